@@ -1,0 +1,102 @@
+{# The commit: one insert, header row included. #}
+
+{# The newest header as a dict, or none before the first snapshot. #}
+{% macro _head(target) %}
+    {%- set newest = run_query('select max(_snapshot_id) from ' ~ target).rows[0][0] -%}
+    {%- if newest is none -%}{{ return(none) }}{%- endif -%}
+    {{ return(reverse_etl._header(target, newest | int)) }}
+{% endmacro %}
+
+
+{% macro _header(target, snapshot_id) %}
+    {%- set rows = run_query(
+        "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
+    ).rows -%}
+    {%- if not rows | length -%}{{ return(none) }}{%- endif -%}
+    {%- set header = fromjson(rows[0][0]) -%}
+    {%- do header.update({'quarantined': header.get('quarantined', [])}) -%}
+    {{ return(header) }}
+{% endmacro %}
+
+
+{% macro _next_header(head, counts, columns, quarantined, capture_uuid, settings) %}
+    {%- set head = head or {'snapshot_id': 0, 'live_rows': 0, 'since_base': 0, 'base': 1, 'changelog_uuid': capture_uuid} -%}
+    {%- set header = {
+        'snapshot_id': head.snapshot_id + 1, 'changelog_uuid': head.changelog_uuid, 'capture_uuid': capture_uuid, 'kind': 'capture',
+        'live_rows': head.live_rows + counts.inserts - counts.deletes, 'base': head.base,
+        'since_base': (head.since_base + counts.inserts + counts.updates + counts.deletes) if head.snapshot_id else 0,
+        'inserts': counts.inserts, 'updates': counts.updates, 'deletes': counts.deletes,
+        'quarantined': quarantined, 'key_columns': columns.key, 'columns': columns.model,
+    } -%}
+    {%- if header.since_base * 4 > header.live_rows and head.snapshot_id -%}
+        {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
+    {%- endif -%}
+    {{ return(header) }}
+{% endmacro %}
+
+
+{#
+  txnVersion makes the commit exclusive: of rivals one commits, the others get a conflict, and a late repeat inserts nothing.
+  So the header is read back: a foreign capture uuid means that another run won.
+#}
+{% macro _commit(target, stage, head, header, columns, settings) %}
+    {%- call statement('commit') -%}
+        insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}', mergeSchema = 'true') by name
+        {{ reverse_etl._commit_rows(target, stage, head, header, columns) }}
+    {%- endcall -%}
+    {%- set written = reverse_etl._header(target, header.snapshot_id) -%}
+    {%- if written is none or written.capture_uuid != header.capture_uuid -%}
+        {%- do adapter.drop_relation(stage) -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ target ~ ': another run captured snapshot ' ~ header.snapshot_id ~ ' meanwhile; expected one capture at a time; nothing of this run was committed. Next: run it again'
+        ) }}
+    {%- endif -%}
+{% endmacro %}
+
+
+{% macro _commit_rows(target, stage, head, header, columns) %}
+    {%- set every_column = columns.names + columns.dropped | map(attribute='name') | list -%}
+    select 'snapshot' as _change, {{ reverse_etl._snapshot_columns(header) }}, cast(null as bigint) as _row_hash, {{ reverse_etl._header_literal(header) }} as _header,
+        {{ reverse_etl._null_columns(columns.model + columns.dropped) }}
+    union all
+    {{ reverse_etl._staged_rows(stage, header, columns, "if(_stage = 'insert', 'insert', 'update_postimage')") }}
+    {%- if header.updates + header.deletes > 0 %}
+    union all
+    select if(s._stage = 'update', 'update_preimage', 'delete'), {{ reverse_etl._snapshot_columns(header) }}, l._row_hash, l._header, {{ reverse_etl._columns(every_column, 'l') }}
+    from {{ target }} l
+    join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and l._snapshot_id = s._old_snapshot_id
+    where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
+    {%- endif %}
+    {%- if header.base == header.snapshot_id and head is not none %}
+    union all
+    {{ reverse_etl._staged_rows(stage, header, columns, "'checkpoint'") }}
+    union all
+    select 'checkpoint', {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(every_column) }}
+    from ({{ reverse_etl._image(target, columns.key, every_column, head.base, head.snapshot_id) }}) image
+    where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+    {%- endif %}
+{% endmacro %}
+
+
+{% macro _staged_rows(stage, header, columns, change) %}
+    select {{ change }}, {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(columns.names) }}
+        {{- ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
+    from {{ stage }} where _stage in ('insert', 'update')
+{% endmacro %}
+
+{% macro _snapshot_columns(header) %}{{ header.snapshot_id }}L as _snapshot_id, current_timestamp() as _captured_at{% endmacro %}
+
+{% macro _no_header() %}cast(null as {{ reverse_etl._header_type() }}) as _header{% endmacro %}
+
+{% macro _null_columns(columns) %}
+    {%- for column in columns %}cast(null as {{ column.type }}) as {{ reverse_etl._quote(column.name) }}{{ ', ' if not loop.last }}{% endfor -%}
+{% endmacro %}
+
+{% macro _header_literal(header) -%}
+    from_json({{ reverse_etl._string(tojson({
+        'changelog_uuid': header.changelog_uuid, 'capture_uuid': header.capture_uuid, 'kind': header.kind, 'invocation_id': invocation_id,
+        'target_name': target.name, 'package_version': reverse_etl.version(), 'base': header.base, 'live_rows': header.live_rows,
+        'since_base': header.since_base, 'inserts': header.inserts, 'updates': header.updates, 'deletes': header.deletes,
+        'quarantined': header.quarantined, 'key_columns': header.key_columns, 'columns': header.columns, 'positions': {},
+    })) }}, '{{ reverse_etl._header_type() }}')
+{%- endmacro %}

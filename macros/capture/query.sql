@@ -1,0 +1,62 @@
+{# The model query behind a name: its columns are known before it runs, and it runs once. #}
+{% macro _model_query(capture_uuid, settings) %}
+    {%- if config.get('contract').enforced -%}
+        {%- set checked = get_assert_columns_equivalent(model.compiled_code) -%}
+    {%- endif -%}
+    {%- set identifier = this.identifier ~ '__model_' ~ capture_uuid[:12] -%}
+    {%- if settings.compare == 'except' and not (flags.EMPTY or flags.SAMPLE) -%}
+        {%- set relation = this.incorporate(path={'identifier': identifier}, type='table') -%}
+        {%- call statement('model_query') -%} create table {{ relation }} using delta as {{ model.compiled_code }} {%- endcall -%}
+    {%- else -%}
+        {%- set relation = reverse_etl._quote(identifier) -%}
+        {%- call statement('model_query') -%} create or replace temporary view {{ relation }} as {{ model.compiled_code }} {%- endcall -%}
+    {%- endif -%}
+    {%- set columns = [] -%}
+    {%- for row in run_query('describe table ' ~ relation).rows if row[0] and not row[0].startswith('#') -%}
+        {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
+    {%- endfor -%}
+    {%- set query = {'name': relation, 'columns': columns, 'stored': relation is not string} -%}
+    {%- set problems = reverse_etl._model_column_problems(columns, settings) -%}
+    {%- if problems -%}
+        {%- do reverse_etl._drop_model_query(query) -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured.\n  ' ~ problems | unique | join('\n  ')) }}
+    {%- endif -%}
+    {{ return(query) }}
+{% endmacro %}
+
+
+{% macro _drop_model_query(query) %}
+    {%- call statement('drop_model_query') -%} drop {{ 'table' if query.stored else 'view' }} if exists {{ query.name }} {%- endcall -%}
+{% endmacro %}
+
+
+{% macro _model_column_problems(columns, settings) %}
+    {%- set problems = [] -%}
+    {%- set reserved = reverse_etl._own_columns() | map(attribute='name') | list -%}
+    {%- for column in columns -%}
+        {%- if column.name | lower in reserved -%}
+            {%- do problems.append('column ' ~ column.name ~ ' has the name of a column of the changelog; expected another name; rename it in the model') -%}
+        {%- endif -%}
+        {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
+            {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}
+        {%- endif -%}
+        {%- if 'variant' in column.type -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is a variant, which cannot be compared; expected a comparable type; use to_json(...) in the model') -%}
+        {%- endif -%}
+        {%- if column.type.startswith('map<') and settings.compare == 'except' -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is a map, which EXCEPT refuses; expected a comparable type; use meta.reverse_etl.compare: hash, or array_sort(map_entries(...)) in the model') -%}
+        {%- endif -%}
+        {%- if column.type in ('void', 'null') -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is always NULL and has no type; expected a type; use cast(null as ...) in the model') -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- for name in settings.key -%}
+        {%- set types = columns | selectattr('name', 'equalto', name) | map(attribute='type') | list -%}
+        {%- if not types -%}
+            {%- do problems.append("unique_key '" ~ name ~ "' is no column of the model; expected one of " ~ columns | map(attribute='name') | join(', ') ~ '; select it or correct unique_key (case counts)') -%}
+        {%- elif '<' in types[0] or types[0] in ('float', 'double') -%}
+            {%- do problems.append("unique_key '" ~ name ~ "' is of type " ~ types[0] ~ ', which does not identify a row safely; expected a string, number, date, timestamp, boolean or binary; cast it in the model') -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(problems) }}
+{% endmacro %}

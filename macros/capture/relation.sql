@@ -1,0 +1,118 @@
+{# The table of a changelog: is it ours, what are its columns, how is it made. #}
+
+{% macro _own_columns() %}
+    {{ return([
+        {'name': '_change', 'type': 'string', 'description': 'insert, update_preimage, update_postimage, delete, checkpoint, or snapshot for the header row'},
+        {'name': '_snapshot_id', 'type': 'bigint', 'description': 'The snapshot that captured this change: 1, 2, 3 ...; only grows'},
+        {'name': '_captured_at', 'type': 'timestamp', 'description': 'When that snapshot was captured'},
+        {'name': '_row_hash', 'type': 'bigint', 'description': 'Hash of the columns of the model'},
+        {'name': '_header', 'type': reverse_etl._header_type() | trim, 'description': 'Only in the header row of a snapshot: identity, counts, columns'},
+    ]) }}
+{% endmacro %}
+
+{% macro _header_type() %}struct<changelog_uuid:string,capture_uuid:string,label:string,kind:string,invocation_id:string,target_name:string,package_version:string,base:bigint,live_rows:bigint,since_base:bigint,inserts:bigint,updates:bigint,deletes:bigint,quarantined:array<struct<key:string,reason:string,row_count:bigint>>,key_columns:array<string>,columns:array<struct<name:string,type:string>>,positions:map<string,string>>{% endmacro %}
+
+
+{% macro _existing_changelog(target) %}
+    {%- set existing = load_cached_relation(target) -%}
+    {%- if existing is none -%}{{ return(none) }}{%- endif -%}
+    {%- set names = adapter.get_columns_in_relation(existing) | map(attribute='name') | list if existing.type != 'view' else [] -%}
+    {%- for column in reverse_etl._own_columns() if column.name not in names -%}
+        {{ exceptions.raise_compiler_error(
+            target ~ ' is a ' ~ existing.type ~ ' without the column ' ~ column.name ~ ', so it is no changelog; nothing was written. Expected: no relation of this name, or a changelog. '
+            ~ "Next: give the model another alias, or take the table over with: dbt run-operation adopt --args '{model: " ~ model.name ~ "}'"
+        ) }}
+    {%- endfor -%}
+    {{ return(existing) }}
+{% endmacro %}
+
+
+{% macro _create_changelog(target, columns, settings) %}
+    {%- set own = reverse_etl._own_columns() -%}
+    {%- set no_statistics = ['binary', 'boolean'] -%}
+    {%- set statistics = ['_snapshot_id', '_change'] -%}
+    {%- for column in columns if column.name in settings.key and column.type not in no_statistics and '<' not in column.type -%}
+        {%- do statistics.append(reverse_etl._quote(column.name)) -%}
+    {%- endfor -%}
+    {%- set properties = {
+        'delta.dataSkippingStatsColumns': statistics | join(','),
+        'delta.autoOptimize.optimizeWrite': 'true',
+    } -%}
+    {%- do properties.update(config.get('tblproperties') or {}) -%}
+    {%- call statement('create_changelog') -%}
+        create table if not exists {{ target }} (
+            {%- for column in own %}
+            {{ column.name }} {{ column.type }} comment {{ reverse_etl._string(column.description) }},
+            {%- endfor %}
+            {%- for column in columns %}
+            {{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ',' if not loop.last }}
+            {%- endfor %}
+        )
+        using delta
+        cluster by (_snapshot_id)
+        {{ location_clause() }}
+        {{ comment_clause() }}
+        tblproperties (
+            {%- for name, value in properties.items() %}
+            {{ reverse_etl._string(name) }} = {{ reverse_etl._string(value) }}{{ ',' if not loop.last }}
+            {%- endfor %}
+        )
+    {%- endcall -%}
+{% endmacro %}
+
+
+{# tblproperties of the model hold for a table that exists, too. #}
+{% macro _apply_table_properties(target, existing) %}
+    {%- set wanted = config.get('tblproperties') or {} -%}
+    {%- if existing and wanted -%}
+        {%- set present = {} -%}
+        {%- for row in run_query('show tblproperties ' ~ target).rows -%}
+            {%- do present.update({row[0]: row[1]}) -%}
+        {%- endfor -%}
+        {%- for name, value in wanted.items() if present.get(name) != value | string -%}
+            {%- do run_query('alter table ' ~ target ~ ' set tblproperties (' ~ reverse_etl._string(name) ~ ' = ' ~ reverse_etl._string(value) ~ ')') -%}
+        {%- endfor -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{#
+  An added column is appended; a dropped or retyped one needs a word of the user.
+  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more}
+#}
+{% macro _reconcile_columns(target, head, columns, settings) %}
+    {%- set types, problems, added, dropped = {}, [], [], [] -%}
+    {%- set present = adapter.get_columns_in_relation(target)[reverse_etl._own_columns() | length:] -%}
+    {%- set present_names = present | map(attribute='name') | map('lower') | list -%}
+    {%- for column in columns -%}
+        {%- do types.update({column.name | lower: column.type}) -%}
+        {%- if column.name | lower not in present_names -%}{%- do added.append(column) -%}{%- endif -%}
+    {%- endfor -%}
+    {%- set before = (head.columns if head is not none else []) | map(attribute='name') | map('lower') | list -%}
+    {%- for column in present -%}
+        {%- set type = types.get(column.name | lower) -%}
+        {%- if type is none -%}
+            {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
+            {%- if column.name | lower in before and settings.on_column_change != 'sync_all_columns' -%}
+                {%- do problems.append('column ' ~ column.name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
+            {%- endif -%}
+        {%- elif type != column.dtype -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.dtype ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if added and head is not none and settings.on_column_change == 'fail' -%}
+        {%- do problems.append('columns ' ~ added | map(attribute='name') | join(', ') ~ ' are new and meta.reverse_etl.on_column_change is fail; expected the columns of snapshot ' ~ head.snapshot_id ~ '; remove them or set append_new_columns') -%}
+    {%- endif -%}
+    {%- if head is not none and head.key_columns != settings.key -%}
+        {%- do problems.append('unique_key is ' ~ settings.key | join(', ') ~ ' and the changelog was captured by ' ~ head.key_columns | join(', ') ~ '; expected one key for the whole history; change it back, or start anew on purpose with the operation reset') -%}
+    {%- endif -%}
+    {%- if problems -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ target ~ ': nothing was captured.\n  ' ~ problems | join('\n  ')) }}
+    {%- endif -%}
+    {%- if added -%}
+        {%- call statement('add_columns') -%}
+            alter table {{ target }} add columns ({% for column in added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
+        {%- endcall -%}
+    {%- endif -%}
+    {{ return({'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped}) }}
+{% endmacro %}

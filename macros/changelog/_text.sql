@@ -1,0 +1,66 @@
+{# Text macros that dbt and the Python runner both render: no adapter, no `return`, no introspection. #}
+
+{% macro _quote(name) %}`{{ name | replace('`', '``') }}`{% endmacro %}
+
+{% macro _columns(names, alias=none) %}
+    {%- for name in names %}{{ alias ~ '.' if alias }}{{ reverse_etl._quote(name) }}{{ ', ' if not loop.last }}{% endfor -%}
+{% endmacro %}
+
+{% macro _string(value) %}'{{ value | string | replace('\\', '\\\\') | replace("'", "\\'") }}'{% endmacro %}
+
+{# A timestamp keeps its microseconds and a struct its NULL fields: Spark's defaults drop both. #}
+{% macro _json(expression) -%}
+    to_json({{ expression }}, map('ignoreNullFields', 'false', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
+{%- endmacro %}
+
+{# The form of a column that xxhash64 tells apart: it refuses maps and does not see where a nested array ends. #}
+{% macro _hashable(expression, type) %}
+    {%- if type.startswith('map<') -%}{{ reverse_etl._json('array_sort(map_entries(' ~ expression ~ '))') }}
+    {%- elif type.startswith('array<') or type.startswith('struct<') -%}{{ reverse_etl._json(expression) }}
+    {%- else -%}{{ expression }}
+    {%- endif -%}
+{% endmacro %}
+
+{#
+  Hash of named values. xxhash64 skips NULLs, so each value that is not NULL is preceded by its name: a value that moves between two
+  columns changes the hash, and a new column that is NULL does not. Sorted by name: the order of columns is no change.
+  columns: list of {name, expression, type}
+#}
+{% macro _hash(columns) -%}
+    xxhash64(
+    {%- for column in columns | sort(attribute='name') %}
+        if({{ column.expression }} is null, cast(null as string), {{ reverse_etl._string(column.name | lower) }}), {{ reverse_etl._hashable(column.expression, column.type) }}
+        {{- ', ' if not loop.last }}
+    {%- endfor %})
+{%- endmacro %}
+
+{# A key as one string: a JSON object in the order of unique_key. #}
+{% macro _key_json(keys, alias=none) -%}
+    to_json(struct({{ reverse_etl._columns(keys, alias) }}), map('ignoreNullFields', 'false', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
+{%- endmacro %}
+
+{#
+  The rows that make up the image at `head`: the newest full image (the inserts of snapshot 1, or a checkpoint) and the changes after it.
+  Ranges are literals: with a sub-query Delta reads every file.
+#}
+{% macro _image_rows(base, head, prefix='') -%}
+    {{ prefix }}_snapshot_id >= {{ base }} and {{ prefix }}_snapshot_id <= {{ head }}
+    and ({{ prefix }}_snapshot_id = {{ base }} and {{ prefix }}_change = '{{ 'insert' if base | int == 1 else 'checkpoint' }}'
+        or {{ prefix }}_snapshot_id > {{ base }} and {{ prefix }}_change in ('insert', 'update_postimage', 'delete'))
+{%- endmacro %}
+
+{# The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. #}
+{% macro _image(relation, key, columns, base, head) -%}
+    select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id
+    from (
+        select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id, _change,
+            lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id) as _next
+        from {{ relation }}
+        where {{ reverse_etl._image_rows(base, head) }}
+    )
+    where _next is null and _change <> 'delete'
+{%- endmacro %}
+
+{% macro _same_key(key, left, right) -%}
+    {% for name in key %}{{ left }}.{{ reverse_etl._quote(name) }} = {{ right }}.{{ reverse_etl._quote(name) }}{{ ' and ' if not loop.last }}{% endfor %}
+{%- endmacro %}

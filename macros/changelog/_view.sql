@@ -1,0 +1,52 @@
+{# What the views of a changelog share. A relation is never given an alias: dbt may hand over a sub-query that already has one. #}
+
+{# The model's columns: those that are named, or all but ours and the helpers of the view. #}
+{% macro _view_columns(columns=none, helpers=[]) -%}
+    {%- if columns -%}{{ reverse_etl._columns([columns] if columns is string else columns) }}
+    {%- else -%}* except ({{ (['_change', '_snapshot_id', '_captured_at', '_row_hash', '_header'] + helpers) | join(', ') }})
+    {%- endif -%}
+{%- endmacro %}
+
+
+{#
+  The image that the rows which pass `until` lead to: the last row of each key, unless it is a delete.
+  A checkpoint repeats the image after the changes of its own snapshot, so it is sorted behind them.
+#}
+{% macro _view_image(relation, key, columns, until='true') -%}
+(
+    select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next']) }}
+    from (
+        select *, lead(_snapshot_id) over (partition by {{ reverse_etl._key(relation, key) }} order by _snapshot_id, _change = 'checkpoint') as _reverse_etl_next
+        from {{ relation }}
+        where _change in ('insert', 'update_postimage', 'delete', 'checkpoint') and {{ until }}
+    )
+    where _reverse_etl_next is null and _change <> 'delete'
+)
+{%- endmacro %}
+
+
+{# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`. #}
+{% macro _view_range(from_snapshot, to_snapshot) -%}
+    _change in ('insert', 'update_preimage', 'update_postimage', 'delete') and _snapshot_id > {{ reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') }}
+    {%- if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
+{%- endmacro %}
+
+
+{# A snapshot id as a literal: only against literals does Delta skip files. #}
+{% macro _view_snapshot_id(value, argument) -%}
+    {%- if value is integer and value >= 0 or value is string and value.isdigit() and value | int(-1) >= 0 -%}
+        {{ value | int }}
+    {%- else -%}
+        {{ reverse_etl._view_refuse(
+            argument, "'" ~ value ~ "'", 'a snapshot id, a whole number from 0', 'take one from reverse_etl.snapshots(...)'
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{# While dbt parses, values that come from queries are not there yet, so only what is executed is refused. #}
+{% macro _view_refuse(where, found, expected, next_step) -%}
+    {%- if execute is not defined or execute -%}
+        {{ exceptions.raise_compiler_error(where ~ ': found ' ~ found ~ '; expected ' ~ expected ~ '. Next: ' ~ next_step) }}
+    {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,39 @@
+{#
+  The difference of any two relations by literal EXCEPT both ways, at most one row per key: the new row, or for a delete the old one.
+  NULL equals NULL. Each key stands at most once on each side.
+#}
+{% macro except_diff(new, old, key=none, columns=none) -%}
+{%- set names = reverse_etl._except_columns(new, columns) -%}
+{%- set key_columns = reverse_etl._key(new, key) -%}
+(
+    select
+        case when not _reverse_etl_was then 'insert' when not _reverse_etl_is then 'delete' else 'update' end as _change,
+        {{ names }}
+    from (
+        select
+            *,
+            bool_or(_reverse_etl_new) over (partition by {{ key_columns }}) as _reverse_etl_is,
+            bool_or(not _reverse_etl_new) over (partition by {{ key_columns }}) as _reverse_etl_was
+        from (
+            select *, true as _reverse_etl_new from (select {{ names }} from {{ new }} except select {{ names }} from {{ old }})
+            union all
+            select *, false as _reverse_etl_new from (select {{ names }} from {{ old }} except select {{ names }} from {{ new }})
+        )
+    )
+    where _reverse_etl_new or not _reverse_etl_is
+)
+{%- endmacro %}
+
+
+{# EXCEPT compares by position, so the columns are named once for both sides; without them the adapter is asked, here only. #}
+{% macro _except_columns(relation, columns) -%}
+    {%- if columns -%}
+        {{ reverse_etl._view_columns(columns) }}
+    {%- elif execute is not defined or execute -%}
+        {%- set found = adapter.get_columns_in_relation(relation) | map(attribute='name') | list if relation.identifier else [] -%}
+        {%- if not found -%}
+            {{ reverse_etl._view_refuse('except_diff', 'no columns of ' ~ relation ~ ' in the catalog', 'a table or a view', 'pass columns=[...]') }}
+        {%- endif -%}
+        {{ reverse_etl._columns(found) }}
+    {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,156 @@
+{#
+  pending(sync): per key the before-image through the stored spec at its position, against the after-image through the current spec at the head.
+  One scan of the changes after `low`, one aggregation by key; positions, claims and snapshots are literals.
+
+    relation, key         the changelog and its key columns
+    low, head             snapshots: changes with low < id <= head are read (0: the whole history)
+    base                  where a whole image is needed: the newest full image at or before every position; the image rows from it on are read. Or none
+    fields                current spec: list of {column, field, type}
+    where                 current spec: filter, or none
+    segments              positions: list of {lo, hi, snapshot, spec: {fields, where}}, covering all buckets
+    claims                open claims: list of {lo, hi, snapshot, everything, spec: {fields, where}}
+    undelivered           {relation, snapshots}: relation with _key, _before_hash, _maybe, _doubt; snapshots of their last change; or none
+    kept_at               snapshots that were acknowledged while deletes were not sent and now are; or none
+    mode, sync_id, spec_id
+
+  Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, then the fields.
+  The rules are those of tests/unit/reference.py `decide`.
+#}
+{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id) -%}
+with read_rows as (
+    select *, {{ reverse_etl._key_json(key) }} as _key
+    from {{ relation }}
+    where {% if base -%} {{ reverse_etl._image_rows(base, head) }}
+        {%- else -%} _snapshot_id > {{ low }} and _snapshot_id <= {{ head }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete') {%- endif %}
+    {%- if undelivered and undelivered.snapshots %}
+    union all
+    select changed.* from (
+        select *, {{ reverse_etl._key_json(key) }} as _key
+        from {{ relation }}
+        where _snapshot_id in ({{ undelivered.snapshots | join(', ') }}) and _snapshot_id <= {{ low }}
+            and _change in ('insert', 'update_postimage', 'delete')
+    ) changed
+    left semi join {{ undelivered.relation }} u on u._key = changed._key
+    {%- endif %}
+),
+bucketed as (
+    select *, cast(pmod(xxhash64(_key), 65536) as int) as _bucket,
+        _snapshot_id * 2 + if(_change = 'update_preimage', 0, 1) as _order
+        {%- if kept_at %}, lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id * 2 + if(_change = 'update_preimage', 0, 1)) as _next {%- endif %}
+    from read_rows
+),
+projected as (
+    select {{ reverse_etl._columns(key) }}, _key, _bucket, _snapshot_id, _change, _order{{ ', _next' if kept_at }},
+        {{ reverse_etl._projection(fields, where) }} as _now,
+        {{ reverse_etl._case_segment(segments, 'snapshot') }} as _position,
+        {{ reverse_etl._case_segment(segments, 'spec') }} as _then,
+        {%- for claim in claims %}
+        {{ reverse_etl._projection(claim.spec.fields, claim.spec.where) }} as _claimed_{{ loop.index }},
+        {%- endfor %}
+        struct({% for f in fields %}{{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ', ' if not loop.last }}{% endfor %}) as _payload
+    from bucketed
+),
+images as (
+    select {{ reverse_etl._columns(key) }}, any_value(_key) as _key, any_value(_bucket) as _bucket, max(_snapshot_id) as _changed,
+        max_by(if(_change = 'delete', cast(null as bigint), _now), _order) as _after_hash,
+        max_by(_payload, _order) as _payload,
+        if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash,
+        {%- for claim in claims %}
+        {{ reverse_etl._image_at('_claimed_' ~ loop.index, claim.snapshot) }} as _claimed_{{ loop.index }},
+        {%- endfor %}
+        {% if kept_at -%}
+        bool_or(_change in ('insert', 'update_postimage') and _then is not null
+            and exists(array({{ kept_at | join(', ') }}), at -> at >= _snapshot_id and at <= _position and (_next is null or at < _next)))
+        {%- else -%} false {%- endif %} as _kept
+    from projected
+    group by {{ reverse_etl._columns(key) }}
+),
+before as (
+    select images.*,
+        {{ 'if(u._key is null, _then_hash, u._before_hash)' if undelivered else '_then_hash' }} as _before_hash,
+        {{ 'coalesce(u._doubt, false)' if undelivered else 'false' }} as _old_doubt,
+        {{ 'coalesce(u._maybe, false)' if undelivered else 'false' }} as _old_maybe
+    from images {% if undelivered %}left join {{ undelivered.relation }} u on u._key = images._key{% endif %}
+),
+doubted as (
+    select *,
+        _old_doubt or (_kept and _after_hash is null)
+        {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, loop.index) }}{% endfor %} as _doubt,
+        _old_maybe or _kept
+        {%- for claim in claims %} or ({{ reverse_etl._in_doubt(claim, loop.index) }} and _claimed_{{ loop.index }} is not null){% endfor %} as _maybe
+    from before
+),
+planned as (
+    select *, case when _after_hash is null then 'delete' when _before_hash is null {{ 'and false' if mode == 'update_only' }} then 'insert' else 'update' end as _operation
+    from doubted
+    where (_before_hash is distinct from _after_hash or _doubt)
+        and (_after_hash is not null or _before_hash is not null or _maybe)
+)
+select _key, _bucket, _operation,
+    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
+    _before_hash, _after_hash, _maybe, _doubt, _changed,
+    {%- for f in fields %}
+    {% if f.column in key %}{{ reverse_etl._quote(f.column) }}{% else %}if(_operation = 'delete', null, _payload.{{ reverse_etl._quote(f.field) }}){% endif %} as {{ reverse_etl._quote(f.field) }}{{ ',' if not loop.last }}
+    {%- endfor %}
+from planned
+where {{ reverse_etl._sent_in(mode) }}
+{%- endmacro %}
+
+
+{# Hash of what the destination sees of a row through a spec; NULL where the filter hides it. #}
+{% macro _projection(fields, where) -%}
+    {%- set named = [] -%}
+    {%- for f in fields -%}{%- do named.append({'name': f.field, 'expression': reverse_etl._quote(f.column), 'type': f.type}) -%}{%- endfor -%}
+    {%- if where -%}if(coalesce({{ where }}, false), {{ reverse_etl._hash(named) }}, cast(null as bigint)){%- else -%}{{ reverse_etl._hash(named) }}{%- endif -%}
+{%- endmacro %}
+
+
+{# The image of a key at a snapshot: its last row up to it, else what its first change says stood before. #}
+{% macro _image_at(projection, snapshot) -%}
+    if(count_if(_snapshot_id <= {{ snapshot }} and _change <> 'update_preimage') > 0,
+        max_by(if(_change = 'delete', cast(null as bigint), {{ projection }}), _order) filter (where _snapshot_id <= {{ snapshot }} and _change <> 'update_preimage'),
+        min_by(if(_change = 'insert', cast(null as bigint), {{ projection }}), _order))
+{%- endmacro %}
+
+
+{% macro _case_segment(segments, what) -%}
+    case
+    {%- for s in segments %}
+        when _bucket < {{ s.hi }} then {% if what == 'snapshot' %}{{ s.snapshot }}L{% else %}{{ reverse_etl._projection(s.spec.fields, s.spec.where) }}{% endif %}
+    {%- endfor %}
+    end
+{%- endmacro %}
+
+
+{% macro _in_doubt(claim, index) -%}
+    (_bucket >= {{ claim.lo }} and _bucket < {{ claim.hi }}{% if not claim.everything %} and _claimed_{{ index }} is distinct from _before_hash{% endif %})
+{%- endmacro %}
+
+
+{% macro _sent_in(mode) -%}
+    {%- if mode == 'mirror' -%} true
+    {%- elif mode == 'insert_only' -%} _operation = 'insert'
+    {%- else -%} _operation <> 'delete'
+    {%- endif -%}
+{%- endmacro %}
+
+
+{# First load: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
+{% macro first_load(relation, key, base, head, fields, where, sync_id, spec_id, mode) -%}
+select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
+    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
+    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _changed,
+    {%- for f in fields %}
+    {{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ',' if not loop.last }}
+    {%- endfor %}
+from (
+    select *, {{ reverse_etl._key_json(key) }} as _key, {{ reverse_etl._projection(fields, where) }} as _after_hash, _snapshot_id as _changed
+    from (
+        select *, lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id) as _next
+        from {{ relation }}
+        where {{ reverse_etl._image_rows(base, head) }}
+    )
+    where _next is null and _change <> 'delete'
+)
+where _after_hash is not null
+{%- endmacro %}

@@ -1,0 +1,59 @@
+{#
+  The capture: one snapshot of the model's changes, in one atomic commit.
+    settings -> relation -> head -> the model query, once -> stage (change-sized) -> keys checked -> commit -> read back
+#}
+{% materialization changelog, adapter='spark', supported_languages=['sql'] %}
+    {%- set settings = reverse_etl._changelog_settings() -%}
+    {%- set target = this.incorporate(type='table') -%}
+    {%- set existing = reverse_etl._existing_changelog(target) -%}
+    {%- set capture_uuid = local_md5(invocation_id ~ '.' ~ model.unique_id) -%}
+
+    {{ run_hooks(pre_hooks) }}
+
+    {%- set query = reverse_etl._model_query(capture_uuid, settings) -%}
+    {%- if not existing -%}
+        {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
+    {%- endif -%}
+    {%- if flags.EMPTY or flags.SAMPLE -%}
+        {%- set result = {'message': 'no snapshot under --empty or --sample', 'code': '', 'changes': 0} -%}
+    {%- else -%}
+        {%- set head = reverse_etl._head(target) -%}
+        {%- set columns = reverse_etl._reconcile_columns(target, head, query.columns, settings) -%}
+        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings) -%}
+    {%- endif -%}
+    {%- do reverse_etl._drop_model_query(query) -%}
+
+    {%- do reverse_etl._apply_table_properties(target, existing) -%}
+    {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}
+    {%- do persist_docs(target, model) -%}
+    {{ run_hooks(post_hooks) }}
+
+    {%- do store_raw_result(name='main', message=result.message, code=result.code, rows_affected=result.changes, agate_table=none) -%}
+    {{ return({'relations': [target]}) }}
+{% endmaterialization %}
+
+
+{% macro _capture(target, head, columns, query, capture_uuid, settings) %}
+    {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
+    {%- call statement('stage') -%}
+        create table {{ stage }} using delta as
+        {{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query) }}
+    {%- endcall -%}
+    {%- set counts = reverse_etl._stage_counts(stage) -%}
+    {%- set quarantined = reverse_etl._check_keys(target, stage, counts, settings) -%}
+    {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
+    {%- if changes or head is none or quarantined != head.quarantined -%}
+        {%- set header = reverse_etl._next_header(head, counts, columns, quarantined, capture_uuid, settings) -%}
+        {%- do reverse_etl._commit(target, stage, head, header, columns, settings) -%}
+        {%- set snapshot_id, uuid = header.snapshot_id, header.changelog_uuid -%}
+    {%- else -%}
+        {%- set snapshot_id, uuid = head.snapshot_id, head.changelog_uuid -%}
+    {%- endif -%}
+    {%- do adapter.drop_relation(stage) -%}
+    {{ return({
+        'message': '[+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ '] snapshot ' ~ snapshot_id
+            ~ (' (' ~ quarantined | length ~ ' keys quarantined)' if quarantined else ''),
+        'code': 'snapshot ' ~ snapshot_id ~ ' of ' ~ uuid,
+        'changes': changes,
+    }) }}
+{% endmacro %}

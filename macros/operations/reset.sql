@@ -1,0 +1,32 @@
+{#
+  Start a changelog anew on purpose: its table is set aside under another name, and the next run makes a new one with a new identity.
+    dbt run-operation reset --args '{model: contacts_changelog}'
+#}
+{% macro reset(model) %}
+    {%- set aside = reverse_etl._set_aside(reverse_etl._changelog_node(model), '__reset_') -%}
+    {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt.', info=true) -%}
+{% endmacro %}
+
+
+{% macro _changelog_node(name) %}
+    {%- set found = [] -%}
+    {%- for node in graph.nodes.values() if node.resource_type == 'model' and node.name == name and node.config.materialized == 'changelog' -%}
+        {%- do found.append(node) -%}
+    {%- endfor -%}
+    {%- if not found -%}
+        {%- set known = graph.nodes.values() | selectattr('resource_type', 'equalto', 'model') | selectattr('config.materialized', 'equalto', 'changelog') | map(attribute='name') | join(', ') -%}
+        {{ exceptions.raise_compiler_error("model: found '" ~ name ~ "'; expected a model with materialized='changelog' (" ~ (known or 'there is none') ~ '). Next: correct --args') }}
+    {%- endif -%}
+    {{ return(found[0]) }}
+{% endmacro %}
+
+
+{% macro _set_aside(node, suffix) %}
+    {%- set relation = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+    {%- if relation is none -%}
+        {{ exceptions.raise_compiler_error(node.relation_name ~ ': found no such table; expected one to set aside. Next: dbt run creates it') }}
+    {%- endif -%}
+    {%- set aside = relation.incorporate(path={'identifier': relation.identifier ~ suffix ~ run_started_at.strftime('%Y%m%d%H%M%S')}) -%}
+    {%- do adapter.rename_relation(relation, aside) -%}
+    {{ return(aside) }}
+{% endmacro %}

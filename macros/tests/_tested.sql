@@ -1,0 +1,23 @@
+{# What a current_* test looks at: the head image. Its `where` applies to that image: over the change rows it would hide deletes. #}
+{% macro _tested_image(relation) -%}
+    {%- set where = config.get('where') -%}
+    {%- if where and execute -%}
+        {%- set node = graph.nodes[model.attached_node] -%}
+        {%- set changelog = api.Relation.create(database=node.database, schema=node.schema, identifier=node.alias) -%}
+        (select * from {{ reverse_etl.current(changelog) }} where {{ where }})
+    {%- else -%}
+        {{ reverse_etl.current(relation) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{# The rows that a foreign key may point to: of a changelog, those that are live. #}
+{% macro _referenced_image(relation) -%}
+    {%- set changelogs = [] -%}
+    {%- if execute -%}
+        {%- for node in graph.get('nodes', {}).values() if node.config.materialized == 'changelog' and reverse_etl._is_relation_of(relation, node) -%}
+            {%- do changelogs.append(node) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ reverse_etl.current(relation) if changelogs else relation }}
+{%- endmacro %}

@@ -1,0 +1,3 @@
+{{ config(materialized='ledger') }}
+
+{{ reverse_etl._ledger_columns() }}

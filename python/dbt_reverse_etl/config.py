@@ -1,0 +1,269 @@
+"""Destinations of profiles.yml, and each sync with the destination, the guards and the options that hold for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.profiles import mapping_of, profile_directories, read_target, render
+from dbt_reverse_etl.redaction import names_a_secret, redact, register_secret, text_leaves
+from dbt_reverse_etl.settings import Guards, Sync
+from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink
+from dbt_reverse_etl.validation import LONGEST_SHOWN, Place, closest, described, raise_if_any, secret_names, validate
+from dbt_reverse_etl.validation import Path as KeyPath
+
+__all__ = [
+    "Destination",
+    "PlanOnly",
+    "ResolvedSync",
+    "load_destinations",
+    "profile_directories",
+    "redact",
+    "register_secret",
+    "resolve",
+]
+
+ENTRY_POINTS = "dbt_reverse_etl.sinks"
+_OWN_KEYS = ("type", "guards")
+SinkClass = type[Sink]
+
+
+@dataclass(frozen=True)
+class PlanOnly:
+    """profiles.yml says `plan` for this target: nothing may be sent."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A named system.
+
+    Attributes:
+        name: as syncs call it.
+        type: the type of its sink.
+        sink: the class that delivers to it.
+        settings: validated; secrets are pydantic secrets, so that `repr` hides them.
+        guards: the defaults for its syncs.
+    """
+
+    name: str
+    type: str
+    sink: SinkClass
+    settings: Settings
+    guards: Guards
+
+
+class ResolvedSync(NamedTuple):
+    """A sync with everything that holds for it."""
+
+    sync: Sync
+    destination: Destination
+    guards: Guards
+    options: Options
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What could be read of a target, the problems of the rest, and the names of the destinations that have one."""
+
+    destinations: dict[str, Destination]
+    broken: frozenset[str]
+    problems: list[Problem]
+
+
+def load_destinations(
+    directories: Sequence[Path], target: str, env: Mapping[str, str]
+) -> PlanOnly | dict[str, Destination]:
+    """The destinations of one dbt target; to be asked only where the project has syncs.
+
+    Values that come from the environment into secret settings are registered for `redact`.
+
+    Args:
+        directories: where profiles.yml may stand, see `profile_directories`.
+        target: the name of the dbt target.
+        env: environment variables.
+
+    Raises:
+        ConfigurationError: with every problem of every destination.
+    """
+    loaded = collect_destinations(directories, target, env)
+    if isinstance(loaded, PlanOnly):
+        return loaded
+    raise_if_any(loaded.problems)
+    return loaded.destinations
+
+
+def collect_destinations(directories: Sequence[Path], target: str, env: Mapping[str, str]) -> PlanOnly | Loaded:
+    """As `load_destinations`, but problems of single destinations are returned."""
+    place, written = read_target(directories, target)
+    if written == "plan":
+        return PlanOnly(target)
+    problems: list[Problem] = []
+    named = mapping_of(written, place.at(), "`plan`, or destinations by name", problems) or {}
+    loaded = {name: _destination(name, block, place, env, problems) for name, block in named.items()}
+    good = {name: destination for name, destination in loaded.items() if destination}
+    return Loaded(good, frozenset(loaded) - frozenset(good), problems)
+
+
+def _destination(
+    name: str, written: object, target: Place, env: Mapping[str, str], problems: list[Problem]
+) -> Destination | None:
+    place = Place(target.file, (*target.keys, name))
+    if mapping_of(written, place.at(), "a mapping with `type`", problems) is None:
+        return None
+    rendered = render(written, env, place)
+    problems.extend(rendered.problems)
+    block: dict[str, Any] = rendered.value
+    from_env = {path for path, _, _ in rendered.used}
+    sink = _sink_of(block.get("type"), Place(place.file, place.keys, _hides(frozenset(), from_env)), problems)
+    secret = secret_names(sink.settings_model) if sink else frozenset()
+    _register(block, rendered.used, secret)
+    hides = _hides(secret, from_env)
+    guards_place = Place(place.file, (*place.keys, "guards"), lambda path: hides(("guards", *path)))
+    guards = mapping_of(block.get("guards", {}), guards_place.at(), "a mapping of guards", problems)
+    defaults = validate(Guards, guards, guards_place, problems) if guards is not None else None
+    if sink is None or rendered.problems:
+        return None
+    own = {key: value for key, value in block.items() if key not in _OWN_KEYS}
+    settings = validate(sink.settings_model, own, Place(place.file, place.keys, hides, also=_OWN_KEYS), problems)
+    if settings is None or defaults is None:
+        return None
+    return Destination(name, sink.type, sink, settings, defaults)
+
+
+def _register(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: frozenset[str]) -> None:
+    for path, text in text_leaves(block):
+        if secret.intersection(path):
+            register_secret(text)
+    for path, variable, value in used:
+        if secret.intersection(path) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET"):
+            register_secret(value)
+
+
+def _hides(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPath], bool]:
+    """Not shown: what a secret setting holds, what is called like one, and whatever comes out of the environment."""
+
+    def hides(path: KeyPath) -> bool:
+        named = bool(secret.intersection(path)) or any(map(names_a_secret, path))
+        return named or any(path[: len(used)] == used or used[: len(path)] == path for used in from_env)
+
+    return hides
+
+
+def _sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
+    """The sink class of a type; nothing of any other sink is imported."""
+    offered: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        offered.setdefault(entry.name, {})[entry.dist.name if entry.dist else entry.value] = entry
+    where = place.at("type")
+    if not isinstance(type_name, str) or type_name not in offered:
+        shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
+        found = repr(type_name) if shown else described(type_name)
+        hint = closest(type_name, list(offered)) if isinstance(type_name, str) else ""
+        known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
+        problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
+        return None
+    if len(offered[type_name]) > 1:
+        claimed = " and ".join(sorted(offered[type_name]))
+        problems.append(Problem(where, f"{type_name!r} in {claimed}", "one package for a type", "uninstall the other"))
+        return None
+    return _imported(next(iter(offered[type_name].values())), where, problems)
+
+
+def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Sink] | None:
+    try:
+        loaded = entry.load()
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+        return None
+    except Exception as error:  # a package of anyone may raise anything while it is imported
+        module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
+        problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))
+        return None
+    if not (isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name):
+        expected = f"a subclass of Sink whose `type` is {entry.name!r}"
+        problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
+        return None
+    return loaded
+
+
+def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
+    """Join each sync with its destination.
+
+    Raises:
+        ConfigurationError: with every problem: unknown destinations, modes that the sink cannot carry out, options that
+            it does not know, and two syncs that both delete in one object.
+    """
+    problems: list[Problem] = []
+    resolved = collect_resolved(syncs, destinations, frozenset(), problems)
+    raise_if_any(problems)
+    return resolved
+
+
+def collect_resolved(
+    syncs: Iterable[Sync], destinations: Mapping[str, Destination], broken: frozenset[str], problems: list[Problem]
+) -> list[ResolvedSync]:
+    """As `resolve`, but problems are appended; syncs of a `broken` destination are left out, for it has its own."""
+    wanted = [sync for sync in syncs if sync.settings.destination not in broken]
+    joined = [_resolved(sync, destinations, problems) for sync in wanted]
+    resolved = [one for one in joined if one]
+    _refuse_two_owners(resolved, problems)
+    return resolved
+
+
+def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:
+    place, settings = Place(sync.file, sync.keys), sync.settings
+    destination = destinations.get(settings.destination)
+    if destination is None:
+        known = ", ".join(sorted(destinations)) or "none"
+        hint = closest(settings.destination, list(destinations))
+        problems.append(
+            Problem(
+                place.at("destination"),
+                repr(settings.destination),
+                f"a destination of this target in profiles.yml: {known}",
+                f"{hint}Add it there, or correct the name",
+            )
+        )
+        return None
+    if settings.mode not in destination.sink.modes:
+        allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
+        expected = f"what a destination of type {destination.type} can do: {allowed}"
+        problems.append(Problem(place.at("mode"), repr(settings.mode.value), expected, "choose another mode"))
+    options_place = Place(sync.file, (*sync.keys, "options"), lambda path: any(map(names_a_secret, path)))
+    options = validate(destination.sink.options_model, settings.options, options_place, problems)
+    if options is None:
+        return None
+    return ResolvedSync(sync, destination, settings.guards.over(destination.guards), options)
+
+
+def _refuse_two_owners(resolved: Sequence[ResolvedSync], problems: list[Problem]) -> None:
+    """Two names may lead to one system: what one mirror wrote the other would delete."""
+    owners: dict[tuple[str, str, str], Sync] = {}
+    for sync, destination, _, _ in resolved:
+        if sync.settings.mode is not Mode.MIRROR or not sync.enabled:
+            continue
+        try:
+            identity = destination.sink(destination.settings).identity
+        except ReverseEtlError as error:
+            problems.extend(error.problems)
+            continue
+        other = owners.setdefault((destination.type, identity, sync.settings.object), sync)
+        if other is not sync:
+            problems.append(two_owners(other, sync))
+
+
+def two_owners(first: Sync, second: Sync) -> Problem:
+    """The problem of two syncs that both delete in one object."""
+    return Problem(
+        Place(second.file, second.keys).at("mode"),
+        f"mirror, as in {first.name}, of one object {second.settings.object!r}",
+        "one sync that deletes in an object: each would delete what the other wrote",
+        "give one of them mode: upsert, or another object",
+    )

@@ -1,0 +1,60 @@
+"""What a user reads: lines like dbt's, for people; `as_json`, for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.push import Report
+
+_WIDTH = 80
+
+
+def line(number: int, total: int, report: Report) -> str:
+    """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
+    head = f"{number} of {total} {'PLAN' if report.status == 'planned' else 'SYNC'} {report.sync} -> {report.destination} "
+    return f"{head}{'.' * max(3, _WIDTH - len(head))} [{_outcome(report)} in {report.seconds:.2f}s]"
+
+
+def level(report: Report) -> str:
+    """dbt's level for the line of a report."""
+    if report.exit_code is not ExitCode.OK:
+        return "error"
+    return "warn" if report.counts.skipped.total or report.message else "info"
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """The last line of a push."""
+    failed = sum(report.exit_code is not ExitCode.OK for report in reports)
+    sent = sum((report.counts.delivered for report in reports), PerOperation())
+    return f"Pushed {len(reports)} syncs: {changes(sent)} delivered, {failed} failed"
+
+
+def changes(rows: PerOperation) -> str:
+    """`+2 ~1 -1`: inserts, updates, deletes."""
+    return f"+{rows.insert} ~{rows.update} -{rows.delete}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """A report with plain values."""
+    return {**asdict(report), "exit_code": int(report.exit_code), "sample": [list(row) for row in report.sample]}
+
+
+def _outcome(report: Report) -> str:
+    if report.status == "planned":
+        return changes(report.planned) if report.planned.total else "nothing to send"
+    if report.status == Status.IDLE:
+        return "nothing to send"
+    if report.status not in (Status.SUCCEEDED, Status.PARTIAL):
+        word = f"ERROR {report.status}"
+        return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
+    rest = [
+        f"{rows.total} {name}"
+        for name, rows in (("rejected", report.counts.rejected), ("failed", report.counts.failed), ("waiting", report.counts.skipped))
+        if rows.total
+    ]
+    return ", ".join([changes(report.counts.delivered), *rest])

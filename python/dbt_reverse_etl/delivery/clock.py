@@ -1,0 +1,33 @@
+"""Time as the delivery sees it: injected, so that no test waits and no decision hides a wall clock."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time for the records, monotonic time for the durations."""
+
+    def now(self) -> datetime:
+        """The time in UTC, aware."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for that long."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

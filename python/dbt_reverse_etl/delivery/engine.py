@@ -1,0 +1,171 @@
+"""Delivers the rows of one wave: batches, retries, bisection of a refused batch, the breaker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery.clock import Clock
+from dbt_reverse_etl.delivery.counts import Counts
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Repeat, Stop, StopKind, jitter
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import RowFailure, Wave
+from dbt_reverse_etl.delivery.waves import batches
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Sink, SinkTask
+
+__all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
+
+
+@dataclass(frozen=True)
+class WaveResult:
+    """What became of the rows of a wave.
+
+    Attributes:
+        failures: by row number of the wave's table; a row that is not listed was delivered.
+        counts: of the rows that the engine was given.
+        requests: how many `deliver` calls were made.
+        stop: why the sync must stop here, or None.
+    """
+
+    failures: Mapping[int, RowFailure]
+    counts: Counts
+    requests: int
+    stop: Stop | None
+
+    @property
+    def nothing_applied(self) -> bool:
+        """Surely no row reached the destination, and none was rejected: the wave may as well not have happened."""
+        surely = (Outcome.RETRYABLE, Outcome.FATAL)
+        return self.counts.delivered.total == 0 and all(row.outcome in surely for row in self.failures.values())
+
+
+class Engine:
+    """Sends the waves of one run through one sink; budgets and pauses are shared by all of them."""
+
+    def __init__(  # noqa: PLR0913  (the last two have defaults and belong to tests)
+        self,
+        sink: Sink,
+        task: SinkTask,
+        policy: Policy,
+        clock: Clock,
+        lease_held: Callable[[], bool],
+        *,
+        step: Step = no_step,
+        random: Callable[[], float] = jitter,
+    ) -> None:
+        self._sink = sink
+        self._policy = policy
+        self._step = step
+        self._columns = [OPERATION, EVENT_ID, *task.schema.names]
+        self._limits = sink.limits(task)
+        # A record that says "closed" is only true if the batches of a claim arrive in order.
+        self._workers = 1 if sink.transactional else self._limits.concurrency
+        self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
+
+    def deliver_wave(self, claim: str, table: pa.Table, left_out: int = 0) -> WaveResult:
+        """Deliver the rows of a claim.
+
+        Args:
+            claim: its id.
+            table: `_operation`, `_event_id` and the fields of the task; other columns are not sent. Each key once.
+            left_out: rows of the claim that are planned and not in `table`.
+
+        Raises:
+            LeaseLost: after every request that was under way has ended.
+        """
+        wave = Wave(claim, table.select(self._columns).combine_chunks(), left_out, self._policy.rejections)
+        parts = list(batches(wave.rows, self._limits))
+        try:
+            if self._workers == 1 or len(parts) <= 1:
+                for part in parts:
+                    self._deliver(wave, part, last=part is parts[-1])
+            else:
+                self._deliver_at_once(wave, parts)
+            self._deliver_aside(wave)
+        except KeyboardInterrupt:
+            wave.interrupt()
+        failures, counts = wave.close(table.column(OPERATION))
+        return WaveResult(failures, counts, wave.requests, wave.stopped_by)
+
+    def _deliver_at_once(self, wave: Wave, parts: Sequence[range]) -> None:
+        def work(part: range) -> None:
+            try:
+                self._deliver(wave, part, last=part is parts[-1])
+            except BaseException:
+                wave.abort()
+                raise
+
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="deliver") as pool:
+            futures: list[Future[None]] = [pool.submit(work, part) for part in parts]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            except KeyboardInterrupt:
+                # What is under way is awaited by the pool, so that its outcome is known.
+                wave.stop(Stop(StopKind.INTERRUPTED, "the run was interrupted"))
+        for future in futures:
+            future.result()
+
+    def _deliver_aside(self, wave: Wave) -> None:
+        for rows in wave.take_aside():
+            if not self._gate.may_try_aside():
+                return
+            self._deliver(wave, rows, last=False)
+
+    def _deliver(self, wave: Wave, rows: Sequence[int], *, last: bool) -> None:
+        sent = 0
+        while rows and self._gate.enter(wave.is_stopped, first=sent == 0):
+            delivery, sent = self._request(wave, rows, last=last), sent + 1
+            if delivery.retry_after is not None:
+                self._pause(wave, delivery.retry_after)
+            if delivery.refused_whole and len(rows) > 1 and not wave.is_stopped():
+                self._bisect(wave, rows, last=last)
+                return
+            again = wave.again(rows, delivery)
+            if len(again) < len(rows):
+                self._gate.progress()
+            if not again or wave.is_stopped() or not self._may_repeat(wave, again, delivery.retry_after, sent):
+                return
+            rows = again
+
+    def _may_repeat(self, wave: Wave, rows: Sequence[int], retry_after: float | None, sent: int) -> bool:
+        verdict = self._gate.before_repeat(sent, retry_after, wave.is_stopped)
+        if isinstance(verdict, Stop):
+            wave.stop(verdict)
+        elif verdict is Repeat.ASIDE:
+            wave.put_aside(rows)
+        return verdict is Repeat.NOW
+
+    def _pause(self, wave: Wave, seconds: float) -> None:
+        stop = self._gate.pause(seconds)
+        if stop is not None:
+            wave.stop(stop)
+
+    def _request(self, wave: Wave, rows: Sequence[int], *, last: bool) -> Delivery:
+        batch = Batch(wave.take(rows), wave.claim, last=last, left_out=wave.left_out(rows))
+        self._step("batch.before")
+        wave.begin(rows)
+        try:
+            delivery = self._sink.deliver(batch)
+        except Exception as error:
+            # Only the type: the text of a foreign exception may hold row values.
+            reason = f"the sink raised {type(error).__name__}"
+            delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, reason)
+            wave.stop(Stop(StopKind.FATAL, reason))
+        wave.record(rows, delivery)
+        self._step("batch.after")
+        return delivery
+
+    def _bisect(self, wave: Wave, rows: Sequence[int], *, last: bool) -> None:
+        middle = len(rows) // 2
+        first, second = rows[:middle], rows[middle:]
+        self._deliver(wave, first, last=False)
+        if len(second) == 2 and wave.all_delivered(first):
+            # The refused row must be one of these two: asking for both at once would tell nothing.
+            self._deliver(wave, second[:1], last=False)
+            second = second[1:]
+        self._deliver(wave, second, last=last)

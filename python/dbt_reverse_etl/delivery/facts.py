@@ -1,0 +1,199 @@
+"""The facts that the ledger keeps of a sync, one row each, append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+
+BUCKETS = 65536
+PARKED = "parked"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The keys in buckets [lo, hi) are at (snapshot, spec)."""
+
+    lo: int
+    hi: int
+    snapshot: int
+    spec: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Rows of the buckets [lo, hi), projected at (snapshot, spec), may be under way to the destination.
+
+    Attributes:
+        id: unique over all runs; a transactional sink keeps its record under it.
+        everything: left by a run that lost its lease; every key in it is in doubt.
+    """
+
+    id: str
+    lo: int
+    hi: int
+    snapshot: int
+    spec: str
+    everything: bool = False
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """A planned row that was not delivered, with its own old position; never a payload.
+
+    Attributes:
+        before_hash: hash of what the destination is known to hold; None: nothing of ours.
+        after_hash: hash of what was to be delivered; None: a delete.
+        maybe: the destination may hold the row because of us, beyond `before_hash`.
+        doubt: what the destination holds is not known; the row is sent whatever its net change is.
+        changed: snapshot of the key's last change.
+        outcome: of the last run: an `Outcome` value, or `parked`.
+        attempts: runs in which the destination rejected this value.
+        next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
+    """
+
+    key: str
+    bucket: int
+    before_hash: int | None
+    after_hash: int | None
+    maybe: bool
+    doubt: bool
+    changed: int
+    operation: str
+    outcome: str
+    reason: str
+    attempts: int
+    first_failed_at: datetime
+    next_attempt_at: datetime | None
+
+    def waits(self, now: datetime) -> bool:
+        """Not to be sent yet, as long as its value stays the same."""
+        return self.outcome == PARKED or (self.next_attempt_at is not None and self.next_attempt_at > now)
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """An earlier run that never finished: it may still be asleep somewhere, and record a doubt at its head."""
+
+    fence: int
+    head: int
+    lease_until: datetime
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """Claims the sync for one run, and restates all that was folded before it; atomic on (sync, fence)."""
+
+    sync_id: str
+    fence: int
+    run_id: str
+    at: datetime
+    head: int
+    spec: str
+    specs: Mapping[str, str]
+    positions: tuple[Range, ...]
+    claims: tuple[Claim, ...]
+    undelivered: tuple[Undelivered, ...]
+    lease_until: datetime
+    owner: str
+    sync: str = ""
+    changelog: str = ""
+    invocation_id: str = ""
+    abandoned: tuple[Abandoned, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClaimsSettled:
+    """What a new run found out about the claims of its predecessors, before it planned.
+
+    Attributes:
+        delivered: ranges that the sink's own record proves delivered.
+        closes: claims that are over, wherever they lie.
+        claims: claims that became known late, and the claim of the first wave.
+        specs: JSON of the claims' specs.
+    """
+
+    sync_id: str
+    fence: int
+    seq: int
+    at: datetime
+    delivered: tuple[Range, ...]
+    closes: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    specs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class WaveAcknowledged:
+    """The buckets [lo, hi) are at (snapshot, spec), but for the undelivered rows.
+
+    Attributes:
+        undelivered: replaces every undelivered row of the range.
+        closes: claims that end within the range: those that the run had read or written.
+        claims: the claim of the next wave.
+    """
+
+    sync_id: str
+    fence: int
+    seq: int
+    at: datetime
+    lo: int
+    hi: int
+    snapshot: int
+    spec: str
+    counts: Counts
+    undelivered: tuple[Undelivered, ...]
+    closes: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    lease_until: datetime
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The run is alive."""
+
+    sync_id: str
+    fence: int
+    at: datetime
+    lease_until: datetime
+
+
+@dataclass(frozen=True)
+class DoubtRecorded:
+    """Left by a run that lost its lease, at the newest fence: a request of its may have landed after a newer one.
+
+    Attributes:
+        specs: JSON of the claims' specs, which the newest run may never have heard of.
+    """
+
+    sync_id: str
+    fence: int
+    at: datetime
+    closes: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    specs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """The run ended by itself.
+
+    Attributes:
+        planned: rows counted apart from the stream that was sent.
+        releases: claims of this run under which surely nothing was applied.
+    """
+
+    sync_id: str
+    fence: int
+    seq: int
+    at: datetime
+    status: str
+    counts: Counts
+    planned: PerOperation
+    message: str = ""
+    releases: tuple[str, ...] = ()
+
+
+Fact = RunStarted | ClaimsSettled | WaveAcknowledged | Heartbeat | DoubtRecorded | RunFinished

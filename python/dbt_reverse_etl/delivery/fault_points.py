@@ -1,0 +1,30 @@
+"""The named places between two steps of a run at which a test may stop or kill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Step = Callable[[str], None]
+
+FAULT_POINTS = (
+    "state.read",
+    "run.planned",
+    "run.started",
+    "sink.opened",
+    "claims.settled",
+    "claims.recorded",
+    "wave.read",
+    "batch.before",
+    "batch.after",
+    "wave.delivered",
+    "wave.acknowledged",
+    "waves.done",
+    "sink.finished",
+    "run.finished",
+    "lease.lost",
+    "doubt.recorded",
+)
+
+
+def no_step(name: str) -> None:
+    """In production nothing happens between two steps."""

@@ -1,0 +1,60 @@
+"""The lease of a run: looked at before each request, renewed by heartbeats, never taken up again once lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from dbt_reverse_etl.delivery.clock import Clock
+
+
+class Lease:
+    """Thread-safe; `fence` and `beat` reach the ledger, at most once per half a lease."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        seconds: timedelta,
+        until: datetime,
+        *,
+        mine: Callable[[], bool],
+        beat: Callable[[datetime], None],
+    ) -> None:
+        """`mine` asks the ledger whether this run's fence is the newest; `beat` records a new end of the lease."""
+        self._clock = clock
+        self._seconds = seconds
+        self._until = until
+        self._mine = mine
+        self._beat = beat
+        self._lost = False
+        self._lock = threading.Lock()
+
+    def extended(self) -> datetime:
+        """Where the lease would end if it were renewed now; a fact that carries it must be followed by `confirm`."""
+        return self._clock.now() + self._seconds
+
+    def held(self) -> bool:
+        """May a request be sent? Renews when half of the lease is spent."""
+        with self._lock:
+            left = self._until - self._clock.now()
+            if self._lost or left <= timedelta(0):
+                self._lost = True
+            elif left < self._seconds / 2:
+                until = self.extended()
+                self._beat(until)
+                self._confirm(until)
+            return not self._lost
+
+    def confirm(self, until: datetime) -> bool:
+        """After a commit that extended the lease: is it still this run's?"""
+        with self._lock:
+            self._confirm(until)
+            return not self._lost
+
+    def _confirm(self, until: datetime) -> None:
+        # A commit that ended after the old lease had run out may have come too late for a run that took over.
+        if self._clock.now() >= self._until or not self._mine():
+            self._lost = True
+        else:
+            self._until = max(self._until, until)

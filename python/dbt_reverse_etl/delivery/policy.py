@@ -1,0 +1,66 @@
+"""The numbers of a delivery, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from dbt_reverse_etl.delivery.waves import WaveSize
+
+
+@dataclass(frozen=True)
+class Retries:
+    """Re-sending within one run.
+
+    Attributes:
+        first, cap: seconds; after n requests in a row that settled nothing, the next waits a random part of
+            min(cap, first * 2**n).
+        attempts: of one batch; then it is set aside, so that one row which always fails does not hold up the others,
+            and gets as many again at the end of the wave.
+        seconds: how long the destination may go without settling a single row; then the rest is left for the next run.
+        requests, share: extra requests allowed: so many, plus this share of the first attempts. A repeat that the
+            destination asked for with Retry-After is bounded by `seconds` and `attempts` alone.
+    """
+
+    first: float = 0.5
+    cap: float = 30.0
+    attempts: int = 5
+    seconds: float = 300.0
+    requests: int = 50
+    share: float = 0.1
+
+
+@dataclass(frozen=True)
+class Rejections:
+    """Rows that the destination refuses for their own fault.
+
+    Attributes:
+        first, cap: the wait before the next attempt of an unchanged row doubles from `first` to `cap`.
+        attempts, age: an unchanged row is parked when both are spent.
+        breaker_rows, breaker_share: more rejected rows than both in a wave, and more than delivered, stop the sync.
+    """
+
+    first: timedelta = timedelta(minutes=5)
+    cap: timedelta = timedelta(hours=6)
+    attempts: int = 10
+    age: timedelta = timedelta(days=1)
+    breaker_rows: int = 50
+    breaker_share: float = 0.05
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All that a run may decide by number.
+
+    Attributes:
+        lease: longer than the request timeout and than reading one wave; renewed when half of it is spent.
+        abandoned_for: how long the head of a run that never finished is kept from pruning.
+        retry_now: send waiting and parked rows too (the command `retry`).
+    """
+
+    waves: WaveSize = field(default_factory=WaveSize)
+    retries: Retries = field(default_factory=Retries)
+    rejections: Rejections = field(default_factory=Rejections)
+    lease: timedelta = timedelta(minutes=15)
+    abandoned_for: timedelta = timedelta(days=7)
+    retry_now: bool = False

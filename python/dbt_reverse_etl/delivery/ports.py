@@ -1,0 +1,109 @@
+"""What a run reaches the world through, what it is asked to do, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery.clock import Clock
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.facts import Fact, RunStarted
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.gate import jitter
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.base import Sink, SinkTask
+
+
+class Status:
+    """How a run ended; the ledger keeps the word."""
+
+    SUCCEEDED = "succeeded"
+    PARTIAL = "partial"  # it reached the end, and some rows were not delivered
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    SUPERSEDED = "superseded"  # it lost its lease; the ledger has no end of it
+    IDLE = "idle"  # nothing to do, nothing written
+
+
+class LedgerPort(Protocol):
+    """The facts of all syncs, append-only."""
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """The folded facts of one fence; of the newest by default."""
+
+    def start(self, started: RunStarted) -> bool:
+        """Commit atomically; False: another run has this fence."""
+
+    def append(self, *facts: Fact) -> None:
+        """One commit."""
+
+    def fence(self, sync_id: str) -> int:
+        """The newest fence; 0 before the first run."""
+
+
+class Source(Protocol):
+    """The pending rows of one sync at one head, for one state of the ledger."""
+
+    def planned(self) -> Histogram:
+        """How many rows are pending, counted apart from what `wave` returns."""
+
+    def wave(self, lo: int, hi: int) -> pa.Table:
+        """The pending rows of the buckets [lo, hi): `_key`, `_bucket`, `_operation`, `_event_id`, `_before_hash`,
+        `_after_hash`, `_maybe`, `_doubt`, `_changed`, then the fields of the task."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run is to do.
+
+    Attributes:
+        run_id: unique over all runs.
+        changelog: uuid of the changelog that the positions belong to.
+        head: snapshot to deliver.
+        spec, spec_text: id and JSON of the current spec.
+        task: for the sink; the run fills in sync_id's `fence` and `first`.
+        owner: names the process, for the question whether it is alive.
+    """
+
+    run_id: str
+    changelog: str
+    head: int
+    spec: str
+    spec_text: str
+    task: SinkTask
+    owner: str
+    invocation_id: str = ""
+
+
+def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)
+    """Where nothing is known about a process, only its lease ends it."""
+    return True
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What the run reaches the world through."""
+
+    ledger: LedgerPort
+    source_for: Callable[[State], Source]
+    sink: Sink
+    clock: Clock
+    owner_alive: Callable[[str], bool] = assume_alive
+    step: Step = no_step
+    random: Callable[[], float] = jitter
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How the run ended; `planned` was counted apart from the stream that was sent."""
+
+    status: str
+    fence: int
+    counts: Counts = NO_COUNTS
+    planned: PerOperation = NO_ROWS
+    message: str = ""
+    requests: int = 0

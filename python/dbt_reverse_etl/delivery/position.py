@@ -1,0 +1,239 @@
+"""A sync's position: the state that its facts fold to.
+
+The rules (each is proven necessary in tests/unit/test_delivery_machine.py):
+
+1. A position is (snapshot, spec): the before-image is taken through the stored spec, the after-image through the
+   current one.
+2. Before a wave is sent, a claim is recorded. After a crash, keys whose projection at an open claim differs from their
+   before-image are in doubt, and are sent again even if their net change is nothing.
+3. A delete is sent only where the destination may hold the row because of us.
+4. An acknowledgement lists every planned row that was not delivered, attempted or not.
+5. Outcomes of several attempts join: `unknown` stays until `delivered`.
+6. A run that lost its lease never acknowledges: it records a doubt over its range.
+7. A transactional sink settles a claim only if its own record says closed with nothing left out.
+8. Pruning keeps what positions, open claims and unfinished runs refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from itertools import pairwise
+
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    PARKED,
+    Abandoned,
+    Claim,
+    ClaimsSettled,
+    DoubtRecorded,
+    Fact,
+    Heartbeat,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+    WaveAcknowledged,
+)
+
+__all__ = [
+    "BUCKETS",
+    "PARKED",
+    "Abandoned",
+    "Claim",
+    "ClaimsSettled",
+    "DoubtRecorded",
+    "Fact",
+    "Heartbeat",
+    "Range",
+    "RunFinished",
+    "RunStarted",
+    "State",
+    "Undelivered",
+    "WaveAcknowledged",
+    "apply",
+    "close",
+    "fold",
+    "move",
+    "normalise",
+    "oldest_needed",
+    "outside",
+]
+
+
+@dataclass(frozen=True)
+class State:
+    """What the facts say about a sync now.
+
+    Attributes:
+        fence: of the newest run; 0: there was none.
+        positions: sorted, adjacent, covering [0, BUCKETS), equal neighbours merged.
+        specs: JSON of each spec that a position or a claim refers to.
+        head: snapshot that the newest run delivers.
+        status, message: of the newest run; `running` until it finished.
+    """
+
+    fence: int = 0
+    changelog: str = ""
+    positions: tuple[Range, ...] = (Range(0, BUCKETS, 0, ""),)
+    claims: tuple[Claim, ...] = ()
+    undelivered: Mapping[str, Undelivered] = field(default_factory=dict)
+    specs: Mapping[str, str] = field(default_factory=dict)
+    head: int = 0
+    lease_until: datetime | None = None
+    owner: str = ""
+    finished: bool = True
+    status: str = ""
+    message: str = ""
+    abandoned: tuple[Abandoned, ...] = ()
+
+    def for_spec(self, spec: str, text: str) -> State:
+        """The state that a run with this spec starts from: before the first run, position 0 has the current spec."""
+        positions = (Range(0, BUCKETS, 0, spec),) if self.fence == 0 else self.positions
+        used = {place.spec for place in positions} | {claim.spec for claim in self.claims} | {spec}
+        known = {**self.specs, spec: text}
+        return replace(self, positions=positions, specs={name: known[name] for name in sorted(used)})
+
+    def is_at(self, snapshot: int, spec: str) -> bool:
+        """All keys are there, and no claim is open."""
+        return self.positions == (Range(0, BUCKETS, snapshot, spec),) and not self.claims
+
+    @property
+    def first(self) -> bool:
+        """Nothing was ever acknowledged."""
+        return all(place.snapshot == 0 for place in self.positions)
+
+
+def normalise(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Sort ranges that cover [0, BUCKETS) without overlap, and merge equal neighbours.
+
+    Raises:
+        ValueError: on a gap or an overlap.
+    """
+    places = sorted((place for place in ranges if place.lo < place.hi), key=lambda place: place.lo)
+    ends = [(0, 0), *((place.lo, place.hi) for place in places), (BUCKETS, BUCKETS)]
+    if any(left[1] != right[0] for left, right in pairwise(ends)):
+        raise ValueError(f"positions must cover the buckets [0, {BUCKETS}) exactly once")
+    merged: list[Range] = []
+    for place in places:
+        last = merged[-1] if merged else None
+        if last is not None and (last.snapshot, last.spec) == (place.snapshot, place.spec):
+            merged[-1] = replace(last, hi=place.hi)
+        else:
+            merged.append(place)
+    return tuple(merged)
+
+
+def move(positions: Iterable[Range], to: Range) -> tuple[Range, ...]:
+    """Put the keys of one range to a new position."""
+    rest = [
+        part
+        for place in positions
+        for part in (replace(place, hi=min(place.hi, to.lo)), replace(place, lo=max(place.lo, to.hi)))
+    ]
+    return normalise([*rest, to])
+
+
+def close(claims: Iterable[Claim], ids: Collection[str], lo: int = 0, hi: int = BUCKETS) -> tuple[Claim, ...]:
+    """Take the buckets [lo, hi) out of the claims with these ids; other claims stay as they are."""
+    rest: list[Claim] = []
+    for claim in claims:
+        inside = claim.id in ids
+        parts = (replace(claim, hi=min(claim.hi, lo)), replace(claim, lo=max(claim.lo, hi))) if inside else (claim,)
+        rest.extend(part for part in parts if part.lo < part.hi)
+    return tuple(rest)
+
+
+def outside(undelivered: Mapping[str, Undelivered], lo: int, hi: int) -> dict[str, Undelivered]:
+    """The undelivered rows that do not lie in the buckets [lo, hi)."""
+    return {key: row for key, row in undelivered.items() if not lo <= row.bucket < hi}
+
+
+def apply(state: State, fact: Fact) -> State:
+    """The state after one more fact of the same fence."""
+    match fact:
+        case RunStarted():
+            return _started(fact)
+        case ClaimsSettled():
+            return _settled(state, fact)
+        case WaveAcknowledged():
+            return _acknowledged(state, fact)
+        case Heartbeat():
+            return replace(state, lease_until=max(state.lease_until or fact.lease_until, fact.lease_until))
+        case DoubtRecorded():
+            claims = close(state.claims, fact.closes) + fact.claims
+            return replace(state, claims=claims, specs={**state.specs, **fact.specs})
+        case RunFinished():
+            claims = close(state.claims, fact.releases)
+            return replace(state, claims=claims, finished=True, status=fact.status, message=fact.message)
+
+
+def fold(facts: Iterable[Fact]) -> State:
+    """Fold the facts of one sync, in any order.
+
+    Only facts of the newest fence count: a late acknowledgement of an older run never acknowledges. Doubts are applied
+    last, so that no acknowledgement can close one that its run had not read.
+    """
+    known = list(facts)
+    newest = max((fact.fence for fact in known if isinstance(fact, RunStarted)), default=0)
+    return reduce(apply, sorted((fact for fact in known if fact.fence == newest), key=_order), State())
+
+
+def oldest_needed(state: State) -> int:
+    """The oldest snapshot whose image or changes this sync may still ask for; pruning keeps it and all that follow."""
+    needed = [place.snapshot for place in state.positions]
+    needed += [claim.snapshot for claim in state.claims]
+    needed += [row.changed for row in state.undelivered.values()]
+    needed += [run.head for run in state.abandoned]
+    if not state.finished:
+        needed.append(state.head)
+    return min(needed)
+
+
+def _order(fact: Fact) -> tuple[int, int]:
+    match fact:
+        case RunStarted():
+            return 0, 0
+        case DoubtRecorded():
+            return 2, 0
+        case Heartbeat():
+            return 1, 0
+    return 1, fact.seq
+
+
+def _started(fact: RunStarted) -> State:
+    return State(
+        fence=fact.fence,
+        changelog=fact.changelog,
+        positions=normalise(fact.positions),
+        claims=fact.claims,
+        undelivered={row.key: row for row in fact.undelivered},
+        specs=dict(fact.specs),
+        head=fact.head,
+        lease_until=fact.lease_until,
+        owner=fact.owner,
+        finished=False,
+        status="running",
+        abandoned=fact.abandoned,
+    )
+
+
+def _settled(state: State, fact: ClaimsSettled) -> State:
+    for place in fact.delivered:
+        positions = move(state.positions, place)
+        state = replace(state, positions=positions, undelivered=outside(state.undelivered, place.lo, place.hi))
+    claims = close(state.claims, fact.closes) + fact.claims
+    return replace(state, claims=claims, specs={**state.specs, **fact.specs})
+
+
+def _acknowledged(state: State, fact: WaveAcknowledged) -> State:
+    left = {row.key: row for row in fact.undelivered}
+    return replace(
+        state,
+        positions=move(state.positions, Range(fact.lo, fact.hi, fact.snapshot, fact.spec)),
+        undelivered={**outside(state.undelivered, fact.lo, fact.hi), **left},
+        claims=close(state.claims, fact.closes, fact.lo, fact.hi) + fact.claims,
+        lease_until=max(state.lease_until or fact.lease_until, fact.lease_until),
+    )

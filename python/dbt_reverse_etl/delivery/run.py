@@ -1,0 +1,393 @@
+"""One run of one sync: the only place that sequences claim, send, acknowledge.
+
+The order of the steps carries the promises:
+
+- a claim is in the ledger before the first request under it;
+- an acknowledgement and the next wave's claim are one commit, and the lease is confirmed after it;
+- claims of a crashed run are settled before anything is planned, for the plan depends on them;
+- after the sync was claimed, the fence before is read once more: a run that lost its lease may have written meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
+from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, StopKind, WaveResult
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    Abandoned,
+    Claim,
+    ClaimsSettled,
+    DoubtRecorded,
+    Heartbeat,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+    WaveAcknowledged,
+)
+from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from dbt_reverse_etl.delivery.lease import Lease
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, RunResult, Source, Status
+from dbt_reverse_etl.delivery.position import State, apply
+from dbt_reverse_etl.delivery.undelivered import not_delivered, split, still_waiting
+from dbt_reverse_etl.delivery.wave import count_operations
+from dbt_reverse_etl.delivery.waves import Histogram, Waves
+from dbt_reverse_etl.errors import DestinationError, OtherChangelog, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.sinks.base import OPERATION
+
+__all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
+
+
+def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
+    """Deliver what is pending; a caller turns SIGTERM into KeyboardInterrupt.
+
+    Raises:
+        SyncBusy: another run holds the sync; nothing was written.
+        OtherChangelog: the position belongs to another changelog; nothing was written.
+        DestinationError: what earlier runs delivered has vanished; nothing was written.
+        Exception: of the source, the sink's `open`, `settle`, `finish`, or the ledger; the run is recorded as failed.
+    """
+    state = ports.ledger.read(job.task.sync_id).for_spec(job.spec, job.spec_text)
+    ports.step("state.read")
+    _refuse(job, ports, state)
+    _refuse_vanished(job, ports, state)
+    if _rests(job, state, policy, ports.clock.now()):
+        return RunResult(Status.IDLE, state.fence)
+    return _Run(job, ports, policy, state).execute()
+
+
+def _refuse(job: Job, ports: Ports, state: State) -> None:
+    if state.changelog not in ("", job.changelog):
+        raise OtherChangelog(
+            Problem(
+                job.task.sync,
+                f"a position of changelog {state.changelog}",
+                f"changelog {job.changelog}",
+                "`resync` to send everything again, or `adopt` if the data is the same",
+            )
+        )
+    until = state.lease_until
+    if not state.finished and until is not None and ports.clock.now() < until and ports.owner_alive(state.owner):
+        raise _busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
+
+
+def _refuse_vanished(job: Job, ports: Ports, state: State) -> None:
+    if state.first:
+        return
+    # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
+    lost = ports.sink.missing(replace(job.task, first=False))
+    if lost is not None:
+        raise DestinationError(
+            Problem(job.task.sync, lost, "what earlier runs delivered", "`resync` to send everything again")
+        )
+
+
+def _busy(job: Job, found: str) -> SyncBusy:
+    return SyncBusy(Problem(job.task.sync, found, "no other run of this sync", "wait for it to end, then push again"))
+
+
+def _rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:
+    due = any(policy.retry_now or not row.waits(now) for row in state.undelivered.values())
+    return state.finished and state.is_at(job.head, job.spec) and not due
+
+
+class _Run:
+    def __init__(self, job: Job, ports: Ports, policy: Policy, state: State) -> None:
+        self._job, self._ports, self._policy, self._state = job, ports, policy, state
+        self._ledger, self._clock, self._step, self._sink = ports.ledger, ports.clock, ports.step, ports.sink
+        self._sync_id = job.task.sync_id
+        self._fence = state.fence + 1
+        self._task = replace(job.task, fence=self._fence, first=state.first)
+        self._seq = 0
+        self._own: list[str] = []  # ids of this run's claims
+        self._known = {claim.id for claim in state.claims}
+        self._sent: Claim | None = None  # a request may be under way or unrecorded
+        self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
+        self._histogram = Histogram((NO_ROWS,))  # until it is planned
+
+    def execute(self) -> RunResult:
+        claim = None
+        if not (self._sink.transactional and self._state.claims):
+            self._plan()
+            if self._nothing_to_do():
+                return RunResult(Status.IDLE, self._state.fence)
+            claim = self._next_claim()
+        self._start(claim)
+        try:
+            ending = self._deliver_or_interrupt(claim)
+            return self._finish(*ending)
+        except LeaseLost:
+            return self._leave()
+        finally:
+            self._sink.close()
+
+    def _deliver_or_interrupt(self, claim: Claim | None) -> tuple[str, str]:
+        try:
+            return self._deliver(claim)
+        except KeyboardInterrupt:
+            return Status.INTERRUPTED, "the run was interrupted"
+        except LeaseLost:
+            raise
+        except Exception as error:
+            # The text of a foreign exception may hold row values.
+            self._finish(Status.FAILED, str(error) if isinstance(error, ReverseEtlError) else type(error).__name__)
+            raise
+
+    def _plan(self) -> None:
+        self._source = self._ports.source_for(self._state)
+        self._histogram = self._source.planned()
+        self._waves = Waves(self._histogram, self._policy.waves)
+        self._step("run.planned")
+
+    def _nothing_to_do(self) -> bool:
+        at = self._state.finished and self._state.is_at(self._job.head, self._job.spec)
+        return at and self._histogram.total.total == 0
+
+    def _next_claim(self, took: float | None = None) -> Claim | None:
+        found = self._waves.next_range(took)
+        if found is None:
+            return None
+        claim = Claim(f"{self._job.run_id}-{len(self._own)}", *found, self._job.head, self._job.spec)
+        self._own.append(claim.id)
+        return claim
+
+    def _start(self, claim: Claim | None) -> None:
+        state, job, now = self._state, self._job, self._clock.now()
+        started = RunStarted(
+            sync_id=self._sync_id,
+            fence=self._fence,
+            run_id=job.run_id,
+            at=now,
+            head=job.head,
+            spec=job.spec,
+            specs=state.specs,
+            positions=state.positions,
+            claims=state.claims + ((claim,) if claim else ()),
+            undelivered=tuple(state.undelivered.values()),
+            lease_until=now + self._policy.lease,
+            owner=job.owner,
+            sync=job.task.sync,
+            changelog=job.changelog,
+            invocation_id=job.invocation_id,
+            abandoned=self._abandoned(now),
+        )
+        if not self._ledger.start(started):
+            raise _busy(job, "another run that has just started")
+        self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
+
+    def _abandoned(self, now: datetime) -> tuple[Abandoned, ...]:
+        state, kept = self._state, self._state.abandoned
+        if not state.finished and state.lease_until is not None:
+            kept += (Abandoned(state.fence, state.head, state.lease_until),)
+        return tuple(run for run in kept if now - run.lease_until < self._policy.abandoned_for)
+
+    def _mine(self) -> bool:
+        return self._ledger.fence(self._sync_id) == self._fence
+
+    def _beat(self, until: datetime) -> None:
+        self._ledger.append(Heartbeat(self._sync_id, self._fence, self._clock.now(), until))
+
+    def _deliver(self, claim: Claim | None) -> tuple[str, str]:
+        self._step("run.started")
+        late = self._late_claims()
+        self._sink.open(self._task)
+        self._step("sink.opened")
+        if claim is None or late:
+            claim = self._settle(late, claim)
+        self._engine = Engine(
+            self._sink,
+            self._task,
+            self._policy,
+            self._clock,
+            self._lease.held,
+            step=self._step,
+            random=self._ports.random,
+        )
+        while claim is not None:
+            claim, stopped = self._deliver_wave(claim)
+            if stopped is not None:
+                return stopped
+        self._step("waves.done")
+        self._sink.finish()
+        self._step("sink.finished")
+        whole = self._counts.planned == self._counts.delivered
+        return (Status.SUCCEEDED if whole else Status.PARTIAL), ""
+
+    def _late_claims(self) -> tuple[Claim, ...]:
+        """Claims of the run before that were recorded after its state was read."""
+        if self._state.fence == 0:
+            return ()
+        again = self._ledger.read(self._sync_id, self._state.fence)
+        late = tuple(claim for claim in again.claims if claim.id not in self._known)
+        self._state = replace(self._state, specs={**again.specs, **self._state.specs})
+        # A transactional sink refuses what is under way; any other may still be receiving it.
+        return late if self._sink.transactional else tuple(replace(claim, everything=True) for claim in late)
+
+    def _settle(self, late: tuple[Claim, ...], unsent: Claim | None) -> Claim | None:
+        """Record what became of the open claims, plan on top of it, and claim the first wave; one commit."""
+        open_claims = self._state.claims + late
+        done, closes = self._ask_sink(open_claims) if self._sink.transactional else ((), ())
+        closes += (unsent.id,) if unsent else ()
+        kept_late = tuple(claim for claim in late if claim.id not in closes)
+        settled = ClaimsSettled(
+            sync_id=self._sync_id,
+            fence=self._fence,
+            seq=self._next_seq(),
+            at=self._clock.now(),
+            delivered=done,
+            closes=closes,
+            claims=kept_late,
+            specs=self._state.specs,
+        )
+        self._step("claims.settled")
+        self._state = apply(self._state, settled)
+        self._known |= {claim.id for claim in late}
+        self._plan()
+        claim = self._next_claim()
+        first = (claim,) if claim else ()
+        self._ledger.append(replace(settled, claims=kept_late + first))
+        self._step("claims.recorded")
+        return claim
+
+    def _ask_sink(self, claims: tuple[Claim, ...]) -> tuple[tuple[Range, ...], tuple[str, ...]]:
+        answers = self._sink.settle([claim.id for claim in claims])
+        delivered = [claim for claim in claims if answers.get(claim.id, False) is True]
+        gone = [claim.id for claim in claims if answers.get(claim.id, False) is None]
+        ranges = tuple(Range(claim.lo, claim.hi, claim.snapshot, claim.spec) for claim in delivered)
+        return ranges, (*(claim.id for claim in delivered), *gone)
+
+    def _deliver_wave(self, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
+        """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
+        began = self._clock.monotonic()
+        table = self._read_wave(claim)
+        known = {} if self._policy.retry_now else self._state.undelivered
+        send, wait = split(table, known, self._clock.now())
+        self._step("wave.read")
+        if not self._lease.held():
+            raise LeaseLost
+        self._sent = claim
+        result = self._engine.deliver_wave(claim.id, send, wait.num_rows)
+        self._step("wave.delivered")
+        skipped = count_operations(wait.column(OPERATION))
+        counts = result.counts + Counts(planned=skipped, skipped=skipped)
+        self._count(claim, counts, result.requests)
+        stop = result.stop
+        if stop is not None and result.nothing_applied:
+            self._sent = None
+        else:
+            following = None if stop else self._next_claim(self._clock.monotonic() - began)
+            self._acknowledge(claim, counts, self._left(send, wait, result), following)
+            if stop is None:
+                return following, None
+        status = Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED
+        return None, (status, stop.reason)
+
+    def _read_wave(self, claim: Claim) -> pa.Table:
+        table = self._source.wave(claim.lo, claim.hi)
+        found, planned = count_operations(table.column(OPERATION)), self._histogram.rows(claim.lo, claim.hi)
+        if found != planned:
+            # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
+            raise ReverseEtlError(
+                Problem(
+                    self._job.task.sync,
+                    f"{found.total} rows in the buckets {claim.lo} to {claim.hi}",
+                    f"{planned.total} as planned",
+                    "push again; if it stays so, run `check` and report it",
+                )
+            )
+        return table
+
+    def _count(self, claim: Claim, counts: Counts, requests: int) -> None:
+        self._counts += counts
+        self._counted_to = claim.hi
+        self._requests += requests
+
+    def _left(self, send: pa.Table, wait: pa.Table, result: WaveResult) -> tuple[Undelivered, ...]:
+        """Every planned row that was not delivered, attempted or not: nothing else keeps it alive."""
+        known, now = self._state.undelivered, self._clock.now()
+        attempted = not_delivered(send, result.failures, known, now, self._policy.rejections)
+        return (*still_waiting(wait, known), *attempted)
+
+    def _acknowledge(
+        self, claim: Claim, counts: Counts, undelivered: tuple[Undelivered, ...], following: Claim | None
+    ) -> None:
+        until = self._lease.extended()
+        acknowledged = WaveAcknowledged(
+            sync_id=self._sync_id,
+            fence=self._fence,
+            seq=self._next_seq(),
+            at=self._clock.now(),
+            lo=claim.lo,
+            hi=claim.hi,
+            snapshot=claim.snapshot,
+            spec=claim.spec,
+            counts=counts,
+            undelivered=undelivered,
+            closes=(*sorted(self._known), claim.id),
+            claims=(following,) if following else (),
+            lease_until=until,
+        )
+        self._ledger.append(acknowledged)
+        self._step("wave.acknowledged")
+        if not self._lease.confirm(until):
+            raise LeaseLost
+        self._sent = None
+
+    def _leave(self) -> RunResult:
+        """The lease is lost: acknowledge nothing, and leave a doubt where a request of this run may land late."""
+        self._step("lease.lost")
+        claim = self._sent
+        if claim is not None and not self._sink.transactional:
+            self._record_doubt(replace(claim, id=f"{claim.id}-doubt", everything=True))
+        message = "the lease was lost: another run may hold the sync"
+        return RunResult(Status.SUPERSEDED, self._fence, self._counts, self._histogram.total, message, self._requests)
+
+    def _record_doubt(self, doubt: Claim) -> None:
+        while True:
+            # Facts of an old fence are not read: the doubt must stand at the newest one.
+            fence = self._ledger.fence(self._sync_id)
+            closes, specs = tuple(self._own[-2:]), {self._job.spec: self._job.spec_text}
+            self._ledger.append(DoubtRecorded(self._sync_id, fence, self._clock.now(), closes, (doubt,), specs))
+            self._step("doubt.recorded")
+            if self._ledger.fence(self._sync_id) == fence:
+                return
+
+    def _finish(self, status: str, message: str) -> RunResult:
+        counts, planned = self._counts + self._not_counted(), self._histogram.total
+        if not (counts.balanced and counts.planned == planned):
+            status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
+        sent = self._sent.id if self._sent else None
+        finished = RunFinished(
+            sync_id=self._sync_id,
+            fence=self._fence,
+            seq=self._next_seq(),
+            at=self._clock.now(),
+            status=status,
+            counts=counts,
+            planned=planned,
+            message=message,
+            releases=tuple(claim for claim in self._own[-2:] if claim != sent),
+        )
+        self._ledger.append(finished)
+        self._step("run.finished")
+        if self._sent is not None and not self._lease.held():
+            raise LeaseLost
+        return RunResult(status, self._fence, counts, planned, message, self._requests)
+
+    def _not_counted(self) -> Counts:
+        """The rows of the waves that the run did not reach, and of one whose outcome it does not know."""
+        rest = self._histogram.rows(self._counted_to, BUCKETS)
+        if self._sent is None or self._sent.lo != self._counted_to:
+            return Counts(planned=rest, skipped=rest)
+        failed = self._histogram.rows(self._sent.lo, self._sent.hi)
+        return Counts(planned=rest, failed=failed, skipped=rest - failed)
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq

@@ -1,0 +1,112 @@
+"""Which planned rows wait, and what the ledger keeps of a row that was not delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.delivery.facts import PARKED, Undelivered
+from dbt_reverse_etl.delivery.policy import Rejections
+from dbt_reverse_etl.delivery.wave import RowFailure
+from dbt_reverse_etl.outcome import Outcome
+
+KEY, BUCKET = "_key", "_bucket"
+BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed"
+_POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED]
+
+
+def split(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> tuple[pa.Table, pa.Table]:
+    """The rows of a wave to send now, and those that wait or are parked.
+
+    A row whose value changed since it was rejected does not wait.
+    """
+    keys = [key for key, row in known.items() if row.waits(now)]
+    candidates = pc.indices_nonzero(pc.is_in(table.column(KEY), pa.array(keys, table.schema.field(KEY).type)))
+    found = table.select([KEY, AFTER]).take(candidates).to_pylist()
+    waiting = [
+        i for i, row in zip(candidates.to_pylist(), found, strict=True) if known[row[KEY]].after_hash == row[AFTER]
+    ]
+    if not waiting:
+        return table, table.slice(0, 0)
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    wait = pc.is_in(numbers, pa.array(waiting, pa.int64()))
+    return table.filter(pc.invert(wait)), table.filter(wait)
+
+
+def still_waiting(table: pa.Table, known: Mapping[str, Undelivered]) -> list[Undelivered]:
+    """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added."""
+    return [_placed(row, known[row[KEY]]) for row in table.select(_POSITION).to_pylist()]
+
+
+def not_delivered(
+    table: pa.Table,
+    failures: Mapping[int, RowFailure],
+    known: Mapping[str, Undelivered],
+    now: datetime,
+    policy: Rejections,
+) -> list[Undelivered]:
+    """One entry for each failure; `failures` by row number of `table`."""
+    rows = table.select(_POSITION).take(pa.array([*failures], pa.int64())).to_pylist()
+    return [
+        _failed(row, failure, known.get(row[KEY]), now, policy)
+        for row, failure in zip(rows, failures.values(), strict=True)
+    ]
+
+
+def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
+    return _entry(
+        row,
+        outcome=entry.outcome,
+        reason=entry.reason,
+        attempts=entry.attempts,
+        first_failed_at=entry.first_failed_at,
+        next_attempt_at=entry.next_attempt_at,
+    )
+
+
+def _failed(
+    row: Mapping[str, Any], failure: RowFailure, before: Undelivered | None, now: datetime, policy: Rejections
+) -> Undelivered:
+    same = before if before is not None and before.after_hash == row[AFTER] else None
+    attempts, first = (same.attempts, same.first_failed_at) if same else (0, now)
+    outcome, next_attempt = failure.outcome.value, None
+    if failure.outcome is Outcome.REJECTED:
+        attempts += 1
+        next_attempt = now + _backoff(attempts, policy)
+        if attempts >= policy.attempts and now - first >= policy.age:
+            outcome, next_attempt = PARKED, None
+    unknown = failure.outcome is Outcome.UNKNOWN
+    return _entry(
+        row,
+        maybe=row[MAYBE] or (unknown and row[AFTER] is not None),
+        doubt=row[DOUBT] or unknown,
+        outcome=outcome,
+        reason=failure.reason,
+        attempts=attempts,
+        first_failed_at=first,
+        next_attempt_at=next_attempt,
+    )
+
+
+def _entry(row: Mapping[str, Any], **changes: Any) -> Undelivered:
+    place = {
+        "key": row[KEY],
+        "bucket": row[BUCKET],
+        "before_hash": row[BEFORE],
+        "after_hash": row[AFTER],
+        "maybe": row[MAYBE],
+        "doubt": row[DOUBT],
+        "changed": row[CHANGED],
+        "operation": row["_operation"],
+    }
+    return Undelivered(**{**place, **changes})
+
+
+def _backoff(attempts: int, policy: Rejections) -> timedelta:
+    # The exponent is bounded: a timedelta overflows.
+    doubled: int = 2 ** min(attempts - 1, 20)
+    return min(policy.cap, policy.first * doubled)

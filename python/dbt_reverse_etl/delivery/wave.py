@@ -1,0 +1,207 @@
+"""The book of one wave while it is under way: which rows were delivered, which were not and why. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.gate import Stop, StopKind
+from dbt_reverse_etl.delivery.policy import Rejections
+from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+
+OPEN, DELIVERED, FAILED, UNDER_WAY = range(4)
+
+
+@dataclass(frozen=True)
+class RowFailure:
+    """Why a row was not delivered.
+
+    Attributes:
+        outcome: of all attempts together.
+        reason: without row values.
+        attempts: requests that carried the row; 0: never sent.
+    """
+
+    outcome: Outcome
+    reason: str
+    attempts: int
+
+
+class Wave:
+    """Rows of one claim, by row number."""
+
+    def __init__(self, claim: str, rows: pa.Table, left_out: int, rejections: Rejections) -> None:
+        self.claim = claim
+        self.rows = rows
+        self.requests = 0
+        self.stopped_by: Stop | None = None
+        self._before = left_out
+        self._marks = bytearray(rows.num_rows)
+        self._failures: dict[int, RowFailure] = {}
+        self._delivered = 0
+        self._rejected = 0
+        self._most_rejected = max(rejections.breaker_rows, rejections.breaker_share * rows.num_rows)
+        self._aborted = False
+        self._aside: list[Sequence[int]] = []
+        self._lock = threading.RLock()
+
+    def take(self, rows: Sequence[int]) -> pa.Table:
+        """The rows as a table; without a copy where they are neighbours."""
+        if isinstance(rows, range):
+            return self.rows.slice(rows.start, len(rows))
+        return self.rows.take(pa.array(rows, pa.int64()))
+
+    def left_out(self, rows: Sequence[int]) -> int:
+        """Rows of the claim that are planned, known to be not delivered, and not among `rows`."""
+        with self._lock:
+            failed = len(self._failures) - sum(row in self._failures for row in rows) if self._failures else 0
+            return self._before + failed
+
+    def all_delivered(self, rows: Sequence[int]) -> bool:
+        with self._lock:
+            return all(self._marks[row] == DELIVERED for row in rows)
+
+    def put_aside(self, rows: Sequence[int]) -> None:
+        """Rows that failed too often for now."""
+        with self._lock:
+            self._aside.append(rows)
+
+    def take_aside(self) -> list[Sequence[int]]:
+        """What was set aside since this was asked last."""
+        with self._lock:
+            rows, self._aside = self._aside, []
+            return rows
+
+    def is_stopped(self) -> bool:
+        return self._aborted or self.stopped_by is not None
+
+    def stop(self, stop: Stop) -> None:
+        """No further request; the first reason stands."""
+        with self._lock:
+            self.stopped_by = self.stopped_by or stop
+
+    def abort(self) -> None:
+        """A worker is leaving by an exception: no further request, and no result."""
+        self._aborted = True
+
+    def interrupt(self) -> None:
+        """The run was interrupted, maybe within a request: its rows may be applied."""
+        with self._lock:
+            self.stop(Stop(StopKind.INTERRUPTED, "the run was interrupted"))
+            for row in self._marked(UNDER_WAY):
+                self._fail(row, Outcome.UNKNOWN, "interrupted while the request was under way")
+
+    def begin(self, rows: Sequence[int]) -> None:
+        """A request with these rows is under way."""
+        with self._lock:
+            self.requests += 1
+            self._mark(rows, UNDER_WAY)
+
+    def record(self, rows: Sequence[int], delivery: Delivery) -> None:
+        """Write down the sink's answer; a batch refused as one says nothing about a single row."""
+        with self._lock:
+            wrong = _violation(len(rows), delivery.results)
+            if wrong is not None:
+                # Nothing in such an answer can be believed, so any row may be applied.
+                self.stop(Stop(StopKind.FATAL, wrong))
+                delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, wrong)
+            elif delivery.refused_whole and len(delivery.results) < len(rows):
+                delivery = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
+            if delivery.refused_whole and len(rows) > 1:
+                self._refused_as_one(rows)
+                return
+            self._mark(rows, DELIVERED)
+            for result in delivery.results:
+                self._fail(rows[result.index], result.outcome, result.reason)
+            for row in rows if self._failures else ():
+                if self._marks[row] == DELIVERED:
+                    self._failures.pop(row, None)
+            self._delivered += len(rows) - len(delivery.results)
+            self._look_at_breaker()
+
+    def again(self, rows: Sequence[int], delivery: Delivery) -> list[int]:
+        """The rows to send again: not applied for the destination's fault, or nobody knows."""
+        repeat = (Outcome.RETRYABLE, Outcome.UNKNOWN)
+        return [rows[r.index] for r in delivery.results if r.outcome in repeat and r.index in range(len(rows))]
+
+    def close(self, operations: pa.ChunkedArray) -> tuple[dict[int, RowFailure], Counts]:
+        """Everything that was not delivered, and the counts; `operations` of all rows, in order."""
+        with self._lock:
+            stop = self.stopped_by
+            for row in [*self._marked(OPEN)]:
+                reason = f"not sent: {stop.reason}" if stop else "not sent"
+                self._failures[row] = RowFailure(Outcome.RETRYABLE, reason, 0)
+            if stop is not None and stop.kind is StopKind.REJECTIONS:
+                self._forgive(stop)
+            return dict(sorted(self._failures.items())), self._count(operations)
+
+    def _forgive(self, stop: Stop) -> None:
+        # Where nearly everything is refused it is not the rows' fault: they burn no attempts.
+        for row, failure in self._failures.items():
+            if failure.outcome is Outcome.REJECTED:
+                reason = f"stopped: {stop.reason}; the row: {failure.reason}"
+                self._failures[row] = replace(failure, outcome=Outcome.RETRYABLE, reason=reason)
+
+    def _count(self, operations: pa.ChunkedArray) -> Counts:
+        rejected = [row for row, failure in self._failures.items() if failure.outcome is Outcome.REJECTED]
+        skipped = [row for row, failure in self._failures.items() if failure.attempts == 0]
+        planned = count_operations(operations)
+        not_delivered = count_operations(operations, [*self._failures])
+        refused, left = count_operations(operations, rejected), count_operations(operations, skipped)
+        delivered = planned - not_delivered
+        return Counts(planned, delivered, refused, not_delivered - refused - left, left)
+
+    def _refused_as_one(self, rows: Sequence[int]) -> None:
+        self._mark(rows, FAILED)
+        for row in rows:
+            before = self._failures.get(row)
+            outcome = before.outcome if before else Outcome.RETRYABLE
+            attempts = before.attempts if before else 0
+            self._failures[row] = RowFailure(outcome, "refused together with other rows", attempts + 1)
+
+    def _fail(self, row: int, outcome: Outcome, reason: str) -> None:
+        before = self._failures.get(row)
+        joined = before.outcome.then(outcome) if before else outcome
+        self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1)
+        self._marks[row] = FAILED
+        self._rejected += outcome is Outcome.REJECTED
+        if outcome is Outcome.FATAL:
+            self.stop(Stop(StopKind.FATAL, reason))
+
+    def _look_at_breaker(self) -> None:
+        if self._rejected > self._most_rejected and self._rejected > self._delivered:
+            reason = f"{self._rejected} rows rejected, {self._delivered} delivered"
+            self.stop(Stop(StopKind.REJECTIONS, reason))
+
+    def _mark(self, rows: Sequence[int], mark: int) -> None:
+        if isinstance(rows, range):
+            self._marks[rows.start : rows.stop] = bytes((mark,)) * len(rows)
+        else:
+            for row in rows:
+                self._marks[row] = mark
+
+    def _marked(self, mark: int) -> Iterator[int]:
+        row = self._marks.find(mark)
+        while row >= 0:
+            yield row
+            row = self._marks.find(mark, row + 1)
+
+
+def count_operations(operations: pa.ChunkedArray, rows: Sequence[int] | None = None) -> PerOperation:
+    """Rows of each operation: of all, or of the given row numbers."""
+    some = operations if rows is None else operations.take(pa.array(rows, pa.int64()))
+    counted = {entry["values"]: entry["counts"] for entry in some.value_counts().to_pylist()}
+    return PerOperation(**counted) if counted else NO_ROWS
+
+
+def _violation(rows: int, results: Sequence[RowResult]) -> str | None:
+    indexes = {result.index for result in results}
+    if len(indexes) < len(results) or any(not 0 <= index < rows for index in indexes):
+        return "the sink answered for a row it was not sent, or twice for one row"
+    if any(result.outcome is Outcome.DELIVERED for result in results):
+        return "the sink listed a delivered row among its failures"
+    return None

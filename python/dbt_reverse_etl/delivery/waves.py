@@ -1,0 +1,106 @@
+"""Waves (contiguous bucket ranges, one acknowledgement each) and batches (what one request carries)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery.counts import NO_ROWS, PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS
+from dbt_reverse_etl.sinks.base import Limits
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Planned rows per bin of equally many buckets, counted apart from the stream that is sent."""
+
+    bins: tuple[PerOperation, ...]
+
+    def __post_init__(self) -> None:
+        if not self.bins or BUCKETS % len(self.bins):
+            raise ValueError(f"the number of bins must divide {BUCKETS}, found {len(self.bins)}")
+
+    @property
+    def width(self) -> int:
+        """Buckets per bin."""
+        return BUCKETS // len(self.bins)
+
+    def rows(self, lo: int, hi: int) -> PerOperation:
+        """Planned rows of the buckets [lo, hi), which start and end with a bin."""
+        if lo % self.width or hi % self.width:
+            raise ValueError(f"[{lo}, {hi}) does not start and end with a bin of {self.width} buckets")
+        return sum(self.bins[lo // self.width : hi // self.width], NO_ROWS)
+
+    @property
+    def total(self) -> PerOperation:
+        return sum(self.bins, NO_ROWS)
+
+
+@dataclass(frozen=True)
+class WaveSize:
+    """How large a wave may be.
+
+    Attributes:
+        rows: of the first wave.
+        grow_below: seconds; a quicker wave doubles the next one.
+        shrink_above: seconds; a slower wave halves the next one.
+    """
+
+    rows: int = 50_000
+    grow_below: float = 10.0
+    shrink_above: float = 30.0
+
+    def after(self, rows: int, seconds: float) -> int:
+        """Rows of the wave that follows one of `rows` that took `seconds`."""
+        if seconds < self.grow_below:
+            return rows * 2
+        return max(1, rows // 2) if seconds > self.shrink_above else rows
+
+
+class Waves:
+    """Hands out the next bucket range, sized by how long the wave before it took; together they cover [0, BUCKETS)."""
+
+    def __init__(self, histogram: Histogram, size: WaveSize) -> None:
+        self._histogram = histogram
+        self._size = size
+        self._rows = size.rows
+        self._lo = 0
+
+    def next_range(self, took: float | None = None) -> tuple[int, int] | None:
+        """The next [lo, hi), or None after the last; `took` is in seconds, None for the first wave."""
+        if self._lo == BUCKETS:
+            return None
+        if took is not None:
+            self._rows = self._size.after(self._rows, took)
+        lo, width = self._lo, self._histogram.width
+        hi, rows = lo + width, self._histogram.bins[lo // width].total
+        while hi < BUCKETS and self._fits(rows, hi):
+            rows += self._histogram.bins[hi // width].total
+            hi += width
+        self._lo = hi
+        return lo, hi
+
+    def _fits(self, rows: int, hi: int) -> bool:
+        more = self._histogram.bins[hi // self._histogram.width].total
+        return more == 0 or rows == 0 or rows + more <= self._rows
+
+
+def batches(rows: pa.Table, limits: Limits) -> Iterator[range]:
+    """Row numbers of each batch, in order: at most `limits.rows` rows and `limits.bytes` bytes, a larger row alone."""
+    if rows.num_rows == 0:
+        return
+    fit = max(1, rows.num_rows * limits.bytes // max(rows.nbytes, 1))
+    step = max(1, min(limits.rows, fit))
+    for start in range(0, rows.num_rows, step):
+        yield from _halves(rows, range(start, min(start + step, rows.num_rows)), limits.bytes)
+
+
+def _halves(rows: pa.Table, part: range, size: int) -> Iterator[range]:
+    if len(part) == 1 or rows.slice(part.start, len(part)).nbytes <= size:
+        yield part
+        return
+    middle = part.start + len(part) // 2
+    yield from _halves(rows, range(part.start, middle), size)
+    yield from _halves(rows, range(middle, part.stop), size)

@@ -1,0 +1,374 @@
+"""One exact JSON encoding of Arrow values, for every sink that writes JSON. This page is its documentation.
+
+| Arrow type | JSON |
+|---|---|
+| integers | bare number, all digits |
+| floats | shortest number that reads back as the same float of its width, with `.` or `e`: `1.0`, `-0.0`, `5e-324` |
+| NaN, Infinity | `nan="reject"`: the row is refused with a reason; `nan="null"`: `null` |
+| decimal | string in plain notation with all digits of its scale: `"1.10"`, `"-0.000000000001"` |
+| bool, null | `true`, `false`, `null` |
+| string | string, UTF-8, escaped only where JSON demands it; a value that is not UTF-8 refuses the row |
+| binary | string, base64 with padding (RFC 4648, section 4) |
+| timestamp with zone | string, RFC 3339 in UTC with microseconds: `"2024-01-31T09:30:00.000000Z"` |
+| timestamp without zone | the same without `Z` |
+| date | `"2024-01-31"` |
+| time | `"09:30:00.000000"` |
+| list, struct | array, object (null fields are kept), recursively |
+| map | object when its keys are strings, else an array of `{"key": ..., "value": ...}` |
+| dictionary, extension | as their values |
+| duration, interval, union, ... | none: `unsupported` names the fields before anything is sent |
+
+Years outside 0001 to 9999 and times finer than a microsecond have no exact form and refuse the row.
+Fields keep the order of the table. Everything is computed column by column in Arrow: no Python object per row.
+"""
+
+from __future__ import annotations
+
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Nan = Literal["reject", "null"]
+
+_TEXT = pa.large_string()
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 0001 to 9999
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+NOT_FINITE = "NaN or Infinity has no JSON form"
+NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"
+TOO_FINE = "a time finer than a microsecond"
+NOT_UTF8 = "text that is not UTF-8"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded values, one for each row.
+
+    Attributes:
+        rows: JSON as bytes; None for a rejected row.
+        rejected: row index -> reason with the field's name, never with a value.
+    """
+
+    rows: list[bytes | None]
+    rejected: dict[int, str]
+
+
+def unsupported(schema: pa.Schema) -> list[str]:
+    """Names of the fields whose type has no encoding."""
+    return [field.name for field in schema if not _is_supported(field.type)]
+
+
+def is_scalar(data_type: pa.DataType) -> bool:
+    """Whether `texts` can write values of this type."""
+    return _is_supported(data_type) and not pa.types.is_nested(data_type)
+
+
+def encode_rows(rows: pa.Table, *, nan: Nan = "reject", constants: Mapping[str, Any] | None = None) -> Encoded:
+    """Encode each row as one JSON object; `constants` are added to each, after its fields.
+
+    Raises:
+        TypeError: for a type without an encoding (see `unsupported`), or a constant that is no JSON value.
+    """
+    encoder = _Encoder(nan)
+    fields = [
+        (name, encoder.json(_one_array(column), name, _same_row))
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
+    fixed = [(name, orjson.dumps(value).decode()) for name, value in (constants or {}).items()]
+    return encoder.result(_objects(fields, fixed, rows.num_rows))
+
+
+def encode_values(values: pa.Array | pa.ChunkedArray, *, name: str = "value", nan: Nan = "reject") -> Encoded:
+    """Encode each value of one column as JSON; an SQL NULL is `null`. `name` stands in the reasons."""
+    encoder = _Encoder(nan)
+    return encoder.result(encoder.json(_one_array(values), name, _same_row))
+
+
+def texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Each scalar as it stands in JSON, without quotes and escapes; None for NULL and for what has no exact form."""
+    text, _quoted = _Encoder("null").scalar(_one_array(values), "", _same_row)
+    return text.to_pylist()  # type: ignore[no-any-return]
+
+
+def json_array(rows: Iterable[bytes]) -> bytes:
+    """Join encoded rows to one JSON array."""
+    return b"[" + b",".join(rows) + b"]"
+
+
+def ndjson(rows: Sequence[bytes]) -> bytes:
+    """Join encoded rows to JSON Lines: each ends with a line feed."""
+    return b"".join(line for row in rows for line in (row, b"\n"))
+
+
+_Rows = Callable[[int], int]  # position in a (nested) column -> row of the table
+
+
+def _same_row(position: int) -> int:
+    return position
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+class _Encoder:
+    """Turns columns into columns of JSON text and collects the rows that have no exact form."""
+
+    def __init__(self, nan: Nan) -> None:
+        self._nan = nan
+        self._rejected: dict[int, str] = {}
+
+    def result(self, json: pa.Array) -> Encoded:
+        rows = json.cast(pa.large_binary()).to_pylist()
+        for row in self._rejected:
+            rows[row] = None
+        return Encoded(rows, dict(sorted(self._rejected.items())))
+
+    def json(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        """JSON text for each value, never null."""
+        array = _plain(array)
+        kind = array.type
+        if pa.types.is_map(kind):
+            text = self._map(array, where, rows)
+        elif _is_list(kind):
+            text = self._list(array, where, rows)
+        elif pa.types.is_struct(kind):
+            text = self._struct(array, where, rows)
+        else:
+            text, quoted = self.scalar(array, where, rows)
+            if quoted:
+                text = _quote(text, may_need_escape=_is_string(kind))
+            return pc.fill_null(text, "null")
+        return pc.if_else(array.is_null(), pa.scalar("null", _TEXT), text)
+
+    def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
+        array = _plain(array)
+        kind = array.type
+        if pa.types.is_floating(kind):
+            return self._float(array, where, rows), False
+        if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            return array.cast(_TEXT), False
+        for is_type, write in _QUOTED:
+            if is_type(kind):
+                return write(self, array, where, rows), True
+        raise TypeError(f"field {where}: type {kind} has no JSON encoding")
+
+    def _float(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        array = self._without(array, pc.invert(pc.is_finite(array)), where, NOT_FINITE, rows)
+        text = array.cast(_TEXT)
+        whole = pc.invert(pc.match_substring_regex(text, "[.e]"))
+        return _join(text, pc.if_else(whole, pa.scalar(".0", _TEXT), pa.scalar("", _TEXT)))
+
+    def _string(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        text = array.cast(_TEXT)
+        try:
+            text.validate(full=True)
+        except pa.ArrowInvalid:
+            bad = pa.array([_is_not_utf8(value) for value in text.cast(pa.large_binary()).to_pylist()], pa.bool_())
+            text = self._without(text, bad, where, NOT_UTF8, rows)
+        return text
+
+    def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
+        text = array.cast(_TEXT)
+        return _rewrite(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+
+    def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
+        return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], _TEXT)
+
+    def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        array = self._microseconds(self._within_years(array, _PER_SECOND[array.type.unit], where, rows), where, rows)
+        # Through int64, so that the zone is dropped and never applied: Arrow holds instants in UTC.
+        clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(_TEXT)
+        text = pc.replace_substring(clock, " ", "T", max_replacements=1)
+        return _join(text, pa.scalar("Z", _TEXT)) if array.type.tz is not None else text
+
+    def _date(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        days = pa.types.is_date32(array.type)
+        within = self._within_years(array, 1 / 86_400 if days else 10**3, where, rows)
+        return within.cast(pa.date32()).cast(_TEXT)
+
+    def _time(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        return self._microseconds(array, where, rows).cast(pa.time64("us")).cast(_TEXT)
+
+    def _within_years(self, array: pa.Array, per_second: float, where: str, rows: _Rows) -> pa.Array:
+        ticks = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(array.type) else array.cast(pa.int64())
+        first = max(int(_FIRST_SECOND * per_second), _INT64_MIN)
+        last = min(int((_LAST_SECOND + 1) * per_second) - 1, _INT64_MAX)
+        outside = pc.or_(pc.less(ticks, first), pc.greater(ticks, last))
+        return self._without(array, outside, where, NOT_A_YEAR, rows)
+
+    def _microseconds(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        if array.type.unit != "ns":
+            return array
+        ticks = array.cast(pa.int64())
+        finer = pc.not_equal(ticks, pc.multiply(pc.divide(ticks, 1000), 1000))
+        return self._without(array, finer, where, TOO_FINE, rows)
+
+    def _struct(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        fields = [
+            (field.name, self.json(values, f"{where}.{field.name}", rows))
+            for field, values in zip(array.type, array.flatten(), strict=True)
+        ]
+        return _objects(fields, [], len(array))
+
+    def _list(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        offsets, parent = _extents(array, rows)
+        return _lists(offsets, self.json(array.flatten(), f"{where}[]", parent), "[]")
+
+    def _map(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        entry = pa.struct(
+            [pa.field("key", array.type.key_type, nullable=False), pa.field("value", array.type.item_type)]
+        )
+        entries = array.cast(pa.list_(entry))
+        if not _is_string(array.type.key_type):
+            return self._list(entries, where, rows)
+        offsets, parent = _extents(entries, rows)
+        keys, values = entries.flatten().flatten()
+        pairs = _join(
+            self.json(keys, f"{where} key", parent), pa.scalar(":", _TEXT), self.json(values, f"{where}[]", parent)
+        )
+        return _lists(offsets, pairs, "{}")
+
+    def _without(self, array: pa.Array, bad: pa.Array, where: str, reason: str, rows: _Rows) -> pa.Array:
+        """Replace the marked values by null and, unless the policy says null, reject their rows."""
+        marked = pc.fill_null(bad, False)
+        if not pc.any(marked, min_count=0).as_py():
+            return array
+        if reason is not NOT_FINITE or self._nan == "reject":
+            for position in pc.indices_nonzero(marked).to_pylist():
+                self._rejected.setdefault(rows(position), f"field {where}: {reason}")
+        return pc.if_else(marked, pa.scalar(None, array.type), array)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Undo the types that only wrap another one."""
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        else:
+            return array
+
+
+def _extents(array: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
+    """Offsets of the lists in `array.flatten()` (which skips what null lists hide), and the row of each element."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+
+    @cache
+    def ends() -> list[int]:
+        return offsets.to_pylist()  # type: ignore[no-any-return]
+
+    return offsets, lambda position: rows(bisect_right(ends(), position) - 1)
+
+
+def _lists(offsets: pa.Array, elements: pa.Array, brackets: str) -> pa.Array:
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), pa.scalar(",", _TEXT))
+    return _join(pa.scalar(brackets[0], _TEXT), joined, pa.scalar(brackets[1], _TEXT))
+
+
+def _objects(fields: Sequence[tuple[str, pa.Array]], fixed: Sequence[tuple[str, str]], rows: int) -> pa.Array:
+    """Objects from columns of JSON and from JSON that is the same in each row."""
+    parts: list[pa.Array | pa.Scalar] = []
+    for name, values in (*fields, *((name, pa.scalar(text, _TEXT)) for name, text in fixed)):
+        start = "," if parts else "{"
+        parts += [pa.scalar(f"{start}{orjson.dumps(name).decode()}:", _TEXT), values]
+    if not fields:
+        text = "".join(part.as_py() for part in parts) or "{"
+        return pa.repeat(pa.scalar(text + "}", _TEXT), rows)
+    return _join(*parts, pa.scalar("}", _TEXT))
+
+
+def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, pa.scalar("", _TEXT))
+
+
+def _quote(text: pa.Array, *, may_need_escape: bool) -> pa.Array:
+    quote = pa.scalar('"', _TEXT)
+    quoted = _join(quote, text, quote)
+    if not may_need_escape:
+        return quoted
+    return _rewrite(text, pc.match_substring_regex(text, _NEEDS_ESCAPE), _json_string, into=quoted)
+
+
+def _json_string(value: str) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _rewrite(text: pa.Array, where: pa.Array, by: Callable[[str], str], *, into: pa.Array) -> pa.Array:
+    """Compute the few marked values in Python; the others stay in Arrow."""
+    marked = pc.fill_null(where, False)
+    chosen = [by(value) for value in text.filter(marked).to_pylist()]
+    return pc.replace_with_mask(into, marked, pa.array(chosen, _TEXT)) if chosen else into
+
+
+def _base64(value: bytes) -> str:
+    return binascii.b2a_base64(value, newline=False).decode()
+
+
+def _is_not_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"  # newer than Arrow 15
+    )
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or str(kind) == "binary_view"
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_supported(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_supported(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_supported(kind.value_type)
+    if pa.types.is_map(kind):
+        return _is_supported(kind.key_type) and _is_supported(kind.item_type)
+    if _is_list(kind):
+        return _is_supported(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_is_supported(field.type) for field in kind)
+    return _is_scalar_type(kind)
+
+
+def _is_scalar_type(kind: pa.DataType) -> bool:
+    bare = pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating
+    return any(is_type(kind) for is_type in (*bare, *(is_type for is_type, _write in _QUOTED)))
+
+
+_QUOTED = (
+    (_is_string, _Encoder._string),
+    (pa.types.is_decimal, _Encoder._decimal),
+    (_is_binary, _Encoder._binary),
+    (pa.types.is_timestamp, _Encoder._timestamp),
+    (pa.types.is_date, _Encoder._date),
+    (pa.types.is_time, _Encoder._time),
+)

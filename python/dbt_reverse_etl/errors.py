@@ -1,0 +1,86 @@
+"""The errors that a user sees. Each has three parts: what was found, what was expected, what to do next."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process tells its caller; documented in docs/operations.md."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    BLOCKED = 3
+    BUSY = 4
+    OTHER_CHANGELOG = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        where: file and key, or the name of the sync or destination.
+        found: what stands there; never a secret, never a row value.
+        expected: what is allowed there.
+        next_step: what the user types or changes.
+    """
+
+    where: str
+    found: str
+    expected: str
+    next_step: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: found {self.found}; expected {self.expected}. Next: {self.next_step}"
+
+
+class ReverseEtlError(Exception):
+    """A failure that a user can act on; it is shown without a traceback."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems: Sequence[Problem] = problems
+
+
+class ConfigurationError(ReverseEtlError):
+    """Everything that is wrong in the configuration, at once, before anything is captured or sent."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DestinationError(ReverseEtlError):
+    """The destination or its configuration stops the whole sync (outcome `fatal`)."""
+
+
+class GuardBlocked(ReverseEtlError):
+    """A guard refused the push before the first send."""
+
+    exit_code = ExitCode.BLOCKED
+
+
+class SyncBusy(ReverseEtlError):
+    """Another run holds the sync."""
+
+    exit_code = ExitCode.BUSY
+
+
+class OtherChangelog(ReverseEtlError):
+    """The sync's position belongs to a changelog that is gone."""
+
+    exit_code = ExitCode.OTHER_CHANGELOG
+
+
+def unexpected(error: BaseException, where: str) -> Problem:
+    """A problem for an exception that is not ours. Its text may hold row values, so only its type and its frames are kept, in a file."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    with tempfile.NamedTemporaryFile("w", prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
+        file.write(f"{type(error).__name__}\n{frames}")
+    return Problem(where, f"an unexpected {type(error).__name__}", "none", f"report it with {file.name}, which holds no row values")

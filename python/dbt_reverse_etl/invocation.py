@@ -1,0 +1,233 @@
+"""From dbt's artifacts to the pushes that they ask for; the same for the plugin and for the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl import console
+from dbt_reverse_etl.artifacts import Configuration, Invocation, configure, run, select
+from dbt_reverse_etl.config import PlanOnly, ResolvedSync
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
+from dbt_reverse_etl.settings import Sync
+
+OFF, PLAN, ON = "off", "plan", "on"
+SWITCH = "DBT_REVERSE_ETL_PUSH"
+OVERRIDE = "DBT_REVERSE_ETL_OVERRIDE"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A dbt project for one target.
+
+    Attributes:
+        artifacts: the folder with manifest.json and run_results.json.
+        profiles: folders where profiles.yml may stand.
+        target: name of the dbt target.
+    """
+
+    artifacts: Path
+    profiles: Sequence[Path]
+    target: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def manifest(self) -> dict[str, Any]:
+        return read_json(self.artifacts / "manifest.json")
+
+    def run_results(self) -> dict[str, Any]:
+        return read_json(self.artifacts / "run_results.json")
+
+    def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
+        """Everything that is configured; all problems at once."""
+        return configure(manifest, self.profiles, self.target, self.env)
+
+    @property
+    def switch(self) -> str:
+        """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says."""
+        word = self.env.get(SWITCH, ON).lower()
+        if word not in (OFF, PLAN, ON):
+            raise ReverseEtlError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
+        return word
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One artifact.
+
+    Raises:
+        ReverseEtlError: it is not there, or not whole.
+    """
+    try:
+        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        found = "no such file" if isinstance(error, FileNotFoundError) else f"unreadable ({type(error).__name__})"
+        raise ReverseEtlError(Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")) from None
+    return read
+
+
+@dataclass(frozen=True)
+class Due:
+    """What one dbt invocation asks for."""
+
+    push: list[ResolvedSync]
+    plan: list[ResolvedSync]
+    blocked: list[Sync]
+
+
+def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
+    """The syncs to push and to plan; where the target or the switch says `plan`, nothing is pushed."""
+    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    resolved = {one.sync.unique_id: one for one in configuration.resolved if one.sync.unique_id in chosen}
+    push = [resolved[sync.unique_id] for sync in invocation.push if sync.unique_id in resolved]
+    plan = [resolved[sync.unique_id] for sync in invocation.plan if sync.unique_id in resolved]
+    if switch == PLAN:
+        push, plan = [], push + plan
+    return Due(push, plan, [sync for sync in invocation.blocked if sync.unique_id in chosen])
+
+
+def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
+    project: Project,
+    spark: SparkSession,
+    say: Say,
+    *,
+    retried: bool = False,
+    selectors: Sequence[str] = (),
+    refuse_repeat: bool = False,
+) -> list[Report]:
+    """Push what the last dbt command made due.
+
+    Args:
+        retried: the command was `dbt retry`: syncs whose last push failed are due, too.
+        refuse_repeat: stop at artifacts that were pushed before.
+
+    Raises:
+        ReverseEtlError: of the configuration or the artifacts; nothing was sent.
+    """
+    manifest = project.manifest()
+    invocation = run(project.run_results(), manifest)
+    configuration = project.configuration(manifest)
+    if not configuration.syncs or project.switch == OFF:
+        return []
+    if isinstance(configuration.destinations, PlanOnly):
+        _say_plan_only(invocation, project.target, say)
+        return []
+    wanted = due(invocation, configuration, selectors, project.switch)
+    ledger = open_ledger(spark, manifest)
+    names = [one.sync.name for one in configuration.resolved]
+    if not (wanted.push or wanted.plan or wanted.blocked or retried):
+        return []
+    overview = ledger.overview(names)
+    if retried:
+        wanted.push.extend(_failed_before(configuration, wanted, overview))
+    pusher = Pusher(
+        spark,
+        ledger,
+        Policy(),
+        invocation_id=invocation.invocation_id,
+        overrides=project.env.get(OVERRIDE, "").split(),
+        known=_known(invocation),
+    )
+    if refuse_repeat:
+        _refuse_repeat(invocation, wanted, overview)
+        _refuse_older(wanted, pusher)
+    return _execute(wanted, pusher, overview, invocation, say)
+
+
+def _execute(wanted: Due, pusher: Pusher, overview: Overview, invocation: Invocation, say: Say) -> list[Report]:
+    reports = [_blocked(sync, invocation) for sync in wanted.blocked]
+    total = len(wanted.blocked) + len(wanted.push) + len(wanted.plan)
+    for report in reports:
+        tell(report, reports.index(report) + 1, total, say)
+    for one in wanted.push:
+        reports.append(pusher.push(one, overview))
+        tell(reports[-1], len(reports), total, say)
+    for one in wanted.plan:
+        reports.append(pusher.plan(one, overview, rows=0))
+        tell(reports[-1], len(reports), total, say)
+    return reports
+
+
+def tell(report: Report, number: int, total: int, say: Say) -> None:
+    """The line of one report, and below it what went wrong."""
+    say(console.line(number, total, report), console.level(report))
+    if report.message:
+        say(f"  {report.message}", console.level(report))
+
+
+def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger:
+    """The ledger of the project; its table is made if the model was not run.
+
+    Raises:
+        ReverseEtlError: the dbt package is not installed in the project.
+    """
+    node = manifest["nodes"].get(LEDGER_NODE)
+    if node is None:
+        found = "no model reverse_etl_ledger"
+        raise ReverseEtlError(Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps"))
+    spark.sql(f"create schema if not exists `{node['schema']}`")
+    ledger = DeltaLedger(spark, node["relation_name"])
+    ledger.create()
+    return ledger
+
+
+def _known(invocation: Invocation) -> dict[str, Known]:
+    return {
+        unique_id: Known(result.snapshot, result.changelog_uuid)
+        for unique_id, result in invocation.changelogs.items()
+        if result.snapshot is not None and result.changelog_uuid is not None
+    }
+
+
+def _blocked(sync: Sync, invocation: Invocation) -> Report:
+    tests = ", ".join(test.split(".")[2] for test in invocation.failed_tests[sync.changelog.unique_id])
+    problem = Problem(sync.name, f"failed tests of {sync.changelog.name}: {tests}", "tests that pass; nothing was sent", "mend the model, then dbt build")
+    label = f"{sync.settings.destination}.{sync.settings.object}"
+    return Report(sync.name, label, "blocked", ExitCode.BLOCKED, message=str(problem))
+
+
+def _failed_before(configuration: Configuration, wanted: Due, overview: Overview) -> list[ResolvedSync]:
+    taken = {one.sync.name for one in wanted.push} | {sync.name for sync in wanted.blocked}
+    failed = {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
+    return [one for one in configuration.resolved if one.sync.name in failed - taken]
+
+
+def _ended_well(state: State) -> bool:
+    return state.finished and state.status not in (Status.FAILED, Status.INTERRUPTED, Status.PARTIAL)
+
+
+def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
+    if invocation.push:
+        names = ", ".join(sync.name for sync in invocation.push)
+        say(f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. See: dbt-reverse-etl plan", "info")
+
+
+def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> None:
+    """A push that went well is not repeated from the same artifacts; one that failed is."""
+    pushed = {
+        overview.names[sync_id]
+        for sync_id, invocation_id in overview.invocations.items()
+        if invocation_id == invocation.invocation_id and _ended_well(overview.states[sync_id])
+    }
+    names = {one.sync.name for one in wanted.push}
+    if names and names <= pushed:
+        found = f"results of invocation {invocation.invocation_id}, which were pushed before"
+        raise ReverseEtlError(Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push"))
+
+
+def _refuse_older(wanted: Due, pusher: Pusher) -> None:
+    """A later run captured more: pushing its changes under the older results' tests would be a lie."""
+    for one in wanted.push:
+        changelog = one.sync.changelog
+        known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
+        if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
+            found = f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
+            raise ReverseEtlError(Problem("run_results.json", found, "the results of the newest run", "dbt run, then push"))

@@ -1,0 +1,185 @@
+"""The ledger: one append-only Delta table of facts, each fact one row, each call one commit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pyspark.sql import Row, SparkSession
+
+from dbt_reverse_etl import sql
+from dbt_reverse_etl.delivery.facts import Fact, RunStarted
+from dbt_reverse_etl.delivery.position import State, fold
+
+REQUEST = "request"
+
+_SCHEMA = pa.schema(
+    {
+        "sync_id": pa.string(),
+        "fence": pa.int64(),
+        "seq": pa.int64(),
+        "fact": pa.string(),
+        "recorded_at": pa.timestamp("us", "UTC"),
+        "sync": pa.string(),
+        "run_id": pa.string(),
+        "body": pa.string(),
+    }
+)
+
+
+def _word(kind: type) -> str:
+    """RunStarted -> run_started: the ledger's word for a fact."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+_ADAPTERS: dict[str, TypeAdapter[Fact]] = {_word(kind): TypeAdapter(kind) for kind in Fact.__args__}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push."""
+
+    id: str
+    sync: str
+    operation: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the ledger says of a number of syncs, from two queries.
+
+    Attributes:
+        states: by sync id, of every sync of these names.
+        names: sync id -> name.
+        requests: by name, oldest first, that no run has carried out.
+        started: invocation ids of the newest run, by sync id.
+    """
+
+    states: dict[str, State] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, list[Request]] = field(default_factory=dict)
+    invocations: dict[str, str] = field(default_factory=dict)
+
+
+class DeltaLedger:
+    """`delivery.ports.LedgerPort` on a Delta table.
+
+    Args:
+        spark: the session that dbt used, or one of the runner's own.
+        relation: the table, as dbt renders it.
+    """
+
+    def __init__(self, spark: SparkSession, relation: str) -> None:
+        self._spark = spark
+        self._relation = relation
+
+    def create(self) -> None:
+        """Make the table if the model `reverse_etl_ledger` was not run yet."""
+        if not self._spark.catalog.tableExists(self._relation.replace("`", "")):
+            self._spark.sql(sql.render("_create_ledger", self._relation, sql.render("_ledger_columns")))
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """The folded facts of one fence; of the newest by default."""
+        fence = self.fence(sync_id) if fence is None else fence
+        return fold(self._facts([(sync_id, fence)]).get(sync_id, []))
+
+    def fence(self, sync_id: str) -> int:
+        """The newest fence; 0 before the first run."""
+        query = f"select max(fence) from {self._relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
+        return int(self._spark.sql(query).collect()[0][0] or 0)
+
+    def start(self, started: RunStarted) -> bool:
+        """Commit atomically. txnVersion lets one of several runs with this fence commit; a late one is skipped silently,
+        so the row is read back.
+        """
+        try:
+            self._insert([started], txnAppId=started.sync_id, txnVersion=str(started.fence))
+        except Exception as error:
+            if "ConcurrentTransactionException" not in f"{type(error).__name__} {error}":
+                raise
+            return False
+        query = (
+            f"select run_id from {self._relation} where sync_id = {_literal(started.sync_id)} "  # noqa: S608
+            f"and fence = {started.fence} and fact = 'run_started'"
+        )
+        rows = self._spark.sql(query).collect()
+        return [row.run_id for row in rows] == [started.run_id]
+
+    def append(self, *facts: Fact) -> None:
+        """One commit."""
+        self._insert(facts)
+
+    def overview(self, names: Iterable[str]) -> Overview:
+        """States and open requests of all syncs of these names."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return Overview()
+        runs = self._spark.sql(
+            f"select sync_id, fence, fact, sync, run_id, recorded_at, if(fact = '{REQUEST}', body, null) as body "  # noqa: S608
+            f"from {self._relation} where fact in ('run_started', '{REQUEST}') and sync in ({', '.join(map(_literal, wanted))})"
+        ).collect()
+        started = [row for row in runs if row.fact != REQUEST]
+        newest: dict[str, Row] = {}
+        for row in sorted(started, key=lambda row: row.fence):
+            newest[row.sync_id] = row
+        facts = self._facts([(sync_id, row.fence) for sync_id, row in newest.items()])
+        done = {row.run_id for row in started}
+        requests: dict[str, list[Request]] = {}
+        for row in sorted((row for row in runs if row.fact == REQUEST and row.run_id not in done), key=lambda row: row.recorded_at):
+            request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], row.recorded_at)
+            requests.setdefault(row.sync, []).append(request)
+        return Overview(
+            {sync_id: fold(found) for sync_id, found in facts.items()},
+            {sync_id: row.sync for sync_id, row in newest.items()},
+            requests,
+            {sync_id: fact.invocation_id for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
+        )
+
+    def acknowledged(self, sync_id: str) -> tuple[int, ...]:
+        """Every snapshot at which a wave of this sync was acknowledged, ascending."""
+        query = (
+            f"select distinct cast(get_json_object(body, '$.snapshot') as bigint) as snapshot from {self._relation} "  # noqa: S608
+            f"where sync_id = {_literal(sync_id)} and fact = 'wave_acknowledged' order by 1"
+        )
+        return tuple(row.snapshot for row in self._spark.sql(query).collect())
+
+    def _facts(self, fences: Sequence[tuple[str, int]]) -> dict[str, list[Fact]]:
+        """The facts of one fence for each sync. Fences are literals, so that Delta skips the files of older runs."""
+        if not fences:
+            return {}
+        wanted = " or ".join(f"(sync_id = {_literal(sync_id)} and fence = {int(fence)})" for sync_id, fence in fences)
+        query = f"select sync_id, fact, body from {self._relation} where {wanted}"  # noqa: S608
+        found: dict[str, list[Fact]] = {}
+        for row in self._spark.sql(query).collect():
+            found.setdefault(row.sync_id, []).append(_ADAPTERS[row.fact].validate_json(row.body))
+        return found
+
+    def _insert(self, facts: Sequence[Fact], **options: str) -> None:
+        frame = self._spark.createDataFrame(pa.Table.from_pylist([_row(fact) for fact in facts], schema=_SCHEMA))
+        frame.write.format("delta").mode("append").options(**options).saveAsTable(self._relation.replace("`", ""))
+
+
+def _row(fact: Fact) -> dict[str, Any]:
+    word = _word(type(fact))
+    return {
+        "sync_id": fact.sync_id,
+        "fence": fact.fence,
+        "seq": getattr(fact, "seq", 0),
+        "fact": word,
+        "recorded_at": fact.at,
+        "sync": getattr(fact, "sync", ""),
+        "run_id": getattr(fact, "run_id", ""),
+        "body": _ADAPTERS[word].dump_json(fact).decode(),
+    }
+
+
+def _literal(value: str) -> str:
+    """SQL text of a string. Not a query parameter: with Delta's extension Spark 4.1 leaves those unbound."""
+    return sql.render("_string", value)

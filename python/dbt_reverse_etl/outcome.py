@@ -1,0 +1,65 @@
+"""What became of one row. The sink decides, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(str, Enum):
+    """The five outcomes of a row."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"  # the row's fault
+    RETRYABLE = "retryable"  # the destination's fault, surely not applied
+    UNKNOWN = "unknown"  # may be applied; stays until delivered
+    FATAL = "fatal"  # configuration or auth: stops the sync
+
+    def then(self, later: Outcome) -> Outcome:
+        """Join the outcome of a later attempt: only `delivered` takes `unknown` away."""
+        if self is Outcome.UNKNOWN and later is not Outcome.DELIVERED:
+            return Outcome.UNKNOWN
+        return later
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """The outcome of one row that was not delivered.
+
+    Attributes:
+        index: position of the row in its batch, from 0.
+        outcome: never `delivered`: a delivered row needs no result.
+        reason: a short text without row values and without secrets.
+    """
+
+    index: int
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A sink's answer for one batch: a positive statement for each row that is not listed in `results`.
+
+    Attributes:
+        results: one entry for each row that was not delivered, each index at most once.
+        retry_after: seconds for which the destination asks every worker of the sync to pause, or None.
+        refused_whole: the destination refused the batch as one, applied nothing, and did not say which row is at fault;
+            all rows are `rejected`, and the engine may bisect.
+        stop: why the sync must stop although the rows in `results` may be applied (they are `unknown`), or None; a
+            `fatal` row stops it too, and was surely not applied.
+    """
+
+    results: tuple[RowResult, ...] = ()
+    retry_after: float | None = None
+    refused_whole: bool = False
+    stop: str | None = None
+
+    @staticmethod
+    def of_all(rows: int, outcome: Outcome, reason: str, *, retry_after: float | None = None) -> Delivery:
+        """The same outcome for every row of a batch."""
+        return Delivery(
+            tuple(RowResult(index, outcome, reason) for index in range(rows)),
+            retry_after=retry_after,
+            refused_whole=outcome is Outcome.REJECTED,
+        )

@@ -1,0 +1,180 @@
+"""dbt's side: after a `dbt run`, `build` or `retry` the syncs are pushed, in the same Spark session.
+
+dbt's plugin interface is marked experimental, so everything that touches dbt's Python stands in this file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dbt.plugins.manager import dbt_hook, dbtPlugin
+
+PUSHING = ("run", "build", "retry")
+
+
+class ReverseEtlPlugin(dbtPlugin):
+    """One instance for each dbt invocation."""
+
+    def initialize(self) -> None:
+        """Listen to the events of this invocation. Nothing here may break a dbt command."""
+        from dbt_common.events.event_manager_client import get_event_manager
+
+        self._listener = _Listener(_flag("WHICH"))
+        if _flag("WHICH") in PUSHING:
+            get_event_manager().add_callback(self._listener)
+
+    @dbt_hook
+    def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
+        """Configuration errors stop dbt here, before anything is captured. Adds no artifact."""
+        if _flag("WHICH") in PUSHING and _concerns_us(manifest):
+            _check_configuration(manifest)
+        return {}
+
+
+class _Listener:
+    """Called with each event; acts once, at the end of the command."""
+
+    def __init__(self, command: str) -> None:
+        self._retried = command == "retry"
+        self._artifacts: Path | None = None
+        self._captured = False
+        self._done = False
+
+    def __call__(self, event: Any) -> None:
+        name = event.info.name
+        if name == "ArtifactWritten" and event.data.artifact_type == "RunExecutionResult":
+            self._artifacts = Path(event.data.artifact_path).parent
+        elif name == "NodeFinished":
+            self._captured |= event.data.node_info.materialized == "changelog"
+        elif name == "CommandCompleted" and not self._done:
+            self._done = True
+            self._complete(succeeded=event.data.success)
+
+    def _complete(self, *, succeeded: bool) -> None:
+        try:
+            good = self._push()
+        except Exception as error:
+            good = False
+            say(_described(error), "error")
+        if succeeded and not good:
+            from dbt.cli.exceptions import ResultExit
+
+            raise ResultExit(None)
+
+    def _push(self) -> bool:
+        """Whether all is well; what is not was said."""
+        if _flag("EMPTY") or _flag("SAMPLE"):
+            return True
+        if not _flag("WRITE_JSON"):
+            return self._without_artifacts()
+        folder = self._artifacts or _target_path()
+        if self._artifacts is None and not self._retried:
+            return True  # dbt stopped before it ran anything
+        from dbt_reverse_etl import console, invocation
+        from dbt_reverse_etl.errors import ExitCode
+
+        project = invocation.Project(folder, _profiles(), _target_name(), dict(os.environ))
+        if not _has_syncs(folder):
+            return True
+        reports = invocation.after_dbt(project, _spark(), say, retried=self._retried)
+        if reports:
+            say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
+        return all(report.exit_code is ExitCode.OK for report in reports)
+
+    def _without_artifacts(self) -> bool:
+        if self._captured:
+            say(
+                "found --no-write-json; expected manifest.json and run_results.json, which say what to push; nothing was pushed. "
+                "Next: run dbt without --no-write-json",
+                "error",
+            )
+        return not self._captured
+
+
+def say(text: str, level: str) -> None:
+    """Through dbt's own logger: console, log file and --log-format json."""
+    from dbt_common.events.base_types import EventLevel
+    from dbt_common.events.functions import fire_event
+    from dbt_common.events.types import Note
+    from dbt_common.ui import green, red, yellow
+
+    colour = {"error": red, "warn": yellow}.get(level, green if "[" in text else str)
+    fire_event(Note(msg=colour(text)), level=EventLevel(level))
+
+
+def _flag(name: str) -> Any:
+    from dbt.flags import get_flags
+
+    return getattr(get_flags(), name, None)
+
+
+def _adapter() -> Any:
+    from dbt.adapters.factory import FACTORY
+
+    return next(iter(FACTORY.adapters.values()))
+
+
+def _target_name() -> str:
+    return str(_adapter().config.target_name)
+
+
+def _profiles() -> list[Path]:
+    return [Path(_flag("PROFILES_DIR"))]
+
+
+def _target_path() -> Path:
+    config = _adapter().config
+    return Path(config.project_root) / config.target_path
+
+
+def _spark() -> Any:
+    """The very session that dbt used.
+
+    Raises:
+        ReverseEtlError: the adapter reaches Spark in another way.
+    """
+    from dbt_reverse_etl.errors import Problem, ReverseEtlError
+
+    adapter = _adapter()
+    method = getattr(adapter.config.credentials, "method", None)
+    if adapter.type() != "spark" or str(getattr(method, "value", method)) != "session":
+        found = f"adapter {adapter.type()} with method {method}"
+        raise ReverseEtlError(Problem("profiles.yml", found, "spark with method: session", "push from a Spark of its own: dbt-reverse-etl push"))
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _concerns_us(manifest: Any) -> bool:
+    exposures = any("reverse_etl" in ((e.config.meta if e.config else None) or e.meta or {}) for e in manifest.exposures.values())
+    return exposures or any(node.config.materialized == "changelog" for node in manifest.nodes.values() if node.resource_type == "model")
+
+
+def _has_syncs(folder: Path) -> bool:
+    from dbt_reverse_etl.invocation import read_json
+
+    exposures = read_json(folder / "manifest.json")["exposures"].values()
+    return any("reverse_etl" in (e.get("config", {}).get("meta") or e.get("meta") or {}) for e in exposures)
+
+
+def _check_configuration(manifest: Any) -> None:
+    from dbt_common.exceptions import DbtRuntimeError
+
+    from dbt_reverse_etl.artifacts import configure
+    from dbt_reverse_etl.errors import ReverseEtlError
+
+    try:
+        configure(manifest.writable_manifest().to_dict(omit_none=False), _profiles(), _target_name(), dict(os.environ))
+    except ReverseEtlError as error:
+        raise DbtRuntimeError(f"dbt-reverse-etl: nothing was captured or sent.\n{error}") from None
+
+
+def _described(error: Exception) -> str:
+    from dbt_reverse_etl.errors import ReverseEtlError, unexpected
+    from dbt_reverse_etl.redaction import redact
+
+    if isinstance(error, ReverseEtlError):
+        return redact(f"dbt-reverse-etl: nothing was sent.\n{error}")
+    return f"dbt-reverse-etl: the push failed.\n{unexpected(error, 'push')}"

@@ -1,0 +1,436 @@
+"""One push: the syncs that are due, each from its position to the head of its changelog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Job, Ports, Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.run import run
+from dbt_reverse_etl.errors import (
+    ConfigurationError,
+    ExitCode,
+    GuardBlocked,
+    OtherChangelog,
+    Problem,
+    ReverseEtlError,
+    SyncBusy,
+    unexpected,
+)
+from dbt_reverse_etl.ledger import DeltaLedger, Overview, Request
+from dbt_reverse_etl.redaction import redact
+from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, Spec, read_head
+
+LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
+Say = Callable[[str, str], None]  # text, level: info, warn, error
+
+
+@dataclass(frozen=True)
+class Known:
+    """The head of a changelog as the model's own result told it, so that a sync at rest asks nothing."""
+
+    snapshot: int
+    changelog: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one sync in this push.
+
+    Attributes:
+        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`.
+        planned: rows by operation that were pending.
+        position, head: snapshots; equal after a push that succeeded.
+        sample: operation and key of some pending rows, of a plan only.
+    """
+
+    sync: str
+    destination: str
+    status: str
+    exit_code: ExitCode = ExitCode.OK
+    counts: Counts = NO_COUNTS
+    planned: PerOperation = NO_ROWS
+    head: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    sample: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Pusher:
+    """What all syncs of one push share.
+
+    Attributes:
+        overrides: `SYNC@HEAD:+I~U-D`, each lets one blocked push pass.
+        known: by unique id of the changelog model.
+    """
+
+    spark: SparkSession
+    ledger: DeltaLedger
+    policy: Policy = field(default_factory=Policy)
+    clock: Clock = field(default_factory=SystemClock)
+    invocation_id: str = ""
+    overrides: Sequence[str] = ()
+    known: Mapping[str, Known] = field(default_factory=dict)
+    _heads: dict[str, Head | None] = field(default_factory=dict)
+
+    def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
+        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
+        began = time.monotonic()
+        label = f"{resolved.destination.name}.{resolved.sync.settings.object}"
+        try:
+            report = _Sync(self, resolved, overview).push()
+        except ReverseEtlError as error:
+            report = Report(resolved.sync.name, label, _status_of(error), error.exit_code, message=redact(str(error)))
+        except Exception as error:  # the text of a foreign exception may hold row values
+            found = unexpected(error, resolved.sync.name)
+            report = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, message=str(found))
+        return replace(report, seconds=time.monotonic() - began)
+
+    def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
+        """Count what a push would send; nothing is sent and nothing moves."""
+        began = time.monotonic()
+        report = _Sync(self, resolved, overview).plan(rows)
+        return replace(report, seconds=time.monotonic() - began)
+
+    def head(self, relation: str) -> Head | None:
+        """The head of a changelog, asked once a push."""
+        if relation not in self._heads:
+            self._heads[relation] = read_head(self.spark, relation)
+        return self._heads[relation]
+
+
+def sync_id(exposure: str, destination_type: str, identity: str, object_name: str) -> str:
+    """Identity of a sync: another destination or object is another sync."""
+    return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
+
+
+class _Sync:
+    """One sync, joined with its state and its head."""
+
+    def __init__(self, pusher: Pusher, resolved: ResolvedSync, overview: Overview) -> None:
+        self._pusher, self._resolved, self._overview = pusher, resolved, overview
+        self._settings = resolved.sync.settings
+        self.sink: Sink = resolved.destination.sink(resolved.destination.settings)
+        self.label = f"{resolved.destination.name}.{self._settings.object}"
+        package, _, name = resolved.sync.unique_id.rpartition(".")
+        exposure = f"{package}.{self._settings.renamed_from or name}"
+        self.id = sync_id(exposure, resolved.destination.type, self.sink.identity, self._settings.object)
+        self.state = overview.states.get(self.id, State())
+        self._sources: list[PendingRows] = []
+
+    def push(self) -> Report:
+        try:
+            return self._push()
+        finally:
+            for source in self._sources:
+                source.close()
+
+    def _push(self) -> Report:
+        known = self._known()
+        if known is None:
+            return Report(self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet")
+        spec = self._spec(known)
+        job = self._job(known, spec)
+        self.sink.validate(job.task)
+        for request in self._overview.requests.get(self._resolved.sync.name, ()):
+            self._carry_out(request, job)
+        result = run(job, self._ports(spec), self._pusher.policy)
+        if result.status == Status.IDLE:
+            self._refuse_missing(job.task)
+        return Report(
+            self._resolved.sync.name,
+            self.label,
+            result.status,
+            _exit_code(result.status, result.counts),
+            result.counts,
+            result.planned,
+            known.snapshot,
+            known.snapshot if result.status != Status.FAILED else min(p.snapshot for p in self.state.positions),
+            message=redact(result.message) or self._moved_from(),
+        )
+
+    def plan(self, rows: int) -> Report:
+        """The pending rows by operation, and a sample of their keys."""
+        known = self._known()
+        if known is None:
+            return Report(self._resolved.sync.name, self.label, "planned", message="the changelog has no snapshot yet")
+        spec = self._spec(known)
+        self.sink.validate(self._job(known, spec).task)
+        if self.state.changelog not in ("", known.changelog):
+            found = f"its position is of changelog {self.state.changelog}; the head is of {known.changelog}: resync or adopt"
+            return Report(self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found)
+        source = self._source(self.state.for_spec(_spec_id(spec), spec.text), spec)
+        try:
+            planned = source.planned().total
+            sample = source.sample(rows).to_pylist() if rows else []
+        finally:
+            source.close()
+        position = min(place.snapshot for place in self.state.positions)
+        shown = tuple((row["_operation"], row["_key"]) for row in sample)
+        return Report(
+            self._resolved.sync.name, self.label, "planned", planned=planned, head=known.snapshot, position=position, sample=shown
+        )
+
+    def _known(self) -> Known | None:
+        changelog = self._resolved.sync.changelog
+        if changelog.unique_id in self._pusher.known:
+            return self._pusher.known[changelog.unique_id]
+        head = self._pusher.head(changelog.relation_name)
+        return Known(head.snapshot, head.changelog) if head else None
+
+    def _head(self) -> Head:
+        head = self._pusher.head(self._resolved.sync.changelog.relation_name)
+        if head is None:
+            raise RuntimeError("a head that was known is gone")
+        _refuse_other_version(head, self._resolved.sync.changelog.relation_name)
+        return head
+
+    def _spec(self, known: Known) -> Spec:
+        """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
+        given = json.dumps([self._settings.fields, self._settings.where, self._settings.mode.value])
+        places = self.state.positions
+        if self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot:
+            stored = Spec.of(self.state.specs[places[0].spec])
+            if stored.given == given:
+                return stored
+        head = self._head()
+        types = dict(head.columns)
+        mapping = self._settings.fields or {name: name for name in types}
+        unknown = [column for column in mapping if column not in types]
+        if unknown:
+            raise ConfigurationError(
+                Problem(
+                    f"{self._resolved.sync.file}: {'.'.join(self._resolved.sync.keys)}.fields",
+                    ", ".join(unknown),
+                    f"columns of the changelog: {', '.join(types)}",
+                    "correct the name (case counts), or add the column to the model",
+                )
+            )
+        fields = tuple((column, name, types[column]) for column, name in mapping.items())
+        spec = Spec(fields, self._settings.where, self._settings.mode, given)
+        self._refuse_bad_filter(spec)
+        return spec
+
+    def _refuse_bad_filter(self, spec: Spec) -> None:
+        if spec.where is None:
+            return
+        relation = self._resolved.sync.changelog.relation_name
+        place = f"{self._resolved.sync.file}: {'.'.join(self._resolved.sync.keys)}.where"
+        expected = "a deterministic SQL condition over the columns of the changelog"
+        try:
+            frame = self._pusher.spark.sql(f"select ({spec.where}) as kept from {relation}")  # noqa: S608
+        except Exception as error:
+            found = f"what Spark cannot resolve ({type(error).__name__})"
+            raise ConfigurationError(Problem(place, found, expected, "correct the expression")) from None
+        if frame.schema["kept"].dataType.simpleString() != "boolean" or not _deterministic(frame):
+            found = f"an expression of type {frame.schema['kept'].dataType.simpleString()}, or one that changes by itself"
+            raise ConfigurationError(Problem(place, found, expected, "leave out rand(), current_date() and sub-queries"))
+
+    def _job(self, known: Known, spec: Spec) -> Job:
+        names = {column: name for column, name, _ in spec.fields}
+        task = SinkTask(
+            sync_id=self.id,
+            sync=self._resolved.sync.name,
+            fence=0,
+            object=self._settings.object,
+            mode=self._settings.mode,
+            key=tuple(names[column] for column in self._resolved.sync.changelog.key),
+            schema=spec.arrow_schema(),
+            options=self._resolved.options,
+        )
+        return Job(
+            run_id=uuid.uuid4().hex,
+            changelog=known.changelog,
+            head=known.snapshot,
+            spec=_spec_id(spec),
+            spec_text=spec.text,
+            task=task,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            invocation_id=self._pusher.invocation_id,
+        )
+
+    def _ports(self, spec: Spec) -> Ports:
+        def source_for(state: State) -> Any:
+            source = self._source(state, spec)
+            self._sources.append(source)
+            return _Guarded(source, self, state)
+
+        return Ports(self._pusher.ledger, source_for, self.sink, self._pusher.clock, owner_alive=_alive)
+
+    def _source(self, state: State, spec: Spec) -> PendingRows:
+        head = self._head()
+        modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
+        # Updates were not sent in insert_only: what the destination holds is not known.
+        stale = [place for place, mode in modes.items() if mode is Mode.INSERT_ONLY is not spec.mode and place.snapshot]
+        unsure = tuple(Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True) for place in stale)
+        deletes = spec.mode is Mode.MIRROR and any(m is not Mode.MIRROR and place.snapshot for place, m in modes.items())
+        kept_at = self._pusher.ledger.acknowledged(self.id) if deletes else ()
+        state = replace(state, claims=state.claims + unsure)
+        relation = self._resolved.sync.changelog.relation_name
+        return PendingRows(self._pusher.spark, Pending(relation, head, self.id, _spec_id(spec), spec, state, kept_at))
+
+    def check_guards(self, planned: PerOperation, state: State) -> None:
+        """Refuse a push before its first send.
+
+        Raises:
+            GuardBlocked: the message prints the counts and the exact override.
+        """
+        head = self._head()
+        name = self._resolved.sync.name
+        word = f"{name}@{head.snapshot}:+{planned.insert}~{planned.update}-{planned.delete}"
+        if state.first or word in self._pusher.overrides:
+            return
+        before = max(1, head.live_rows - planned.insert + planned.delete)
+        guards = self._resolved.guards
+        found = []
+        if planned.delete and not head.live_rows:
+            found.append(f"the model is empty, and {planned.delete} rows would be deleted")
+        if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
+            found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
+        if guards.max_changes and planned.total > guards.max_changes.rows_of(before):
+            found.append(f"{planned.total} changes, of {before} rows (max_changes: {guards.max_changes})")
+        if found:
+            next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {name} --override '{word}'"
+            raise GuardBlocked(Problem(name, "; ".join(found), "a push within its guards; nothing was sent", next_step))
+
+    def _carry_out(self, request: Request, job: Job) -> None:
+        """A requested operation is a run of its own that sends nothing: it restates the position anew."""
+        state = self._pusher.ledger.read(self.id)
+        same = state.changelog in ("", job.changelog)
+        specs = {**state.specs, job.spec: job.spec_text}
+        positions, claims = (Range(0, BUCKETS, 0, job.spec),), ()
+        if request.operation == "adopt":
+            positions = (Range(0, BUCKETS, job.head, job.spec),)
+        elif request.operation == "resync" and same:
+            positions = state.positions if state.fence else positions
+            claims = tuple(
+                Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+                for n, place in enumerate(positions)
+                if place.snapshot
+            ) + state.claims
+        now = self._pusher.clock.now()
+        started = RunStarted(
+            sync_id=self.id,
+            fence=state.fence + 1,
+            run_id=request.id,
+            at=now,
+            head=job.head,
+            spec=job.spec,
+            specs=specs,
+            positions=positions,
+            claims=claims,
+            undelivered=tuple(state.undelivered.values()) if request.operation == "resync" and same else (),
+            lease_until=now,
+            owner=job.owner,
+            sync=job.task.sync,
+            changelog=job.changelog,
+            invocation_id=job.invocation_id,
+        )
+        if not self._pusher.ledger.start(started):
+            raise SyncBusy(Problem(job.task.sync, "another run that has just started", "no other run of this sync", "push again"))
+        try:
+            # A destination that lost its record may start anew with this fence.
+            self.sink.open(replace(job.task, fence=started.fence, first=True))
+        finally:
+            self.sink.close()
+        self._pusher.ledger.append(
+            RunFinished(self.id, started.fence, 1, now, request.operation, NO_COUNTS, NO_ROWS, f"{request.operation} was asked for")
+        )
+        self.sink = self._resolved.destination.sink(self._resolved.destination.settings)
+
+    def _refuse_missing(self, task: SinkTask) -> None:
+        vanished = None if self.state.first else self.sink.missing(replace(task, first=False))
+        if vanished:
+            name = self._resolved.sync.name
+            next_step = f"restore it, or send everything again: dbt run-operation resync --args '{{sync: {name}}}', then push"
+            raise ReverseEtlError(Problem(name, f"no change to send, but {vanished}", "what this sync delivered", next_step))
+
+    def _moved_from(self) -> str:
+        """Another destination or object is another sync; the rows at the former one stay."""
+        others = [one for one, name in self._overview.names.items() if name == self._resolved.sync.name and one != self.id]
+        if self.state.fence or not others:
+            return ""
+        return "it had another destination or object before; the rows delivered there stay there"
+
+
+class _Guarded:
+    """A source whose plan passes the guards before anything is sent."""
+
+    def __init__(self, source: PendingRows, sync: _Sync, state: State) -> None:
+        self._source, self._sync, self._state = source, sync, state
+        self.wave = source.wave
+
+    def planned(self) -> Any:
+        histogram = self._source.planned()
+        self._sync.check_guards(histogram.total, self._state)
+        return histogram
+
+
+def _spec_id(spec: Spec) -> str:
+    return hashlib.sha256(json.dumps([spec.fields, spec.where, spec.mode.value]).encode()).hexdigest()[:16]
+
+
+def _deterministic(frame: Any) -> bool:
+    plan = frame._jdf.queryExecution().analyzed()
+    return bool(plan.deterministic()) and "scalar-subquery" not in plan.toString() and "current_" not in plan.toString()
+
+
+def _refuse_other_version(head: Head, relation: str) -> None:
+    if head.package_version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"a snapshot of the dbt package {head.package_version}",
+                f"the version of the runner, {__version__}",
+                f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
+            )
+        )
+
+
+def _alive(owner: str) -> bool:
+    """Whether the process of an unfinished run still lives; on another machine only its lease tells."""
+    host, _, process = owner.rpartition(":")
+    if host != socket.gethostname():
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return int(process) != os.getpid()
+
+
+def _status_of(error: ReverseEtlError) -> str:
+    if isinstance(error, GuardBlocked):
+        return "blocked"
+    if isinstance(error, SyncBusy):
+        return "busy"
+    return "other_changelog" if isinstance(error, OtherChangelog) else Status.FAILED
+
+
+def _exit_code(status: str, counts: Counts) -> ExitCode:
+    """Rows that only wait for their next attempt were told of when they failed."""
+    if status == Status.SUPERSEDED:
+        return ExitCode.BUSY
+    failed = status in (Status.FAILED, Status.INTERRUPTED) or bool(counts.rejected.total + counts.failed.total)
+    return ExitCode.FAILED if failed else ExitCode.OK

@@ -1,0 +1,116 @@
+"""Secrets: values that were read are taken out of every text by value, and literals where none may stand are found."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(password|passwd|passphrase|pwd|secret|token|api_?key|(access|private|secret|account|signing|auth)_?key"
+    r"|credentials?|authorization|auth_?token|cookie|dsn)$"
+)
+_CREDENTIAL_TEXT = (
+    re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
+    re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
+    re.compile(r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature))=[^&{\s]", re.IGNORECASE),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+)
+_SCHEME = re.compile(r"^\s*(bearer|basic|token|api-?key)?\s*", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+
+# Fewer characters than this say too little about a secret, and would blank out ordinary words.
+_SHORTEST_FRAGMENT = 8
+
+
+class Redactor:
+    """Replaces registered values, and the forms in which they travel, by `***`; safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._forms: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+
+    def register(self, secret: str) -> None:
+        """Remember a value. An empty one is ignored."""
+        with self._lock:
+            self._forms |= set(_forms(secret))
+            # The longest first, or a form would be cut short by one that it begins with.
+            ordered = sorted(self._forms, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def redact(self, text: str) -> str:
+        """The text without any registered value."""
+        pattern = self._pattern
+        return pattern.sub(MASK, text) if pattern else text
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The value itself, and as base64, percent-encoding, JSON, `repr` or one line of several would show it."""
+    for value in {secret, secret.strip()} - {""}:
+        yield value
+        yield json.dumps(value)[1:-1]
+        yield repr(value)[1:-1]
+        raw = value.encode("utf-8", "surrogatepass")
+        for encoded in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+            yield encoded
+            yield re.sub(r"%[0-9A-F]{2}", lambda hexadecimal: hexadecimal.group().lower(), encoded)
+        yield from _base64_forms(raw)
+        yield from (line for line in value.splitlines() if len(line) >= _SHORTEST_FRAGMENT)
+
+
+def _base64_forms(raw: bytes) -> Iterator[str]:
+    """Alone, and inside a longer text (`user:password`) at each of the three alignments."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        alone = encode(raw).decode()
+        yield alone
+        yield alone.rstrip("=")
+        for offset in range(3):
+            encoded = encode(bytes(offset) + raw).decode()
+            # Six bits a character: those that mix with the neighbours' bits are left out.
+            core = encoded[-(-offset * 8 // 6) : (offset + len(raw)) * 8 // 6]
+            if len(core) >= _SHORTEST_FRAGMENT:
+                yield core
+
+
+_REGISTERED = Redactor()
+register_secret = _REGISTERED.register
+redact = _REGISTERED.redact
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether a key or variable of this name usually holds a secret: `CRM_PASSWORD`, `x-api-key`, `accessToken`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return bool(_SECRET_NAME.search(re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower()))
+
+
+def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The key paths at which a value looks like a secret. A placeholder for a column, `{token}`, is none.
+
+    `fields` maps column names to field names; there a column may be called `token`.
+    """
+    for leaf_path, text in text_leaves(value, path):
+        named = any(map(names_a_secret, leaf_path)) and "fields" not in leaf_path
+        rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
+        if (named and rest.strip()) or any(pattern.search(text) for pattern in _CREDENTIAL_TEXT):
+            yield leaf_path
+
+
+def text_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every string in nested mappings and lists, with its key path."""
+    if isinstance(value, str):
+        yield path, value
+    for key, inner in _entries(value):
+        yield from text_leaves(inner, (*path, str(key)))
+
+
+def _entries(value: object) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []

@@ -1,0 +1,181 @@
+"""The contract between the delivery engine and a sink.
+
+The engine calls, in one process and for one sync:
+
+    sink = SinkClass(settings)            # validated settings, no I/O
+    sink.check()                          # read-only: can the destination be reached with these credentials?
+    sink.open(task)                       # checks the object and the fields; takes the fence where there is one
+    sink.settle(claims)                   # transactional sinks only: what became of the claims of a crashed run
+    sink.deliver(batch) ...               # from `limits.concurrency` threads at once
+    sink.close()
+
+Waves, retries, backoff, rate limits, bisection and progress belong to the engine, never to a sink.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from dbt_reverse_etl.outcome import Delivery
+
+OPERATION, EVENT_ID = "_operation", "_event_id"
+
+
+class Mode(str, Enum):
+    """What a sync may do to its object."""
+
+    UPSERT = "upsert"
+    MIRROR = "mirror"
+    INSERT_ONLY = "insert_only"
+    UPDATE_ONLY = "update_only"
+    CHANGELOG = "changelog"
+
+
+class Settings(BaseModel):
+    """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Options(Settings):
+    """What one sync may say to this type of sink under `meta.reverse_etl.options`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engine must respect.
+
+    Attributes:
+        rows: most rows in one batch.
+        bytes: most bytes of Arrow data in one batch.
+        concurrency: how many `deliver` calls may run at once.
+        requests_per_second: budget of the whole sync, or None.
+    """
+
+    rows: int = 10_000
+    bytes: int = 16 * 2**20
+    concurrency: int = 1
+    requests_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """One sync as its sink sees it.
+
+    Attributes:
+        sync_id: stable identity of the sync, a hex string.
+        sync: its name, for messages.
+        fence: grows with each run of the sync; a transactional sink refuses an older one.
+        object: table, path or endpoint.
+        mode: what may be done.
+        key: the destination fields that identify a row, in order.
+        schema: the destination fields with their Arrow types, in order, key fields included.
+        first: nothing was delivered by this sync before; a transactional sink that holds no record of an earlier fence
+            although this is False lost its data, and raises DestinationError that offers `resync`.
+        options: the sink's own `Options`, validated.
+    """
+
+    sync_id: str
+    sync: str
+    fence: int
+    object: str
+    mode: Mode
+    key: tuple[str, ...]
+    schema: pa.Schema
+    first: bool = True
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to deliver, each key at most once.
+
+    Attributes:
+        rows: columns `_operation` (insert, update, delete), `_event_id` (hex, stable over retries of one change), and
+            the fields of the task's schema. A delete carries the key fields; the others are NULL.
+        claim: id of the claim that covers the rows.
+        last: no further batch of this claim follows.
+        left_out: rows of this claim that were planned and are not in any batch (parked, waiting).
+    """
+
+    rows: pa.Table
+    claim: str
+    last: bool = True
+    left_out: int = 0
+
+
+class Sink(ABC):
+    """A type of destination.
+
+    Class attributes:
+        type: the word in profiles.yml.
+        settings_model, options_model: what profiles.yml and `meta.reverse_etl.options` may say.
+        modes: the modes that it can carry out.
+        transactional: it keeps the record of each claim in the transaction of the data, and refuses old fences.
+        promise: one sentence for the documentation.
+    """
+
+    type: ClassVar[str]
+    settings_model: ClassVar[builtins.type[Settings]] = Settings
+    options_model: ClassVar[builtins.type[Options]] = Options
+    modes: ClassVar[frozenset[Mode]]
+    transactional: ClassVar[bool] = False
+    promise: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, settings: Settings) -> None: ...
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Names the destination without its credentials: the same text means the same rows, e.g. host and database."""
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (a sink may depend on the options)
+        """Limits for this sync."""
+        return Limits()
+
+    def validate(self, task: SinkTask) -> None:  # noqa: B027  (most sinks accept every task)
+        """Refuse a task that could never work (placeholders, modes, types) before anything is sent; no I/O.
+
+        Raises:
+            ConfigurationError: with every problem at once.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Reach the destination, read-only. Raises DestinationError."""
+
+    @abstractmethod
+    def open(self, task: SinkTask) -> None:
+        """Prepare for the batches of one run. Raises DestinationError."""
+
+    def missing(self, task: SinkTask) -> str | None:  # noqa: ARG002  (most sinks cannot tell)
+        """What of this sync's object has vanished, or None. Cheap and read-only, on its own connection: it is asked
+        before `open`, and also when there is nothing to send. Raises DestinationError."""
+        return None
+
+    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+        """For each claim of a crashed run: True if it was closed with nothing left out, False if some was applied,
+        None if there is no record of it (and none can appear any more, for the fence is held).
+
+        `claims` are all claims of the sync that the ledger holds open; a sink may forget its records of any other."""
+        return dict.fromkeys(claims, False)
+
+    @abstractmethod
+    def deliver(self, batch: Batch) -> Delivery:
+        """Deliver one batch. Never raises for an answer of the destination: that is an outcome."""
+
+    def finish(self) -> None:  # noqa: B027  (only sinks that publish need it)
+        """All waves were acknowledged; e.g. publish a manifest."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections. Called once, also after a failure."""

@@ -1,0 +1,176 @@
+"""The http sink: one request a row, or one a batch and operation, to an endpoint that the user describes."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
+from dbt_reverse_etl.sinks.http_request import Plan, Request, plan_of
+from dbt_reverse_etl.sinks.http_settings import HttpOptions, HttpSettings
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.http_transport import Transport
+
+_NO_REQUESTS = Problem(
+    "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
+)
+
+
+class HttpSink(Sink):
+    """Sends each change as an HTTP request with a stable idempotency key."""
+
+    type = "http"
+    settings_model = HttpSettings
+    options_model = HttpOptions
+    modes = frozenset({Mode.UPSERT, Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
+    promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
+
+    def __init__(self, settings: Settings) -> None:
+        if not isinstance(settings, HttpSettings):
+            raise TypeError("the http sink takes HttpSettings")
+        self._settings = settings
+        self._transport: Transport | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def identity(self) -> str:
+        base = self._settings.base
+        host = base.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        return f"{base.scheme}://{host}:{self._settings.port}{base.path.rstrip('/')}"
+
+    def limits(self, task: SinkTask) -> Limits:
+        return Limits(
+            rows=_options(task).batch.rows,
+            concurrency=self._settings.concurrency,
+            requests_per_second=self._settings.requests_per_second,
+        )
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
+        _plan, problems = plan_of(task, _options(task))
+        if find_spec("requests") is None:
+            problems.append(_NO_REQUESTS)
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Connect, with TLS where the URL says so; with `check.path`, send a GET that must be answered with 2xx."""
+        transport = self._connected()
+        try:
+            self._connect()
+            if self._settings.check is not None:
+                self._get(transport, self._settings.check.path)
+        finally:
+            transport.close()
+
+    def open(self, task: SinkTask) -> None:
+        plan, problems = plan_of(task, _options(task))
+        if problems:
+            raise DestinationError(*problems)
+        self._plan = plan
+        self._transport = self._connected()
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """One request for each operation of the batch, or for each row; what follows a fatal or retryable one waits."""
+        plan, transport = self._opened()
+        requests, refused = plan.requests(batch.rows)
+        results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
+        delivery = Delivery()
+        for position, request in enumerate(requests):
+            delivery = _send(request, plan, transport)
+            if delivery.refused_whole and len(request.rows) > 1:
+                if position == 0:
+                    return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
+                delivery = _again(delivery)
+            results += [RowResult(request.rows[r.index], r.outcome, r.reason) for r in delivery.results]
+            if _ends_batch(delivery):
+                results += _not_sent(requests[position + 1 :])
+                break
+        ordered = tuple(sorted(results, key=lambda result: result.index))
+        return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _opened(self) -> tuple[Plan, Transport]:
+        if self._plan is None or self._transport is None:
+            raise RuntimeError("deliver needs open first")
+        return self._plan, self._transport
+
+    def _connected(self) -> Transport:
+        """The transport, which connects when it is first used."""
+        try:
+            from dbt_reverse_etl.sinks.http_transport import Transport, tls_context
+        except ImportError:
+            raise DestinationError(_NO_REQUESTS) from None
+        try:
+            tls_context(self._settings)
+        except OSError:
+            raise self._problem("a CA file that cannot be read", "a PEM file", "correct verify") from None
+        return Transport(self._settings)
+
+    def _connect(self) -> None:
+        from dbt_reverse_etl.sinks.http_transport import tls_context
+
+        host, port = self._settings.base.hostname or "", self._settings.port
+        try:
+            with socket.create_connection((host, port), self._settings.timeout.connect) as connection:
+                if self._settings.base.scheme == "https":
+                    tls_context(self._settings).wrap_socket(connection, server_hostname=host).close()
+        except ssl.SSLError:
+            found, next_step = "no TLS that can be trusted", "correct url, or name the CA of the destination in verify"
+            raise self._problem(found, "a certificate for this host", next_step) from None
+        except OSError as error:
+            raise self._problem(f"no connection ({type(error).__name__})", "a listening host", "correct url") from None
+
+    def _get(self, transport: Transport, path: str) -> None:
+        answer = transport.exchange("GET", path.lstrip("/"), {"Accept": "application/json"}, None, wants_body=False)
+        if isinstance(answer, Answer) and 200 <= answer.status < 300:
+            return
+        found = f"HTTP {answer.status}" if isinstance(answer, Answer) else answer.reason
+        raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
+
+    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+
+
+def _send(request: Request, plan: Plan, transport: Transport) -> Delivery:
+    answer = transport.exchange(
+        request.method, request.path, request.headers, request.body, wants_body=plan.reads_answers
+    )
+    if not isinstance(answer, Answer):
+        return Delivery.of_all(len(request.rows), answer.outcome, answer.reason)
+    sent = Sent(len(request.rows), request.ids, request.deletes, plan.alone)
+    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc))
+
+
+def _ends_batch(delivery: Delivery) -> bool:
+    """The next request would meet the same failure."""
+    ends = (Outcome.FATAL, Outcome.RETRYABLE)
+    return delivery.stop is not None or any(result.outcome in ends for result in delivery.results)
+
+
+def _again(delivery: Delivery) -> Delivery:
+    """Another operation of the batch was applied, so this refusal is not of the whole batch; alone it will be."""
+    reason = f"{delivery.results[0].reason}, to be sent apart"
+    return Delivery(tuple(RowResult(result.index, Outcome.RETRYABLE, reason) for result in delivery.results))
+
+
+def _not_sent(requests: Sequence[Request]) -> list[RowResult]:
+    reason = "not sent, after the failure of another request of its batch"
+    return [RowResult(row, Outcome.RETRYABLE, reason) for request in requests for row in request.rows]
+
+
+def _options(task: SinkTask) -> HttpOptions:
+    return task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})

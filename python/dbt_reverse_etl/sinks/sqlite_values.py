@@ -1,0 +1,285 @@
+"""Arrow columns as SQLite values: column by column, pure.
+
+| Arrow type | SQLite value |
+|---|---|
+| integers | INTEGER; a uint64 above 2^63-1 is refused |
+| bool | INTEGER 0 or 1 |
+| floats | REAL; NaN is refused, since SQLite would store NULL |
+| string | TEXT |
+| binary | BLOB |
+| decimal | TEXT, all digits, never an exponent: `-0.50` |
+| timestamp | TEXT, UTC, microseconds: `2024-01-01 00:00:00.000000` |
+| date | TEXT: `2024-01-01` |
+| time | TEXT, microseconds: `13:05:00.000000` |
+| list, struct, map | TEXT, canonical JSON as of `dbt_reverse_etl.encoding` |
+| null | NULL |
+
+Years outside 1 to 9999 and parts finer than a microsecond are refused, never rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dbt_reverse_etl.encoding import encode_values, unsupported
+from dbt_reverse_etl.sinks.base import OPERATION
+
+INT64_MAX = 2**63 - 1
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}
+
+NAN = "NaN, which SQLite would store as NULL"
+TOO_LARGE = "an integer above 9223372036854775807"
+YEAR = "a year outside 1 to 9999"
+TOO_FINE = "a time finer than a microsecond"
+NOT_UTF8 = "text that is not UTF-8"
+NULL_KEY = "NULL in a key field"
+
+
+class Storage(str, Enum):
+    """SQLite's storage classes."""
+
+    INTEGER = "INTEGER"
+    REAL = "REAL"
+    TEXT = "TEXT"
+    BLOB = "BLOB"
+
+
+Refusal = tuple[Any, str]  # boolean Arrow array (true: refused), reason
+Converted = tuple[Any, list[Refusal]]  # Arrow array ready for to_pylist, refusals
+Convert = Callable[[Any], Converted]
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a batch, held as columns.
+
+    Attributes:
+        indices: their places in the batch.
+        columns: for each statement parameter, one value per row.
+    """
+
+    indices: Sequence[int]
+    columns: Sequence[list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Values]:
+        return zip(*self.columns, strict=True)
+
+    def only(self, indices: Sequence[int]) -> Rows:
+        """The rows at these places, of rows that still are the whole batch."""
+        return Rows(indices, [[column[index] for index in indices] for column in self.columns])
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One batch as SQLite values.
+
+    Attributes:
+        writes: inserts and updates, with the values in the order of the schema.
+        deletes: with the values of the key.
+        refused: index in the batch -> reason.
+    """
+
+    writes: Rows
+    deletes: Rows
+    refused: dict[int, str]
+
+
+def changes_of(batch: pa.Table, fields: Sequence[str], key: Sequence[str]) -> Changes:
+    """Convert one batch; rows with a value that SQLite cannot hold exactly are refused."""
+    values: dict[str, list[Any]] = {}
+    refused: dict[int, str] = {}
+    for name in fields:
+        values[name], reasons = _values(name, _array(batch.column(name)))
+        refused |= reasons
+    for name in key:
+        refused |= dict.fromkeys(_positions(_array(batch.column(name)).is_null()), f"field {name}: {NULL_KEY}")
+    deleted = set(_positions(pc.equal(_array(batch.column(OPERATION)), "delete")))
+    every = range(batch.num_rows)
+    writes = Rows(every, [values[name] for name in fields])
+    if deleted or refused:
+        writes = writes.only([index for index in every if index not in deleted and index not in refused])
+    deletes = Rows(every, [values[name] for name in key]).only(sorted(deleted - refused.keys()))
+    return Changes(writes, deletes, refused)
+
+
+def storage_of(arrow_type: pa.DataType) -> Storage:
+    """The storage class of a type's values."""
+    plain = plain_type(arrow_type)
+    return Storage.TEXT if pt.is_nested(plain) else _form(plain)[0]
+
+
+def is_supported(arrow_type: pa.DataType) -> bool:
+    """Whether SQLite can hold the type."""
+    plain = plain_type(arrow_type)
+    return any(is_type(plain) for is_type, _, _ in FORMS) or (
+        pt.is_nested(plain) and not unsupported(pa.schema([("", plain)]))
+    )
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Whether the values are texts in Arrow too."""
+    return bool(pt.is_string(arrow_type) or pt.is_large_string(arrow_type) or str(arrow_type) == "string_view")
+
+
+def plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the values, without dictionary or extension."""
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return plain_type(arrow_type.storage_type)
+    return plain_type(arrow_type.value_type) if pt.is_dictionary(arrow_type) else arrow_type
+
+
+def _values(name: str, array: Any) -> tuple[list[Any], dict[int, str]]:
+    """One column as SQLite values, and the reason of each row that it refuses."""
+    if pt.is_nested(plain_type(array.type)):
+        encoded = encode_values(array, name=name)
+        texts = [None if row is None or row == b"null" else row.decode() for row in encoded.rows]
+        return texts, encoded.rejected
+    _, convert = _form(array.type)
+    converted, refusals = convert(array)
+    reasons = {index: f"field {name}: {reason}" for mask, reason in refusals for index in _positions(mask)}
+    return converted.to_pylist(), reasons
+
+
+def _array(column: pa.ChunkedArray) -> Any:
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _positions(mask: Any) -> list[int]:
+    if not pc.any(mask).as_py():
+        return []
+    indices: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
+    return indices
+
+
+def _form(arrow_type: pa.DataType) -> tuple[Storage, Convert]:
+    """How values of a type are stored, and the function that converts an array of them."""
+    for is_type, storage, convert in FORMS:
+        if is_type(arrow_type):
+            return storage, convert
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        storage, convert = _form(arrow_type.storage_type)
+        return storage, lambda array: convert(array.storage)
+    if pt.is_dictionary(arrow_type):
+        storage, convert = _form(arrow_type.value_type)
+        return storage, lambda array: convert(array.dictionary_decode())
+    raise TypeError(f"SQLite has no form for the type {arrow_type}")
+
+
+def _without(array: Any, mask: Any) -> Any:
+    """The array with NULL where the mask is true, so that what is refused cannot break the conversion of the rest."""
+    return pc.if_else(mask, pa.scalar(None, array.type), array) if pc.any(mask).as_py() else array
+
+
+def _cast(target: pa.DataType) -> Convert:
+    return lambda array: (array.cast(target), [])
+
+
+def _uint64(array: Any) -> Converted:
+    too_large = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
+    return _without(array, too_large).cast(pa.int64()), [(too_large, TOO_LARGE)]
+
+
+def _bool(array: Any) -> Converted:
+    # Python's sqlite3 binds an int several times faster than a bool.
+    return array.cast(pa.int8()), []
+
+
+def _float(array: Any) -> Converted:
+    array = array.cast(pa.float64())
+    return array, [(pc.is_nan(array), NAN)]
+
+
+def _text(array: Any) -> Converted:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # Spark hands over any bytes as a string
+        damaged = pa.array([not _is_utf8(value) for value in array.cast(pa.large_binary()).to_pylist()], pa.bool_())
+        array = _without(array, damaged)
+        return array, [(damaged, NOT_UTF8)]
+    return array, []
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decimal(array: Any) -> Converted:
+    text = array.cast(pa.string())
+    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes small values as 1E-8
+        plain = [value if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
+        text = pa.array(plain, pa.string())
+    return text, []
+
+
+def _timestamp(array: Any) -> Converted:
+    unit, ticks = array.type.unit, array.cast(pa.int64())
+    if unit == "ns":  # int64 nanoseconds end in the year 2262: only the precision can be wrong
+        micros, refusals = _whole_micros(ticks)
+    else:
+        first, last = FIRST_SECOND * PER_SECOND[unit], (LAST_SECOND + 1) * PER_SECOND[unit] - 1
+        outside = _outside(ticks, first, last)
+        micros = pc.multiply(_without(ticks, outside), 10**6 // PER_SECOND[unit])
+        refusals = [(outside, YEAR)]
+    return micros.cast(pa.timestamp("us")).cast(pa.string()), refusals
+
+
+def _whole_micros(nanos: Any) -> Converted:
+    micros = pc.divide(nanos, 1000)
+    return micros, [(pc.not_equal(pc.multiply(micros, 1000), nanos), TOO_FINE)]
+
+
+def _date(array: Any) -> Converted:
+    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
+    outside = _outside(days, FIRST_DAY, LAST_DAY)
+    return _without(days, outside).cast(pa.date32()).cast(pa.string()), [(outside, YEAR)]
+
+
+def _outside(ticks: Any, first: int, last: int) -> Any:
+    bounds = pa.scalar(first, ticks.type), pa.scalar(last, ticks.type)
+    return pc.or_(pc.less(ticks, bounds[0]), pc.greater(ticks, bounds[1]))
+
+
+def _time(array: Any) -> Converted:
+    if array.type != pa.time64("ns"):
+        return array.cast(pa.time64("us")).cast(pa.string()), []
+    micros, refusals = _whole_micros(array.cast(pa.int64()))
+    return micros.cast(pa.time64("us")).cast(pa.string()), refusals
+
+
+def _bytes_like(arrow_type: pa.DataType) -> bool:
+    kinds = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
+    return any(is_kind(arrow_type) for is_kind in kinds) or str(arrow_type) == "binary_view"
+
+
+FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
+    (pt.is_uint64, Storage.INTEGER, _uint64),
+    (pt.is_integer, Storage.INTEGER, _cast(pa.int64())),
+    (pt.is_boolean, Storage.INTEGER, _bool),
+    (pt.is_floating, Storage.REAL, _float),
+    (is_text, Storage.TEXT, _text),
+    (_bytes_like, Storage.BLOB, _cast(pa.binary())),
+    (pt.is_decimal, Storage.TEXT, _decimal),
+    (pt.is_timestamp, Storage.TEXT, _timestamp),
+    (pt.is_date, Storage.TEXT, _date),
+    (pt.is_time, Storage.TEXT, _time),
+    (pt.is_null, Storage.BLOB, lambda array: (array, [])),
+)

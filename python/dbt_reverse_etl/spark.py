@@ -1,0 +1,242 @@
+"""The Spark side of a push: a session, the head of a changelog, and the pending rows of a sync."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from dbt_reverse_etl import sql
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS, Undelivered
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.sinks.base import Mode
+
+_BINS = 1024
+_MOST_LITERALS = 500
+
+
+def connect(parameters: Mapping[str, str]) -> SparkSession:
+    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
+    builder = SparkSession.builder.enableHiveSupport()
+    for name, value in {**parameters, "spark.sql.ansi.enabled": "false"}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest snapshot of a changelog, from its header row.
+
+    Attributes:
+        base: snapshot of the newest full image.
+        columns: name and Spark type of the model's columns.
+    """
+
+    snapshot: int
+    changelog: str
+    base: int
+    live_rows: int
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    target: str
+    package_version: str
+
+
+def read_head(spark: SparkSession, relation: str) -> Head | None:
+    """None for a changelog without a snapshot.
+
+    Raises:
+        ReverseEtlError: there is no such table.
+    """
+    if not spark.catalog.tableExists(relation.replace("`", "")):
+        raise ReverseEtlError(
+            Problem(relation, "no such table", "the changelog of a model that was run", "dbt run, with the target that you push")
+        )
+    newest = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
+    if newest is None:
+        return None
+    query = f"select to_json(_header) from {relation} where _snapshot_id = {newest} and _change = 'snapshot'"  # noqa: S608
+    header = json.loads(spark.sql(query).collect()[0][0])
+    return Head(
+        snapshot=newest,
+        changelog=header["changelog_uuid"],
+        base=header["base"],
+        live_rows=header["live_rows"],
+        key=tuple(header["key_columns"]),
+        columns=tuple((column["name"], column["type"]) for column in header["columns"]),
+        target=header["target_name"],
+        package_version=header["package_version"],
+    )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What of a changelog a destination sees: the filter, the mapped columns, the mode.
+
+    Attributes:
+        fields: column, field and Spark type, in order.
+        given: the settings that it was made from, before columns were filled in.
+    """
+
+    fields: tuple[tuple[str, str, str], ...]
+    where: str | None
+    mode: Mode
+    given: str = ""
+
+    @staticmethod
+    def of(text: str) -> Spec:
+        """From the JSON that the ledger keeps."""
+        read = json.loads(text)
+        return Spec(tuple(map(tuple, read["fields"])), read["where"], Mode(read["mode"]), read["given"])
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given})
+
+    @property
+    def projection(self) -> dict[str, Any]:
+        """As the text macros take it."""
+        return {"fields": [{"column": c, "field": f, "type": t} for c, f, t in self.fields], "where": self.where}
+
+    def arrow_schema(self) -> pa.Schema:
+        """The destination fields with their Arrow types."""
+        names = ", ".join(f"`{field.replace('`', '``')}` {kind}" for _, field, kind in self.fields)
+        return to_arrow_schema(StructType.fromDDL(names))
+
+
+@dataclass(frozen=True)
+class Pending:
+    """`pending(sync)`: everything that the query of the design's section 3 needs.
+
+    Attributes:
+        kept_at: snapshots that were acknowledged while deletes were not sent.
+    """
+
+    relation: str
+    head: Head
+    sync_id: str
+    spec_id: str
+    spec: Spec
+    state: State
+    kept_at: tuple[int, ...] = ()
+
+    def sql(self, undelivered: str | None) -> str:
+        """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
+        if self._is_first_load:
+            return sql.render(
+                "first_load",
+                relation=self.relation,
+                key=self.head.key,
+                base=self.head.base,
+                head=self.head.snapshot,
+                **self.spec.projection,
+                sync_id=self.sync_id,
+                spec_id=self.spec_id,
+                mode=self.spec.mode.value,
+            )
+        low, base = self._range
+        return sql.render(
+            "pending",
+            relation=self.relation,
+            key=self.head.key,
+            low=low,
+            head=self.head.snapshot,
+            base=base,
+            **self.spec.projection,
+            segments=[self._place(place) for place in self.state.positions],
+            claims=[{**self._place(claim), "everything": claim.everything} for claim in self.state.claims],
+            undelivered={"relation": undelivered, "snapshots": self._changed_before(low)} if undelivered else None,
+            kept_at=list(self.kept_at),
+            mode=self.spec.mode.value,
+            sync_id=self.sync_id,
+            spec_id=self.spec_id,
+        )
+
+    @property
+    def _is_first_load(self) -> bool:
+        return self.state.first and not self.state.claims and not self.state.undelivered
+
+    @cached_property
+    def _range(self) -> tuple[int, int | None]:
+        """Snapshots to read: the changes after the first number, or the image from the second on."""
+        places = [*self.state.positions, *self.state.claims]
+        oldest = min(place.snapshot for place in places)
+        same = all(place.spec == self.spec_id for place in places) and not any(c.everything for c in self.state.claims)
+        if same and not self.kept_at:
+            return self._with_undelivered(oldest), None
+        if oldest >= self.head.base and not self.kept_at:
+            return self.head.base, self.head.base
+        return 0, None
+
+    def _with_undelivered(self, low: int) -> int:
+        """Far more literals than that would cost more than reading the changes again."""
+        changed = self._changed_before(low)
+        return low if len(changed) <= _MOST_LITERALS else min(changed) - 1
+
+    def _changed_before(self, low: int) -> list[int]:
+        return sorted({row.changed for row in self.state.undelivered.values() if row.changed <= low})
+
+    def _place(self, place: Any) -> dict[str, Any]:
+        spec = Spec.of(self.state.specs[place.spec])
+        return {"lo": place.lo, "hi": place.hi, "snapshot": place.snapshot, "spec": spec.projection}
+
+
+class PendingRows:
+    """`delivery.ports.Source`: the pending rows, evaluated once and kept by Spark until `close`."""
+
+    def __init__(self, spark: SparkSession, pending: Pending) -> None:
+        self._spark = spark
+        self._view = _undelivered_view(spark, list(pending.state.undelivered.values()))
+        self._rows: DataFrame = spark.sql(pending.sql(self._view)).persist(StorageLevel.MEMORY_AND_DISK)
+
+    def planned(self) -> Histogram:
+        """Planned rows by bin of buckets and operation: an aggregate of its own, not a count of the stream."""
+        width = BUCKETS // _BINS
+        grouped = self._rows.groupBy((F.col("_bucket") / width).cast("int").alias("bin"), "_operation").count()
+        bins: list[dict[str, int]] = [{} for _ in range(_BINS)]
+        for row in grouped.collect():
+            bins[row.bin][row._operation] = row["count"]
+        return Histogram(tuple(PerOperation(**counted) for counted in bins))
+
+    def wave(self, lo: int, hi: int) -> pa.Table:
+        """The pending rows of the buckets [lo, hi)."""
+        return self._rows.where((F.col("_bucket") >= lo) & (F.col("_bucket") < hi)).toArrow()
+
+    def sample(self, rows: int) -> pa.Table:
+        """A few pending rows: operation and key."""
+        return self._rows.select("_operation", "_key").orderBy("_operation", "_key").limit(rows).toArrow()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._rows.unpersist()
+        if self._view is not None:
+            self._spark.catalog.dropTempView(self._view)
+
+
+def _undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:
+    if not rows:
+        return None
+    table = pa.table(
+        {
+            "_key": pa.array([row.key for row in rows], pa.string()),
+            "_before_hash": pa.array([row.before_hash for row in rows], pa.int64()),
+            "_maybe": pa.array([row.maybe for row in rows], pa.bool_()),
+            "_doubt": pa.array([row.doubt for row in rows], pa.bool_()),
+        }
+    )
+    name = f"reverse_etl_undelivered_{uuid.uuid4().hex}"
+    spark.createDataFrame(table).createTempView(name)
+    return name

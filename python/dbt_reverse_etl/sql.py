@@ -1,0 +1,40 @@
+"""Renders the text macros of the dbt package, so that each piece of SQL is written once, for dbt and for the runner."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+_TEXT_MACROS = ("changelog", "delivery")  # folders whose macros need no adapter
+
+
+def package_root() -> Path:
+    """Folder of the dbt package: inside the wheel, or the repository in an editable install."""
+    carried = Path(__file__).parent / "dbt_package"
+    return carried if carried.is_dir() else Path(__file__).parents[2]
+
+
+@cache
+def _namespace() -> Any:
+    files = sorted(path for folder in _TEXT_MACROS for path in (package_root() / "macros" / folder).glob("*.sql"))
+    files.append(package_root() / "macros" / "version.sql")
+    namespace = SimpleNamespace()
+    # dbt trims nothing and neither does this environment: the same file gives the same text.
+    environment = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])  # noqa: S701  (SQL, not HTML)
+    environment.globals["reverse_etl"] = namespace
+    template = environment.from_string("\n".join(path.read_text(encoding="utf-8") for path in files))
+    context = template.new_context()
+    # Not `template.module`: it hides the names with an underscore, which are the private macros of dbt's convention.
+    for _ in template.root_render_func(context):
+        pass
+    namespace.__dict__.update(context.vars)
+    return namespace
+
+
+def render(macro: str, *args: Any, **kwargs: Any) -> str:
+    """SQL of one text macro, e.g. `render("_image", relation, key, columns, base, head)`."""
+    return str(getattr(_namespace(), macro)(*args, **kwargs)).strip()

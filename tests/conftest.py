@@ -1,0 +1,44 @@
+"""The Spark session of the tests: one per pytest process, in a directory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+def spark_settings(home: Path) -> dict[str, str]:
+    """The settings of a small local session with Delta whose warehouse, metastore and logs stay below `home`."""
+    return {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": (
+            f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Dderby.system.home={home / 'derby'}"
+        ),
+        "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
+        "spark.local.dir": str(home / "local"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
+    builder = SparkSession.builder.enableHiveSupport()
+    for name, value in spark_settings(tmp_path_factory.mktemp("spark")).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()

@@ -1,0 +1,143 @@
+"""Random histories of a changelog, and what its views must show of them, in plain Python."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+Key = tuple[int, str]
+Values = tuple[str | None, int | None]
+Image = dict[Key, Values]
+
+SNAPSHOTS = 7
+PARTS = ["a", "b", "c", "A", "", "a'b`\\"]
+LABELS = [None, "day 1", "day 1", "day 2", None, "day 4", "day 4", "day 5"]
+COLUMNS = ["case_id", "part", "plan-tier", "order"]
+
+HEADER_TYPE = (
+    "struct<changelog_uuid string, capture_uuid string, label string, kind string, invocation_id string, "
+    "target_name string, package_version string, base bigint, live_rows bigint, since_base bigint, inserts bigint, "
+    "updates bigint, deletes bigint, quarantined array<struct<key string, reason string, row_count bigint>>, "
+    "key_columns array<string>, columns array<struct<name string, type string>>, positions map<string, string>>"
+)
+TABLE_TYPE = (
+    f"_change string, _snapshot_id bigint, _captured_at timestamp, _row_hash bigint, _header {HEADER_TYPE}, "
+    "case_id int, part string, `plan-tier` string, `order` int"
+)
+
+
+def captured_at(snapshot: int) -> datetime:
+    """The time of a snapshot; the distances differ."""
+    return datetime(2024, 1, 1) + timedelta(hours=snapshot * snapshot)
+
+
+def row_hash(values: Values) -> int:
+    """A bigint that differs where the values differ."""
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "big", signed=True)
+
+
+@dataclass(frozen=True)
+class History:
+    """The images of one case after each snapshot (the first entry: before any), and where full images stand.
+
+    Attributes:
+        images: SNAPSHOTS + 1 images.
+        checkpoints: snapshots with checkpoint rows.
+        pruned_to: a checkpoint before which everything was removed; 0: nothing was.
+        keeps_changes: pruning left the change rows of that checkpoint's own snapshot.
+    """
+
+    images: list[Image]
+    checkpoints: frozenset[int]
+    pruned_to: int
+    keeps_changes: bool
+
+    @staticmethod
+    def random(case: int, rng: random.Random) -> History:
+        """Few keys and few values, so that deletes, re-inserts and values that come back are frequent."""
+        images: list[Image] = [{}]
+        for _ in range(SNAPSHOTS):
+            image = dict(images[-1])
+            for part in rng.sample(PARTS, rng.randrange(len(PARTS))):
+                if rng.random() < 0.4:
+                    image.pop((case, part), None)
+                else:
+                    image[case, part] = (rng.choice([None, "pro", ""]), rng.choice([None, 0]))
+            images.append(image)
+        checkpoints = frozenset(snapshot for snapshot in range(2, SNAPSHOTS + 1) if rng.random() < 0.3)
+        pruned_to = rng.choice([0, *checkpoints])
+        return History(images, checkpoints, pruned_to, rng.random() < 0.5)
+
+    def rows(self) -> Iterator[tuple[object, ...]]:
+        """The rows of the changelog."""
+        for snapshot in range(1, SNAPSHOTS + 1):
+            old, new = self.images[snapshot - 1], self.images[snapshot]
+            if snapshot > self.pruned_to or (snapshot == self.pruned_to and self.keeps_changes):
+                for key in old.keys() | new.keys():
+                    yield from _change_rows(snapshot, key, old.get(key), new.get(key))
+            if snapshot in self.checkpoints and snapshot >= self.pruned_to:
+                for key, values in new.items():
+                    yield _row("checkpoint", snapshot, key, values)
+
+    def has_image(self, snapshot: int) -> bool:
+        """Whether pruning left the image of a snapshot."""
+        return snapshot >= self.pruned_to
+
+    def has_net_changes(self, start: int, end: int) -> bool:
+        """Whether pruning left both ends; before the first snapshot there is nothing that could be lost."""
+        return self.has_image(end) and (start == 0 or self.has_image(start))
+
+    def net_changes(self, start: int, end: int) -> Iterator[tuple[object, ...]]:
+        """One row for each key whose images at the two ends differ."""
+        old, new = self.images[start], self.images[end]
+        for key in old.keys() | new.keys():
+            if key not in old:
+                yield ("insert", *key, *new[key])
+            elif key not in new:
+                yield ("delete", *key, *old[key])
+            elif old[key] != new[key]:
+                yield ("update", *key, *new[key])
+
+    def scd2(self) -> Iterator[tuple[object, ...]]:
+        """Columns, valid_from_snapshot, valid_to_snapshot, valid_from, valid_to, is_current; walked image by image."""
+        first = max(self.pruned_to, 1)
+        for key in set().union(*self.images):
+            start: int | None = None
+            values: Values | None = None
+            for snapshot in range(first, SNAPSHOTS + 1):
+                now = self.images[snapshot].get(key)
+                if now == values:
+                    continue
+                if start is not None and values is not None:
+                    yield (*key, *values, start, snapshot, captured_at(start), captured_at(snapshot), False)
+                start, values = snapshot, now
+            if start is not None and values is not None:
+                yield (*key, *values, start, None, captured_at(start), None, True)
+
+
+def _change_rows(snapshot: int, key: Key, old: Values | None, new: Values | None) -> Iterator[tuple[object, ...]]:
+    if old is None and new is not None:
+        yield _row("insert", snapshot, key, new)
+    elif old is not None and new is None:
+        yield _row("delete", snapshot, key, old)
+    elif old is not None and new is not None and old != new:
+        yield _row("update_preimage", snapshot, key, old)
+        yield _row("update_postimage", snapshot, key, new)
+
+
+def _row(change: str, snapshot: int, key: Key, values: Values) -> tuple[object, ...]:
+    return (change, snapshot, captured_at(snapshot), row_hash(values), None, *key, *values)
+
+
+def header_row(snapshot: int) -> tuple[object, ...]:
+    """The header of one snapshot; a field says the snapshot that it belongs to."""
+    header = (
+        "changelog", f"capture {snapshot}", LABELS[snapshot], "capture", f"invocation {snapshot}", "dev", "0.1.0",
+        1 if snapshot < 4 else 4, snapshot * 100, 5, snapshot * 10, snapshot * 20, snapshot * 30,
+        [('{"id":1}', "duplicate_key", 2)] if snapshot == 3 else [], ["case_id", "part"],
+        [("case_id", "int")], {"source": str(snapshot)},
+    )  # fmt: skip
+    return ("snapshot", snapshot, captured_at(snapshot), None, header, None, None, None, None)

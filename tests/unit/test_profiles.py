@@ -1,0 +1,210 @@
+"""Where profiles.yml is found, what is wrong with it, and what of the environment gets into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.config import (
+    PlanOnly,
+    load_destinations,
+    profile_directories,
+)
+from dbt_reverse_etl.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.profiles import render
+from dbt_reverse_etl.validation import Place
+
+CANARY = "canary-Zq7/x+9"
+ALIAS = "canary-Zq7"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[Any], Path]:
+    """Writes profiles.yml with the given block, and returns its directory."""
+
+    def written(outputs: Any) -> Path:
+        text = outputs if isinstance(outputs, str) else yaml.safe_dump({"dbt_reverse_etl": {"outputs": outputs}})
+        (tmp_path / "profiles.yml").write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return written
+
+
+def refused(directory: Path, target: str = "prod") -> list[str]:
+    """The problems of a profiles.yml that must not load."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_destinations([directory], target, {})
+    assert caught.value.exit_code == ExitCode.USAGE
+    return [str(problem) for problem in caught.value.problems]
+
+
+class TestWhereProfilesAreFound:
+    def test_a_directory_that_is_named_leaves_no_other_choice(self, tmp_path: Path) -> None:
+        env = {"DBT_PROFILES_DIR": str(tmp_path / "env")}
+        flag, project, home = tmp_path / "flag", tmp_path / "project", tmp_path / "home"
+        assert profile_directories(flag, project, env, home) == [flag]
+        assert profile_directories(None, project, env, home) == [tmp_path / "env"]
+        assert profile_directories(None, project, {}, home) == [project, home / ".dbt"]
+
+    def test_the_first_file_that_is_there_decides(self, tmp_path: Path) -> None:
+        for name, outputs in {"a": "{}", "b": "{dev: plan}", "c": "{dev: {}}"}.items():
+            (tmp_path / name).mkdir()
+            if name != "a":
+                (tmp_path / name / "profiles.yml").write_text(f"dbt_reverse_etl: {{outputs: {outputs}}}")
+        found = load_destinations([tmp_path / "a", tmp_path / "b", tmp_path / "c"], "dev", {})
+        assert found == PlanOnly("dev")
+
+    def test_no_file_names_every_place_that_was_tried(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            load_destinations([tmp_path / "x", tmp_path / "y"], "prod", {})
+        assert str(tmp_path / "x" / "profiles.yml") in str(caught.value)
+        assert str(tmp_path / "y" / "profiles.yml") in str(caught.value)
+
+
+class TestTargets:
+    def test_plan_is_said_and_not_implied(self, write: Callable[[Any], Path]) -> None:
+        assert load_destinations([write({"dev": "plan"})], "dev", {}) == PlanOnly("dev")
+        assert load_destinations([write({"dev": {}})], "dev", {}) == {}
+        assert "found nothing" in refused(write({"dev": None}), target="dev")[0]
+
+    def test_a_target_that_is_not_there_is_an_error_that_lists_the_targets(self, write: Callable[[Any], Path]) -> None:
+        (problem,) = refused(write({"dev": "plan", "ci": "plan"}))
+        assert "no target 'prod'" in problem
+        assert "dev, ci" in problem or "ci, dev" in problem
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "shop: {target: dev}",
+            "dbt_reverse_etl:",
+            "dbt_reverse_etl: {}",
+            "dbt_reverse_etl: {outputs: [prod]}",
+            "",
+            "- 1",
+        ],
+    )
+    def test_a_file_without_outputs_is_an_error(self, write: Callable[[Any], Path], text: str) -> None:
+        (problem,) = refused(write(text))
+        assert "prod: plan" in problem
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"dbt_reverse_etl: {{outputs: {{prod: {{crm: {{type: shelf, pin: *{ALIAS}}}}}}}}}",
+            f"dbt_reverse_etl:\n  outputs:\n\tprod: {CANARY}",
+            f'dbt_reverse_etl: {{outputs: "{CANARY}',
+            f"dbt_reverse_etl: {{outputs: {{prod: !{ALIAS} x}}}}",
+            "dbt_reverse_etl: {outputs: {prod: 2024-99-99}}",
+            "dbt_reverse_etl: {outputs: &a {prod: *a}}",
+        ],
+    )
+    def test_broken_yaml_tells_the_place_and_not_the_text(self, write: Callable[[Any], Path], text: str) -> None:
+        (problem,) = refused(write(text))
+        assert "canary" not in problem
+        assert "profiles.yml" in problem
+
+    def test_bytes_that_are_no_text_are_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "profiles.yml").write_bytes(b"dbt_reverse_etl: \xff\xfe")
+        assert "UTF-8" in refused(tmp_path)[0]
+
+    def test_a_destination_that_is_written_twice_does_not_vanish(self, write: Callable[[Any], Path]) -> None:
+        text = "dbt_reverse_etl:\n  outputs:\n    prod:\n      crm: {type: a}\n      crm: {type: b}\n"
+        assert ":5: dbt_reverse_etl.outputs.prod.crm: found the key a second time" in refused(write(text))[0]
+        assert "a second time" in refused(write("dbt_reverse_etl: {}\ndbt_reverse_etl: {}"))[0]
+
+    def test_the_profiles_of_dbt_beside_it_may_repeat_keys(self, write: Callable[[Any], Path]) -> None:
+        directory = write("shop: {a: 1, a: 2}\ndbt_reverse_etl: {outputs: {prod: plan}}")
+        assert load_destinations([directory], "prod", {}) == PlanOnly("prod")
+
+    def test_a_key_beside_outputs_is_not_ignored(self, write: Callable[[Any], Path]) -> None:
+        assert "guards" in refused(write("dbt_reverse_etl: {outputs: {prod: plan}, guards: {}}"))[0]
+
+
+plain = st.text().filter(lambda text: "{{" not in text and "{%" not in text)
+names = st.from_regex(r"[A-Z][A-Z0-9_]{0,10}", fullmatch=True)
+nested = st.recursive(
+    plain | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(plain, inner)
+)
+HERE = Place("profiles.yml", ("x",))
+
+
+class TestEnvironmentVariables:
+    @settings(deadline=None)
+    @given(value=nested)
+    def test_what_holds_no_jinja_stays_as_it_is(self, value: Any) -> None:
+        assert render(value, {}, HERE).value == value
+
+    @settings(deadline=None)
+    @given(before=plain, after=plain, name=names, text=st.text())
+    @example(before="", after="", name="A", text="{{ env_var('B') }}")
+    def test_a_value_is_put_in_verbatim_and_never_rendered_again(
+        self, before: str, after: str, name: str, text: str
+    ) -> None:
+        before = before.rstrip("{")
+        written = f"{before}{{{{ env_var('{name}') }}}}{after}"
+        rendered = render({"k": [written]}, {"B": "inner", name: text}, HERE)
+        assert rendered.value == {"k": [before + text + after]}
+        assert rendered.used == [(("k", "0"), name, text)]
+
+    @settings(deadline=None)
+    @given(name=names, default=st.text(alphabet="abc:/.é ") | st.integers(min_value=0))
+    def test_a_default_holds_only_where_the_variable_is_not_set(self, name: str, default: str | int) -> None:
+        for call in (f"env_var('{name}', {default!r})", f"env_var({name!r}, default={default!r})"):
+            written = "{{ " + call + " }}"
+            assert render(written, {}, HERE).value == str(default)
+            assert render(written, {name: ""}, HERE).value == ""
+
+    def test_keys_are_not_rendered(self) -> None:
+        key = "{{ env_var('A') }}"
+        assert render({key: 1}, {"A": "x"}, HERE).value == {key: 1}
+
+    def test_a_variable_that_is_not_set_is_named_with_its_key_path(self) -> None:
+        (problem,) = render({"a": {"b": "{{ env_var('CRM_TOKEN') }}"}}, {}, HERE).problems
+        assert str(problem).startswith("profiles.yml: x.a.b: found environment variable CRM_TOKEN, which is not set")
+
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            "{{ 7 * 7 }}",
+            "{{ ''.__class__.__mro__ }}",
+            "{{ env_var }}",
+            "{{ env_var.__globals__ }}",
+            "{{ env_var('A') | upper }}",
+            "{{ env_var(env_var('A')) }}",
+            "{{ env_var(*['A']) }}",
+            "{{ env_var('A', *['b']) }}",
+            "{{ env_var(**{'var': 'A'}) }}",
+            "{{ env_var('A', 'b', 'c') }}",
+            "{{ env_var('A', other='b') }}",
+            "{{ env_var(default='A') }}",
+            "{{ env_var(1) }}",
+            "{{ env_var() }}",
+            "{{ var('A') }}",
+            "{{ target.name }}",
+            "{% for i in range(9) %}x{% endfor %}",
+            "{% set a = env_var('A') %}",
+            "{% include 'passwd' %}",
+            "{{- env_var('A') -}}",
+            "{{ env_var('A') }}{{",
+            "{{ env_var('A'), 1 }}",
+            "{{ env_var('A')",
+            "pa{{ss",
+            "pa{%ss",
+        ],
+    )
+    def test_any_other_expression_is_refused_and_never_evaluated(self, expression: str) -> None:
+        rendered = render({"k": f"{CANARY} {expression}"}, {"A": CANARY}, HERE)
+        assert rendered.value == {"k": ""}
+        (problem,) = rendered.problems
+        assert "only that" in str(problem)
+        assert "canary" not in str(problem)
+
+    def test_only_the_chosen_target_needs_its_variables(self, write: Callable[[Any], Path]) -> None:
+        directory = write({"dev": "plan", "prod": {"crm": {"type": "shelf", "host": "{{ env_var('NOT_SET') }}"}}})
+        assert load_destinations([directory], "dev", {}) == PlanOnly("dev")

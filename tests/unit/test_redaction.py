@@ -1,0 +1,88 @@
+"""A registered secret is in no text in any form; a literal secret is told from a placeholder."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.config import (
+    redact,
+    register_secret,
+)
+from dbt_reverse_etl.redaction import MASK, Redactor, literal_secrets, names_a_secret
+
+
+class TestRedaction:
+    @settings(deadline=None)
+    @given(secret=st.text(min_size=1).filter(lambda text: "*" not in text and text.strip()), around=st.text())
+    def test_a_registered_value_is_in_no_text(self, secret: str, around: str) -> None:
+        redactor = Redactor()
+        redactor.register(secret)
+        raw = secret.encode()
+        forms = [
+            secret,
+            json.dumps(secret)[1:-1],
+            repr(secret)[1:-1],
+            quote(secret, safe=""),
+            quote_plus(secret),
+            base64.b64encode(raw).decode(),
+            base64.urlsafe_b64encode(raw).decode().rstrip("="),
+        ]
+        for form in forms:
+            assert form not in redactor.redact(around + form + around)
+
+    @settings(deadline=None)
+    @given(before=st.binary(), secret=st.text(min_size=9), after=st.binary())
+    def test_a_secret_inside_base64_is_found_at_each_alignment(self, before: bytes, secret: str, after: bytes) -> None:
+        redactor = Redactor()
+        redactor.register(secret)
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            assert MASK in redactor.redact(encode(before + secret.encode() + after).decode())
+
+    @settings(deadline=None)
+    @given(registered=st.lists(st.text(alphabet="abc", max_size=4), max_size=4), text=st.text(alphabet="abcd"))
+    def test_redaction_touches_nothing_else(self, registered: list[str], text: str) -> None:
+        redactor = Redactor()
+        for secret in registered:
+            redactor.register(secret)
+        if not any(secret and secret in text for secret in registered) and len(text) < 4:
+            assert redactor.redact(text + "dd") == text + "dd"
+        assert redactor.redact("dddd") == "dddd"
+        redactor.register("")
+        assert redactor.redact("dddd") == "dddd"
+
+    @settings(deadline=None)
+    @given(secret=st.text(alphabet="abc", min_size=1), more=st.text(alphabet="def", min_size=1))
+    def test_a_secret_that_begins_like_another_one_goes_whole(self, secret: str, more: str) -> None:
+        redactor = Redactor()
+        redactor.register(secret)
+        redactor.register(secret + more)
+        assert redactor.redact(f"<{secret}{more}>") == f"<{MASK}>"
+
+    def test_each_line_of_a_key_file_is_a_secret(self) -> None:
+        register_secret("-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\nzzzz1111yyyy2222\n-----END KEY-----\n")
+        assert "MIIEpAIBAAKCAQEA" not in redact("bad line: MIIEpAIBAAKCAQEA")
+
+    @pytest.mark.parametrize(
+        "name", ["password", "CRM_PASSWORD", "x-api-key", "apiKey", "accessToken", "Authorization", "client_secret"]
+    )
+    def test_names_of_secrets(self, name: str) -> None:
+        assert names_a_secret(name)
+        assert not any(map(names_a_secret, ["object", "key", "token_url", "secretary", "path", "monkey", "compass"]))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"headers": {"Authorization": "Bearer {token}", "X-Api-Key": "{api_key}"}},
+            {"fields": {"password": "pw", "token": "device_token"}},
+            {"path": "https://h/contacts/{id}?page=1", "token": 5, "secret": None, "password": ""},
+        ],
+    )
+    def test_a_placeholder_or_a_column_name_is_no_literal_secret(self, value: Any) -> None:
+        assert list(literal_secrets(value)) == []

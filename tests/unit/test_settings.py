@@ -1,0 +1,51 @@
+"""Guards: their thresholds, and whose value holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dbt_reverse_etl.settings import Guards, Threshold
+
+counts = st.integers(0, 10**12)
+
+
+class TestGuards:
+    @settings(deadline=None)
+    @given(rows=counts, limit=counts)
+    def test_a_number_of_rows_does_not_depend_on_the_total(self, rows: int, limit: int) -> None:
+        assert Threshold.parse(limit).rows_of(rows) == Threshold.parse(str(limit)).rows_of(rows) == limit
+
+    @settings(deadline=None)
+    @given(rows=counts, hundredths=st.integers(0, 10_000))
+    def test_a_share_is_exact_and_rounds_down(self, rows: int, hundredths: int) -> None:
+        written = f"{hundredths // 100}.{hundredths % 100:02}%"
+        assert Threshold.parse(written).rows_of(rows) == rows * hundredths // 10_000
+
+    @pytest.mark.parametrize(
+        "value", [True, False, -1, 0.1, "0.1", "-5%", "%", "ten", "1e3%", "٣", None, [], "10 rows"]
+    )
+    def test_anything_else_is_refused(self, value: Any) -> None:
+        with pytest.raises(ValidationError, match="such as 10%"):
+            Guards(max_changes=value) if value is not None else Guards(max_changes="")  # type: ignore[arg-type]
+
+    def test_more_deletes_than_rows_would_guard_nothing(self) -> None:
+        assert Guards.model_validate({"max_changes": "300%"}).max_changes
+        with pytest.raises(ValidationError, match="at most 100%"):
+            Guards.model_validate({"max_deletes": "101%"})
+
+    limits = st.none() | st.integers(0, 9)
+    written = st.fixed_dictionaries({}, optional={"max_deletes": limits, "max_changes": limits})
+
+    @settings(deadline=None)
+    @given(own=written, defaults=written)
+    def test_what_a_sync_writes_wins_and_a_written_null_too(
+        self, own: dict[str, Any], defaults: dict[str, Any]
+    ) -> None:
+        effective = Guards.model_validate(own).over(Guards.model_validate(defaults))
+        expected = Guards.model_validate({"max_deletes": None, "max_changes": None} | defaults | own)
+        assert effective.model_dump() == expected.model_dump()
