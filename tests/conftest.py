@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.integration.project import Project
 
 
 def spark_settings(home: Path) -> dict[str, str]:
@@ -42,3 +45,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def project(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Project:
+    """A dbt project and a schema of its own for one test."""
+    schema = re.sub(r"\W+", "_", request.node.name)[:60].strip("_") + f"_{abs(hash(str(tmp_path))) % 10**6}"
+    return Project(tmp_path / "shop", spark, schema)

@@ -1,25 +1,41 @@
 {#
-  The diff. Both ways give the same stage, change-sized: `_stage` (insert, update, delete, null_key, duplicate_key), the columns of the
-  new row (for a delete only the key), its hash, and the snapshot where the old image stands.
+  The diff. All ways give the same stage, change-sized: `_stage` (insert, update, delete, null_key, duplicate_key; `total` for the number of
+  model rows), the columns of the new row (for a delete only the key), its hash, and the snapshot where the old image stands.
 #}
 
-{# Default: a full outer join of (key, hash) against the stored hash; the guard against duplicates shares its exchange. #}
-{% macro compare_hash(target, head, columns, query) %}
-    with new_rows as (
-        {{ reverse_etl._new_rows(query.name, columns) }}
+{#
+  Default: a full outer join of (key, hash) against the stored hash.
+  A key that stands twice could hide behind an unchanged row. Counting copies in a window costs more than the whole diff, so the rows are
+  only counted, in a second reader of the same exchange: the total must be the rows that stayed plus the rows that came (see _check_keys).
+  Which keys are at fault is asked only when it is not. Quarantine needs to know them at once, so there they are counted one by one.
+#}
+{% macro compare_hash(target, head, columns, query, settings) %}
+    {%- set counted = settings.on_bad_key == 'fail' %}
+    with model_rows as (
+        select {{ '/*+ repartition(' ~ reverse_etl._columns(columns.key) ~ ') */ ' if counted }}{{ reverse_etl._columns(columns.names) }}
+        from {{ query.name }}
+    ),
+    new_rows as (
+        {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
         {{ reverse_etl._old_rows(target, head, columns, columns.key) }}
     )
     {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
+    {%- if counted %}
+    union all
+    {# Every column is asked for, so that both readers need the same exchange and Spark runs the model once. #}
+    select 'total', {{ reverse_etl._null_columns(columns.model) }}, cast(null as bigint), count(*) + 0 * count_if({% for name in columns.names %}{{ reverse_etl._quote(name) }} is null{{ ' and ' if not loop.last }}{% endfor %})
+    from model_rows
+    {%- endif %}
 {% endmacro %}
 
 
 {# Literal EXCEPT both ways, for audits. EXCEPT reads the model twice, so the query was stored as a table (see _model_query). #}
-{% macro compare_except(target, head, columns, query) %}
+{% macro compare_except(target, head, columns, query, settings) %}
     {%- set names = reverse_etl._columns(columns.names) %}
     with new_rows as (
-        {{ reverse_etl._new_rows(query.name, columns) }}
+        {{ reverse_etl._new_rows(query.name, columns, copies=true) }}
     ),
     old_rows as (
         {{ reverse_etl._old_rows(target, head, columns, columns.names) }}
@@ -38,9 +54,9 @@
 {% endmacro %}
 
 
-{% macro _new_rows(model, columns) %}
+{% macro _new_rows(model, columns, copies) %}
     select {{ reverse_etl._columns(columns.names) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash,
-        count(*) over (partition by {{ reverse_etl._columns(columns.key) }}) as _copies
+        {{ 'count(*) over (partition by ' ~ reverse_etl._columns(columns.key) ~ ')' if copies else '1' }} as _copies
     from {{ model }}
 {% endmacro %}
 
@@ -58,10 +74,10 @@
 {% macro _classify(columns, changed) %}
     select
         case
-            when n._copies is not null and ({% for name in columns.key %}n.{{ reverse_etl._quote(name) }} is null{{ ' or ' if not loop.last }}{% endfor %}) then 'null_key'
+            when n._row_hash is not null and {{ reverse_etl._any_null(columns.key, 'n') }} then 'null_key'
             when n._copies > 1 then 'duplicate_key'
             when o._snapshot_id is null then 'insert'
-            when n._copies is null then 'delete'
+            when n._row_hash is null then 'delete'
             else 'update'
         end as _stage,
         {% for name in columns.names -%}
@@ -70,8 +86,13 @@
         n._row_hash, o._snapshot_id as _old_snapshot_id
     from new_rows n
     full outer join old_rows o on {{ reverse_etl._same_key(columns.key, 'n', 'o') }}
-    where n._copies is null or n._copies > 1 or o._snapshot_id is null or {{ changed }}
+    where n._row_hash is null or n._copies > 1 or o._snapshot_id is null or {{ changed }}
 {% endmacro %}
+
+
+{% macro _any_null(names, alias=none) -%}
+    ({% for name in names %}{{ alias ~ '.' if alias }}{{ reverse_etl._quote(name) }} is null{{ ' or ' if not loop.last }}{% endfor %})
+{%- endmacro %}
 
 
 {% macro _model_hash(columns) %}

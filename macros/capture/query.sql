@@ -3,12 +3,11 @@
     {%- if config.get('contract').enforced -%}
         {%- set checked = get_assert_columns_equivalent(model.compiled_code) -%}
     {%- endif -%}
-    {%- set identifier = this.identifier ~ '__model_' ~ capture_uuid[:12] -%}
-    {%- if settings.compare == 'except' and not (flags.EMPTY or flags.SAMPLE) -%}
-        {%- set relation = this.incorporate(path={'identifier': identifier}, type='table') -%}
+    {%- if settings.compare == 'except' and not (flags.EMPTY or invocation_args_dict.get('sample')) -%}
+        {%- set relation = reverse_etl._temporary_relation(this, '__model_', capture_uuid) -%}
         {%- call statement('model_query') -%} create table {{ relation }} using delta as {{ model.compiled_code }} {%- endcall -%}
     {%- else -%}
-        {%- set relation = reverse_etl._quote(identifier) -%}
+        {%- set relation = reverse_etl._quote(this.identifier ~ '__model_' ~ capture_uuid[:8]) -%}
         {%- call statement('model_query') -%} create or replace temporary view {{ relation }} as {{ model.compiled_code }} {%- endcall -%}
     {%- endif -%}
     {%- set columns = [] -%}

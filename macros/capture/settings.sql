@@ -2,6 +2,7 @@
 {% macro _changelog_settings() %}
     {%- set given = config.get('meta', {}).get('reverse_etl', {}) -%}
     {%- set choices = {
+        'capture': ['compare'],
         'compare': ['hash', 'except'],
         'on_bad_key': ['fail', 'quarantine'],
         'on_column_change': ['append_new_columns', 'fail', 'sync_all_columns'],

@@ -1,35 +1,73 @@
 {# The stage: the uncommitted changes, in a table named by the capture. #}
 
 {% macro _stage_relation(target, capture_uuid) %}
-    {{ return(target.incorporate(path={'identifier': target.identifier ~ '__uncommitted_' ~ capture_uuid[:12]}, type='table')) }}
+    {{ return(reverse_etl._temporary_relation(target, '__uncommitted_', capture_uuid)) }}
+{% endmacro %}
+
+{% macro _temporary_relation(target, purpose, capture_uuid) %}
+    {%- set identifier = target.identifier ~ purpose ~ run_started_at.strftime('%Y%m%d%H%M%S') ~ '_' ~ capture_uuid[:8] -%}
+    {{ return(target.incorporate(path={'identifier': identifier}, type='table')) }}
 {% endmacro %}
 
 
-{% macro _stage_counts(stage) %}
-    {%- set counts = {'inserts': 0, 'updates': 0, 'deletes': 0, 'null_keys': 0, 'duplicate_keys': 0} -%}
-    {%- for row in run_query('select _stage, count(*) from ' ~ stage ~ ' group by _stage').rows -%}
-        {%- do counts.update({row[0] ~ 's': row[1] | int}) -%}
+{# What runs that were killed left behind. A day later no run can still be using it. #}
+{% macro _drop_leftovers(target) %}
+    {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}
+    {%- for purpose in ['__uncommitted_', '__model_'] -%}
+        {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ purpose ~ "*'").rows -%}
+            {%- set name = row[1] -%}
+            {%- if not row[2] and name[(target.identifier ~ purpose) | length:][:14] < day_ago -%}
+                {%- do adapter.drop_relation(target.incorporate(path={'identifier': name}, type='table')) -%}
+            {%- endif -%}
+        {%- endfor -%}
     {%- endfor -%}
+{% endmacro %}
+
+
+{# Returns {inserts, updates, deletes, null_keys, duplicate_keys: rows; surplus: rows that share their key with another one, not listed} #}
+{% macro _stage_counts(stage, head, columns) %}
+    {%- set counts = {'inserts': 0, 'updates': 0, 'deletes': 0, 'null_keys': 0, 'duplicate_keys': 0, 'totals': 0, 'total': none, 'new_keys': 0} -%}
+    {%- for row in run_query(
+        'select _stage, count(*), max(_old_snapshot_id), count(distinct ' ~ reverse_etl._columns(columns.key) ~ ') from ' ~ stage ~ ' group by _stage'
+    ).rows -%}
+        {%- do counts.update({row[0] ~ 's': row[1] | int}) -%}
+        {%- if row[0] == 'total' -%}{%- do counts.update({'total': row[2] | int}) -%}{%- endif -%}
+        {%- if row[0] == 'insert' -%}{%- do counts.update({'new_keys': row[3] | int}) -%}{%- endif -%}
+    {%- endfor -%}
+    {%- set kept = (head.live_rows if head is not none else 0) - counts.deletes -%}
+    {%- set surplus = 0 if counts.total is none else counts.total - counts.null_keys - counts.new_keys - kept -%}
+    {%- do counts.update({'surplus': surplus}) -%}
     {{ return(counts) }}
 {% endmacro %}
 
 
 {# NULL and duplicate keys: fail, or keep them out and record why. The rows stand in <changelog>__bad_keys either way. #}
-{% macro _check_keys(target, stage, counts, settings) %}
+{% macro _check_keys(target, stage, counts, columns, query, settings) %}
     {%- set bad_keys = target.incorporate(path={'identifier': target.identifier ~ '__bad_keys'}, type='table') -%}
     {%- set existing = load_cached_relation(bad_keys) -%}
-    {%- if not counts.null_keys + counts.duplicate_keys -%}
+    {%- if not (counts.null_keys or counts.duplicate_keys or counts.surplus) -%}
         {%- if existing is not none -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
         {{ return([]) }}
     {%- endif -%}
     {%- call statement('bad_keys') -%}
         create or replace table {{ bad_keys }} using delta as
-        select _stage as _reason, * except (_stage, _row_hash, _old_snapshot_id) from {{ stage }} where _stage in ('null_key', 'duplicate_key')
+        {%- if settings.on_bad_key == 'quarantine' %}
+        select _stage as _reason, {{ reverse_etl._columns(columns.names) }} from {{ stage }} where _stage in ('null_key', 'duplicate_key')
+        {%- else %}
+        select if({{ reverse_etl._any_null(columns.key) }}, 'null_key', 'duplicate_key') as _reason, {{ reverse_etl._columns(columns.names) }}
+        from (select *, count(*) over (partition by {{ reverse_etl._columns(columns.key) }}) as _copies from {{ query.name }})
+        where _copies > 1 or {{ reverse_etl._any_null(columns.key) }}
+        {%- endif %}
     {%- endcall -%}
     {%- if settings.on_bad_key == 'fail' -%}
+        {%- set found = {'null_key': 0, 'duplicate_key': 0} -%}
+        {%- for row in run_query('select _reason, count(*) from ' ~ bad_keys ~ ' group by _reason').rows -%}
+            {%- do found.update({row[0]: row[1]}) -%}
+        {%- endfor -%}
         {%- do adapter.drop_relation(stage) -%}
+        {%- do reverse_etl._drop_model_query(query) -%}
         {{ exceptions.raise_compiler_error(
-            'changelog ' ~ target ~ ': found ' ~ counts.null_keys ~ ' rows with a NULL key and ' ~ counts.duplicate_keys ~ ' rows that share their key (' ~ settings.key | join(', ')
+            'changelog ' ~ target ~ ': found ' ~ found.null_key ~ ' rows with a NULL key and ' ~ found.duplicate_key ~ ' rows that share their key (' ~ settings.key | join(', ')
             ~ '); expected each key once; nothing was captured. Next: select * from ' ~ bad_keys ~ ', correct the model, or set meta.reverse_etl.on_bad_key: quarantine'
         ) }}
     {%- endif -%}

@@ -49,8 +49,14 @@
         or {{ prefix }}_snapshot_id > {{ base }} and {{ prefix }}_change in ('insert', 'update_postimage', 'delete'))
 {%- endmacro %}
 
-{# The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. #}
+{#
+  The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. Where the newest full image is the
+  head itself, each key stands there once, and no window is needed.
+#}
 {% macro _image(relation, key, columns, base, head) -%}
+    {%- if base == head -%}
+    select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id from {{ relation }} where {{ reverse_etl._image_rows(base, head) }}
+    {%- else -%}
     select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id
     from (
         select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id, _change,
@@ -59,6 +65,7 @@
         where {{ reverse_etl._image_rows(base, head) }}
     )
     where _next is null and _change <> 'delete'
+    {%- endif -%}
 {%- endmacro %}
 
 {% macro _same_key(key, left, right) -%}

@@ -136,21 +136,16 @@ where {{ reverse_etl._sent_in(mode) }}
 
 
 {# First load: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
-{% macro first_load(relation, key, base, head, fields, where, sync_id, spec_id, mode) -%}
+{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) -%}
 select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
-    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
-    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _changed,
+    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
+    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
     {%- for f in fields %}
     {{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ',' if not loop.last }}
     {%- endfor %}
 from (
-    select *, {{ reverse_etl._key_json(key) }} as _key, {{ reverse_etl._projection(fields, where) }} as _after_hash, _snapshot_id as _changed
-    from (
-        select *, lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id) as _next
-        from {{ relation }}
-        where {{ reverse_etl._image_rows(base, head) }}
-    )
-    where _next is null and _change <> 'delete'
+    select *, {{ reverse_etl._key_json(key) }} as _key, {{ reverse_etl._projection(fields, where) }} as _after_hash
+    from ({{ reverse_etl._image(relation, key, columns, base, head) }})
 )
 where _after_hash is not null
 {%- endmacro %}

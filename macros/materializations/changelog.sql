@@ -10,11 +10,12 @@
 
     {{ run_hooks(pre_hooks) }}
 
+    {%- do reverse_etl._drop_leftovers(target) -%}
     {%- set query = reverse_etl._model_query(capture_uuid, settings) -%}
     {%- if not existing -%}
         {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
     {%- endif -%}
-    {%- if flags.EMPTY or flags.SAMPLE -%}
+    {%- if flags.EMPTY or invocation_args_dict.get('sample') -%}
         {%- set result = {'message': 'no snapshot under --empty or --sample', 'code': '', 'changes': 0} -%}
     {%- else -%}
         {%- set head = reverse_etl._head(target) -%}
@@ -37,10 +38,10 @@
     {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
     {%- call statement('stage') -%}
         create table {{ stage }} using delta as
-        {{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query) }}
+        {{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }}
     {%- endcall -%}
-    {%- set counts = reverse_etl._stage_counts(stage) -%}
-    {%- set quarantined = reverse_etl._check_keys(target, stage, counts, settings) -%}
+    {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}
+    {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
     {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
     {%- if changes or head is none or quarantined != head.quarantined -%}
         {%- set header = reverse_etl._next_header(head, counts, columns, quarantined, capture_uuid, settings) -%}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -58,3 +58,10 @@ def _outcome(report: Report) -> str:
         if rows.total
     ]
     return ", ".join([changes(report.counts.delivered), *rest])
+
+
+def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Plain columns, as wide as their longest value."""
+    lines = [[column.replace("_", " ") for column in columns], *([str(row[column]) for column in columns] for row in rows)]
+    widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
+    return "\n".join("  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip() for values in lines)

@@ -223,22 +223,16 @@ class _Encoder:
         return _objects(fields, [], len(array))
 
     def _list(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        offsets, parent = _extents(array, rows)
+        offsets, parent = _extents(pc.list_value_length(array), rows)
         return _lists(offsets, self.json(array.flatten(), f"{where}[]", parent), "[]")
 
     def _map(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        entry = pa.struct(
-            [pa.field("key", array.type.key_type, nullable=False), pa.field("value", array.type.item_type)]
-        )
-        entries = array.cast(pa.list_(entry))
-        if not _is_string(array.type.key_type):
-            return self._list(entries, where, rows)
-        offsets, parent = _extents(entries, rows)
-        keys, values = entries.flatten().flatten()
-        pairs = _join(
-            self.json(keys, f"{where} key", parent), pa.scalar(":", _TEXT), self.json(values, f"{where}[]", parent)
-        )
-        return _lists(offsets, pairs, "{}")
+        lengths, keys, values = _entries(array)
+        offsets, parent = _extents(lengths, rows)
+        names, items = self.json(keys, f"{where} key", parent), self.json(values, f"{where}[]", parent)
+        if _is_string(array.type.key_type):
+            return _lists(offsets, _join(names, pa.scalar(":", _TEXT), items), "{}")
+        return _lists(offsets, _objects([("key", names), ("value", items)], [], len(names)), "[]")
 
     def _without(self, array: pa.Array, bad: pa.Array, where: str, reason: str, rows: _Rows) -> pa.Array:
         """Replace the marked values by null and, unless the policy says null, reject their rows."""
@@ -262,9 +256,23 @@ def _plain(array: pa.Array) -> pa.Array:
             return array
 
 
-def _extents(array: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
-    """Offsets of the lists in `array.flatten()` (which skips what null lists hide), and the row of each element."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Lengths, keys and values of the maps. By hand: Arrow 26 loses values when it casts a map to a list."""
+    ends = array.offsets
+    lengths = pc.subtract(ends[1:], ends[:-1])
+    start, count = ends[0].as_py(), ends[-1].as_py() - ends[0].as_py()
+    keys, values = array.keys.slice(start, count), array.items.slice(start, count)
+    visible = pc.if_else(array.is_valid(), lengths, 0)
+    if pc.sum(visible, min_count=0).as_py() < count:  # what a null map hides is no entry
+        pairs = zip(array.is_valid().to_pylist(), lengths.to_pylist(), strict=True)
+        shown = pa.array([valid for valid, length in pairs for _ in range(length)], pa.bool_())
+        keys, values = keys.filter(shown), values.filter(shown)
+    return visible, keys, values
+
+
+def _extents(sizes: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
+    """Offsets of lists of these sizes, and the row of each of their elements."""
+    lengths = pc.fill_null(sizes, 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
 
     @cache

@@ -214,8 +214,8 @@ def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> N
     """A push that went well is not repeated from the same artifacts; one that failed is."""
     pushed = {
         overview.names[sync_id]
-        for sync_id, invocation_id in overview.invocations.items()
-        if invocation_id == invocation.invocation_id and _ended_well(overview.states[sync_id])
+        for sync_id, started in overview.started.items()
+        if started.invocation_id == invocation.invocation_id and _ended_well(overview.states[sync_id])
     }
     names = {one.sync.name for one in wanted.push}
     if names and names <= pushed:

@@ -59,13 +59,13 @@ class Overview:
         states: by sync id, of every sync of these names.
         names: sync id -> name.
         requests: by name, oldest first, that no run has carried out.
-        started: invocation ids of the newest run, by sync id.
+        started: the first fact of the newest run, by sync id.
     """
 
     states: dict[str, State] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
-    invocations: dict[str, str] = field(default_factory=dict)
+    started: dict[str, RunStarted] = field(default_factory=dict)
 
 
 class DeltaLedger:
@@ -139,7 +139,7 @@ class DeltaLedger:
             {sync_id: fold(found) for sync_id, found in facts.items()},
             {sync_id: row.sync for sync_id, row in newest.items()},
             requests,
-            {sync_id: fact.invocation_id for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
+            {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
         )
 
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:

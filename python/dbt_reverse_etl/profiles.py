@@ -36,13 +36,8 @@ def read_target(directories: Sequence[Path], target: str) -> tuple[Place, object
     Raises:
         ConfigurationError: no file, no block, or no such target.
     """
-    file = next((path for path in (directory / FILE_NAME for directory in directories) if path.is_file()), None)
-    if file is None:
-        places = ", ".join(str(directory / FILE_NAME) for directory in directories)
-        raise _error(
-            FILE_NAME, "no such file", f"one of {places}", "run `dbt-reverse-etl init`, or name it: --profiles-dir"
-        )
-    block = _block(file)
+    file = _first(directories)
+    block = _block(file, BLOCK)
     outputs = block.get("outputs") if isinstance(block, Mapping) else None
     if not isinstance(outputs, Mapping):
         raise _error(
@@ -63,6 +58,27 @@ def read_target(directories: Sequence[Path], target: str) -> tuple[Place, object
     return Place(str(file), (BLOCK, "outputs", target)), outputs[target]
 
 
+def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapping[str, Any]]:
+    """A dbt profile of the first profiles.yml that is there, texts not yet rendered.
+
+    Raises:
+        ConfigurationError: no file, or no such profile.
+    """
+    file = _first(directories)
+    read = _block(file, profile)
+    if not isinstance(read, Mapping) or not isinstance(read.get("outputs"), Mapping):
+        raise _error(f"{file}: {profile}", "no such profile", "the profile that dbt_project.yml names", "add it, or name another: --profiles-dir")
+    return Place(str(file), (profile,)), read
+
+
+def _first(directories: Sequence[Path]) -> Path:
+    file = next((path for path in (directory / FILE_NAME for directory in directories) if path.is_file()), None)
+    if file is None:
+        places = ", ".join(str(directory / FILE_NAME) for directory in directories)
+        raise _error(FILE_NAME, "no such file", f"one of {places}", "run `dbt-reverse-etl init`, or name it: --profiles-dir")
+    return file
+
+
 def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
     return ConfigurationError(Problem(where, found, expected, next_step))
 
@@ -73,17 +89,17 @@ def _refuse_other_keys(file: Path, block: Mapping[Any, Any]) -> None:
         raise _error(f"{file}: {BLOCK}", f"the keys {', '.join(others)}", "`outputs` alone", "remove or move them")
 
 
-def _block(file: Path) -> Any:
+def _block(file: Path, name: str) -> Any:
     """The block as plain data, or None. Of a YAML error only the place is told: its text may quote a secret."""
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         pairs = root.value if isinstance(root, yaml.MappingNode) else []
-        found = [value for key, value in pairs if key.value == BLOCK]
+        found = [value for key, value in pairs if key.value == name]
         for node in found:
-            _refuse_repeated_keys(file, node, (BLOCK,))
+            _refuse_repeated_keys(file, node, (name,))
         if len(found) > 1:
             raise _error(
-                f"{file}:{found[1].start_mark.line + 1}", f"{BLOCK} a second time", "each key once", "join them"
+                f"{file}:{found[1].start_mark.line + 1}", f"{name} a second time", "each key once", "join them"
             )
         return yaml.SafeLoader("").construct_document(found[0]) if found else None
     except yaml.MarkedYAMLError as error:

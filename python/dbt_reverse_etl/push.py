@@ -111,6 +111,10 @@ class Pusher:
         report = _Sync(self, resolved, overview).plan(rows)
         return replace(report, seconds=time.monotonic() - began)
 
+    def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:
+        """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
+        return _Sync(self, resolved, overview).status()
+
     def head(self, relation: str) -> Head | None:
         """The head of a changelog, asked once a push."""
         if relation not in self._heads:
@@ -153,6 +157,7 @@ class _Sync:
         self.sink.validate(job.task)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
             self._carry_out(request, job)
+            self.state = self._pusher.ledger.read(self.id)
         result = run(job, self._ports(spec), self._pusher.policy)
         if result.status == Status.IDLE:
             self._refuse_missing(job.task)
@@ -189,6 +194,26 @@ class _Sync:
         return Report(
             self._resolved.sync.name, self.label, "planned", planned=planned, head=known.snapshot, position=position, sample=shown
         )
+
+    def status(self) -> dict[str, Any]:
+        """Plain values."""
+        state, started = self.state, self._overview.started.get(self.id)
+        head = self._pusher.head(self._resolved.sync.changelog.relation_name)
+        position = min(place.snapshot for place in state.positions)
+        return {
+            "sync": self._resolved.sync.name,
+            "destination": self.label,
+            "mode": self._settings.mode.value,
+            "position": position,
+            "head": head.snapshot if head else 0,
+            "lag": max(0, head.snapshot - position) if head else 0,
+            "undelivered": len(state.undelivered),
+            "in_doubt": sum(row.doubt for row in state.undelivered.values()),
+            "open_claims": len(state.claims),
+            "last_run": (state.status if state.finished else "unfinished") if started else "never",
+            "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
+            "message": state.message,
+        }
 
     def _known(self) -> Known | None:
         changelog = self._resolved.sync.changelog
@@ -274,7 +299,7 @@ class _Sync:
             self._sources.append(source)
             return _Guarded(source, self, state)
 
-        return Ports(self._pusher.ledger, source_for, self.sink, self._pusher.clock, owner_alive=_alive)
+        return Ports(_Prefetched(self._pusher.ledger, self.state), source_for, self.sink, self._pusher.clock, owner_alive=_alive)
 
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()
@@ -314,7 +339,7 @@ class _Sync:
 
     def _carry_out(self, request: Request, job: Job) -> None:
         """A requested operation is a run of its own that sends nothing: it restates the position anew."""
-        state = self._pusher.ledger.read(self.id)
+        state = self.state
         same = state.changelog in ("", job.changelog)
         specs = {**state.specs, job.spec: job.spec_text}
         positions, claims = (Range(0, BUCKETS, 0, job.spec),), ()
@@ -370,6 +395,20 @@ class _Sync:
         if self.state.fence or not others:
             return ""
         return "it had another destination or object before; the rows delivered there stay there"
+
+
+class _Prefetched:
+    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
+    fence, so that this one cannot start.
+    """
+
+    def __init__(self, ledger: DeltaLedger, state: State) -> None:
+        self._ledger, self._state = ledger, state
+        self.start, self.append, self.fence = ledger.start, ledger.append, ledger.fence
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """As the ledger's."""
+        return self._state if fence is None else self._ledger.read(sync_id, fence)
 
 
 class _Guarded:

@@ -140,6 +140,7 @@ class Pending:
                 "first_load",
                 relation=self.relation,
                 key=self.head.key,
+                columns=[name for name, _ in self.head.columns],
                 base=self.head.base,
                 head=self.head.snapshot,
                 **self.spec.projection,

@@ -64,7 +64,8 @@ class HttpServer:
         self.received: list[Received] = []
         self.connections = 0
         self._script: list[Reply] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._accepted = threading.Condition(self._lock)
         self._stopped = threading.Event()
         self._server = _Server(self, tls)
         scheme = "http" if tls is None else "https"
@@ -89,6 +90,12 @@ class HttpServer:
     def connected(self) -> None:
         with self._lock:
             self.connections += 1
+            self._accepted.notify_all()
+
+    def wait_for_connections(self, count: int) -> None:
+        """Wait until so many were accepted: a client may be gone before the server notices it."""
+        with self._lock:
+            assert self._accepted.wait_for(lambda: self.connections >= count, timeout=30)
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not beyond the end of the server."""

@@ -172,6 +172,14 @@ def test_every_type_at_every_depth_reads_back_as_the_same_value(column: tuple[pa
         assert same(got['a "b"\n'], expected(kind, value)), text
 
 
+def test_fixed_lists_in_maps_keep_their_elements() -> None:
+    kind = pa.map_(pa.int64(), pa.list_(pa.null(), 2))
+    array = pa.array([[(0, [None, None])], None, [(1, None)]], kind)
+    rows = [b'[{"key":0,"value":[null,null]}]', b"null", b'[{"key":1,"value":null}]']
+    assert encode_values(array).rows == rows
+    assert encode_values(array.slice(1)).rows == rows[1:]
+
+
 @SLOW
 @given(columns(), st.integers(0, 5), st.integers(0, 5))
 def test_a_slice_of_a_table_encodes_as_the_same_rows(
@@ -237,10 +245,21 @@ def test_nan_and_infinity_reject_exactly_their_rows_at_any_depth(values: list[li
         assert json.loads(text or b"")["a"] == want
 
 
+def _child(maps: pa.Array) -> pa.Array:
+    return pa.StructArray.from_arrays(
+        [maps.keys, maps.items],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.float64())],
+    )
+
+
 def test_a_value_hidden_under_a_null_list_rejects_nothing() -> None:
     floats = pa.array([math.nan, 1.0])
     hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), floats, mask=pa.array([True, False]))
     assert encode_values(hidden).rows == [b"null", b"[1.0]"]
+    maps = pa.MapArray.from_arrays([0, 1, 2, 2], pa.array(["a", "b"]), floats)
+    validity = pa.py_buffer(bytes([0b110]))
+    nulled = pa.Array.from_buffers(maps.type, 3, [validity, maps.buffers()[1]], children=[_child(maps)])
+    assert encode_values(nulled).rows == [b"null", b'{"b":1.0}', b"{}"]
     in_struct = pa.StructArray.from_arrays([floats], ["x"], mask=pa.array([True, False]))
     assert encode_values(in_struct).rows == [b"null", b'{"x":1.0}']
 

@@ -163,6 +163,14 @@ def test_a_claim_with_a_rejected_row_is_never_settled_as_whole(tmp_path: Path) -
     assert [row["id"] for row in listed(tmp_path / "people")] == [2]
 
 
+def test_a_rejected_row_counts_against_its_claim_whichever_batch_it_was_in(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(batch_of(task, [("insert", person(1, score=float("nan")))], "c1", last=False))
+        sink.deliver(inserted(task, 2))
+        assert sink.settle(["c1"]) == {"c1": False}
+
+
 def test_an_empty_last_batch_closes_its_claim(tmp_path: Path) -> None:
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
@@ -250,6 +258,23 @@ def test_a_disk_that_refuses_leaves_listing_and_claims_as_they_were(
     assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
 
 
+def test_a_manifest_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, rename = task_of(), Path.replace
+
+    def refuse_manifest(path: Path, target: Path) -> Path:
+        if Path(target).name == "manifest.json":
+            raise OSError(errno.EIO, "refused")
+        return rename(path, target)
+
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+        before = (tmp_path / "people" / "manifest.json").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse_manifest)
+            assert outcomes(sink.deliver(inserted(task, 2)), 1) == [Outcome.RETRYABLE]
+        assert (tmp_path / "people" / "manifest.json").read_bytes() == before
+
+
 def _refuse(number: int) -> Any:
     def refuse(_descriptor: int) -> None:
         raise OSError(number, "refused")
@@ -263,18 +288,29 @@ def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothin
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_manifest, "sync_directory", _once_fine(files_manifest.sync_directory))
+            patch.setattr(files_manifest, "sync_directory", _fine(files_manifest.sync_directory, times=1))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
         assert sink.deliver(inserted(task, 1)).results == ()
     assert [row["id"] for row in listed(tmp_path / "people")] == [1]
 
 
-def _once_fine(sync: Any) -> Any:
+def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        with monkeypatch.context() as patch:
+            patch.setattr(files_manifest, "sync_directory", _fine(files_manifest.sync_directory, times=0))
+            assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.RETRYABLE]
+        assert listed(tmp_path / "people") == []
+
+
+def _fine(sync: Any, *, times: int) -> Any:
     calls: list[Path] = []
 
     def sync_directory(directory: Path) -> None:
         calls.append(directory)
-        if len(calls) > 1:  # the first is for the part, the second for the manifest
+        if len(calls) > times:  # the first is for the part, the second for the manifest
             raise OSError(errno.EIO, "refused")
         sync(directory)
 

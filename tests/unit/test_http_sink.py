@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_settings import HttpOptions, HttpSettings
+from dbt_reverse_etl.sinks.http_transport import BODY_CAP, decoded
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, outcomes, person
 
 CANARY = "canary-5772156649"
@@ -149,6 +151,7 @@ class TestRequests:
         assert request.headers["idempotency-key"] == batch.rows.column("_event_id")[0].as_py()
         assert request.headers["content-type"] == "application/json"
         assert request.headers["user-agent"].startswith("dbt-reverse-etl")
+        assert request.headers["accept-encoding"] == "identity"
 
     def test_a_delete_has_no_body_and_names_its_key(self, server: HttpServer) -> None:
         send(server.url, task_of(), ("delete", {"id": 7}))
@@ -472,6 +475,17 @@ class TestNetwork:
         assert (outcome, reason) == (UNKNOWN, "HTTP 200, but the answer is larger than 1 MiB")
         assert one(server.url)[0] is DELIVERED
 
+    def test_a_compressed_bomb_takes_no_more_memory_than_the_cap(self) -> None:
+        bomb = gzip.compress(b"a" * 2**26)
+        tracemalloc.start()
+        try:
+            body, problem = decoded(bomb, "gzip")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert (body, problem) == (None, "the answer is larger than 1 MiB")
+        assert peak < 4 * BODY_CAP
+
     @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "identity", "br", "gzip, gzip"])
     def test_a_compressed_answer_is_read_or_refused(self, encoding: str, server: HttpServer) -> None:
         plain = b'{"status":"ok"}'
@@ -745,7 +759,7 @@ class TestSafety:
 class TestCheck:
     def test_check_connects_and_sends_nothing(self, server: HttpServer) -> None:
         HttpSink(settings_of(server.url)).check()
-        assert server.connections == 1
+        server.wait_for_connections(1)
         assert server.received == []
 
     @pytest.mark.parametrize(("status", "fine"), [(200, True), (401, False), (302, False), (500, False)])

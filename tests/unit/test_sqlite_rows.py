@@ -194,7 +194,7 @@ def test_a_trigger_that_raises_rejects_its_row_and_its_text_stays_inside(
 ) -> None:
     db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
     db.execute("CREATE TABLE log (id INTEGER)")
-    body = f"INSERT INTO log VALUES (NEW.id); SELECT RAISE({action}, '{CANARY}');"
+    body = f"INSERT INTO log VALUES (NEW.id); SELECT RAISE({action}, 'UNIQUE constraint failed: {CANARY}');"
     db.execute(f"CREATE TRIGGER t BEFORE INSERT ON people WHEN NEW.id = 7 BEGIN {body} END")
     batch = batch_of(a_task(), people(person(1), person(7), person(9)))
     with opened(sink_on(path), a_task()) as sink:

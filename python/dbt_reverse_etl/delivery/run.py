@@ -15,8 +15,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from dbt_reverse_etl.delivery.admission import busy, refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
-from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, StopKind, WaveResult
+from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind, WaveResult
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     Abandoned,
@@ -38,7 +39,7 @@ from dbt_reverse_etl.delivery.position import State, apply
 from dbt_reverse_etl.delivery.undelivered import not_delivered, split, still_waiting
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Histogram, Waves
-from dbt_reverse_etl.errors import DestinationError, OtherChangelog, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.sinks.base import OPERATION
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
@@ -55,46 +56,10 @@ def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
     """
     state = ports.ledger.read(job.task.sync_id).for_spec(job.spec, job.spec_text)
     ports.step("state.read")
-    _refuse(job, ports, state)
-    _refuse_vanished(job, ports, state)
-    if _rests(job, state, policy, ports.clock.now()):
+    refuse(job, ports, state)
+    if rests(job, state, policy, ports.clock.now()):
         return RunResult(Status.IDLE, state.fence)
     return _Run(job, ports, policy, state).execute()
-
-
-def _refuse(job: Job, ports: Ports, state: State) -> None:
-    if state.changelog not in ("", job.changelog):
-        raise OtherChangelog(
-            Problem(
-                job.task.sync,
-                f"a position of changelog {state.changelog}",
-                f"changelog {job.changelog}",
-                "`resync` to send everything again, or `adopt` if the data is the same",
-            )
-        )
-    until = state.lease_until
-    if not state.finished and until is not None and ports.clock.now() < until and ports.owner_alive(state.owner):
-        raise _busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
-
-
-def _refuse_vanished(job: Job, ports: Ports, state: State) -> None:
-    if state.first:
-        return
-    # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
-    lost = ports.sink.missing(replace(job.task, first=False))
-    if lost is not None:
-        raise DestinationError(
-            Problem(job.task.sync, lost, "what earlier runs delivered", "`resync` to send everything again")
-        )
-
-
-def _busy(job: Job, found: str) -> SyncBusy:
-    return SyncBusy(Problem(job.task.sync, found, "no other run of this sync", "wait for it to end, then push again"))
-
-
-def _rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:
-    due = any(policy.retry_now or not row.waits(now) for row in state.undelivered.values())
-    return state.finished and state.is_at(job.head, job.spec) and not due
 
 
 class _Run:
@@ -178,7 +143,7 @@ class _Run:
             abandoned=self._abandoned(now),
         )
         if not self._ledger.start(started):
-            raise _busy(job, "another run that has just started")
+            raise busy(job, "another run that has just started")
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
     def _abandoned(self, now: datetime) -> tuple[Abandoned, ...]:
@@ -277,7 +242,7 @@ class _Run:
         skipped = count_operations(wait.column(OPERATION))
         counts = result.counts + Counts(planned=skipped, skipped=skipped)
         self._count(claim, counts, result.requests)
-        stop = result.stop
+        stop = result.stop or self._unavailable(claim, result)
         if stop is not None and result.nothing_applied:
             self._sent = None
         else:
@@ -287,6 +252,12 @@ class _Run:
                 return following, None
         status = Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED
         return None, (status, stop.reason)
+
+    def _unavailable(self, claim: Claim, result: WaveResult) -> Stop | None:
+        """A run that brought nothing over, for no row's fault, has met a destination that is down."""
+        if claim.hi < BUCKETS or self._counts.delivered.total or not (result.failures and result.nothing_applied):
+            return None
+        return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
 
     def _read_wave(self, claim: Claim) -> pa.Table:
         table = self._source.wave(claim.lo, claim.hi)

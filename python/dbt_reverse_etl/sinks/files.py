@@ -174,7 +174,7 @@ class FilesSink(Sink):
         content, refused = self._encoded(batch.rows)
         kept = [row for row in range(batch.rows.num_rows) if row not in refused]
         rows = batch.rows.take(pa.array(kept, pa.int64())) if refused else batch.rows
-        failed = self._recorded(batch, rows, content, len(refused)) if content or batch.last else None
+        failed = self._recorded(batch, rows, content, len(refused)) if batch.rows.num_rows or batch.last else None
         results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()}
         if failed is not None:
             outcome, reason = failed

@@ -90,7 +90,7 @@ class Transport:
         cut = False
         try:
             sent_bytes = _read(raw, time.monotonic() + self._timeout[1])
-            body, problem = _decoded(sent_bytes, headers.get("Content-Encoding", "")) if wants_body else (b"", "")
+            body, problem = decoded(sent_bytes, headers.get("Content-Encoding", "")) if wants_body else (b"", "")
         except _BodyError as error:
             body, problem, cut = None, str(error), error.cut
         except (OSError, HTTPError, HTTPException):
@@ -125,7 +125,7 @@ def _read(raw: Any, deadline: float) -> bytes:
     return b"".join(pieces)
 
 
-def _decoded(body: bytes, encoding: str) -> tuple[bytes | None, str]:
+def decoded(body: bytes, encoding: str) -> tuple[bytes | None, str]:
     """Undo gzip and deflate, which nobody asked for, without ever holding more than the cap."""
     name = encoding.strip().lower()
     if name in ("", "identity") or not body:

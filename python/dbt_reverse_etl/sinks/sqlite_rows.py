@@ -124,14 +124,16 @@ class RowWriter:
         return "no row to update" if self.mode is Mode.UPDATE_ONLY and not there else IGNORED
 
     def _check_row_is_at_fault(self, error: sqlite3.Error) -> None:
-        if not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) and not str(error).startswith(
-            VALUE_FAULTS
-        ):
+        by_class = isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+        if not by_class and not str(error).startswith(VALUE_FAULTS):
             raise error
         if not self.connection.in_transaction:
             raise RolledBack("a trigger of the table refused the batch") from error
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    return text if SAFE.match(text) else "a constraint or trigger of the table refused the row"
+    safe, code = SAFE.match(str(error)), getattr(error, "sqlite_errorname", None)
+    if safe is None or code == "SQLITE_CONSTRAINT_TRIGGER":
+        return "a constraint or trigger of the table refused the row"
+    # Python 3.10 has no codes, so a trigger may have said it: then only the kind is repeated.
+    return str(error) if code else safe.group()

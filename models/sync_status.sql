@@ -1,0 +1,62 @@
+with newest as (
+    select sync_id, max(fence) as fence
+    from {{ ref('reverse_etl_ledger') }}
+    where fact = 'run_started'
+    group by sync_id
+),
+
+facts as (
+    select
+        ledger.sync_id,
+        ledger.fact,
+        from_json(ledger.body, 'lo bigint, hi bigint, head bigint, positions array<struct<snapshot:bigint>>, delivered array<struct<lo:bigint,hi:bigint>>') as fact_body
+    from {{ ref('reverse_etl_ledger') }} ledger
+    inner join newest on newest.sync_id = ledger.sync_id and newest.fence = ledger.fence
+),
+
+positions as (
+    select
+        sync_id,
+        sum(case when fact = 'wave_acknowledged' then fact_body.hi - fact_body.lo else 0 end) as acknowledged_buckets,
+        max(case when fact = 'run_started' then fact_body.head end) as head,
+        max(case when fact = 'run_started' then array_min(transform(fact_body.positions, place -> place.snapshot)) end) as oldest_position
+    from facts
+    group by sync_id
+),
+
+undelivered as (
+    select
+        sync_id,
+        count(*) as undelivered_rows,
+        count_if(outcome = 'parked') as parked_rows,
+        count_if(in_doubt) as rows_in_doubt,
+        min(first_failed_at) as undelivered_since
+    from {{ ref('undelivered_rows') }}
+    group by sync_id
+),
+
+succeeded as (
+    select sync_id, max(finished_at) as last_success_at
+    from {{ ref('sync_runs') }}
+    where status = 'succeeded'
+    group by sync_id
+)
+
+select
+    runs.sync_id,
+    runs.sync,
+    runs.changelog_uuid,
+    if(positions.acknowledged_buckets = 65536, positions.head, positions.oldest_position) as position_snapshot_id,
+    runs.status as last_run_status,
+    runs.started_at as last_run_at,
+    succeeded.last_success_at,
+    coalesce(undelivered.undelivered_rows, 0) as undelivered_rows,
+    coalesce(undelivered.parked_rows, 0) as parked_rows,
+    coalesce(undelivered.rows_in_doubt, 0) as rows_in_doubt,
+    undelivered.undelivered_since,
+    runs.message as last_message
+from {{ ref('sync_runs') }} runs
+inner join newest on newest.sync_id = runs.sync_id and newest.fence = runs.fence
+inner join positions on positions.sync_id = runs.sync_id
+left join undelivered on undelivered.sync_id = runs.sync_id
+left join succeeded on succeeded.sync_id = runs.sync_id

@@ -1,0 +1,275 @@
+"""The command `dbt-reverse-etl`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import yaml
+
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.config import PlanOnly, profile_directories
+from dbt_reverse_etl.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.profiles import read_profile, render
+from dbt_reverse_etl.redaction import redact
+
+_COLOURS = {"error": "red", "warn": "yellow"}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Push what changed in dbt models to the tools that need the rows.
+
+    Plain `dbt run` pushes by itself; these commands are for the rest.
+    """
+
+
+def main() -> None:
+    """Entry point: errors of the user without a traceback, SIGTERM as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = cli(standalone_mode=False)
+    except ReverseEtlError as error:
+        _fail(redact(str(error)))
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted")
+        code = 130
+    except Exception as error:
+        _fail(str(unexpected(error, "dbt-reverse-etl")))
+        code = ExitCode.FAILED
+    sys.exit(int(code or 0))
+
+
+def _fail(text: str) -> None:
+    click.secho(text, fg="red", err=True)
+
+
+def _say(text: str, level: str) -> None:
+    click.secho(text, fg=_COLOURS.get(level), err=level == "error")
+
+
+def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project; default: here."),
+        click.option("--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."),
+        click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
+        click.option("--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."),
+        click.option("--select", "selectors", multiple=True, help="A sync by name, or tag:NAME; * stands for any text. Repeatable."),
+        click.option("--json", "as_json", is_flag=True, help="For machines."),
+    )
+    for option in reversed(options):
+        command = option(command)
+
+    @wraps(command)
+    def wrapped(project_dir: Path, profiles_dir: Path | None, target: str | None, target_path: Path, **rest: Any) -> Any:
+        return command(place=_Place(project_dir.resolve(), profiles_dir, target, target_path), **rest)
+
+    return wrapped
+
+
+class _Place:
+    """A dbt project on disk, and the target that holds for it."""
+
+    def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path) -> None:
+        self.folder, self.env = folder, dict(os.environ)
+        self.profiles = profile_directories(profiles_dir, folder, self.env)
+        self.artifacts = folder / target_path
+        self._target = target
+
+    def project(self, target: str | None = None) -> Any:
+        from dbt_reverse_etl.invocation import Project
+
+        return Project(self.artifacts, self.profiles, target or self._target or self._default_target(), self.env)
+
+    def pushed_target(self) -> str:
+        """The target of run_results.json; another one that is asked for is an error, none at all too."""
+        from dbt_reverse_etl.artifacts import run
+
+        project = self.project("")
+        written = run(project.run_results(), project.manifest()).target
+        if self._target and written and self._target != written:
+            raise ReverseEtlError(Problem("--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"))
+        found = self._target or written or self.env.get("DBT_TARGET")
+        return found or self._default_target()
+
+    def session(self, target: str) -> Any:
+        """The Spark session that the dbt profile describes."""
+        place, profile = self._profile()
+        output = profile["outputs"].get(target)
+        where = f"{place.at('outputs')}.{target}"
+        if not isinstance(output, Mapping):
+            raise ConfigurationError(Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target"))
+        if output.get("type") != "spark" or output.get("method") != "session":
+            found = f"type {output.get('type')}, method {output.get('method')}"
+            raise ConfigurationError(Problem(where, found, "type: spark with method: session", "push where Spark runs in the process"))
+        rendered = render(output.get("server_side_parameters") or {}, self.env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
+        os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
+        from dbt_reverse_etl.spark import connect
+
+        return connect({name: str(value) for name, value in rendered.value.items()})
+
+    def _profile(self) -> tuple[Any, Mapping[str, Any]]:
+        file = self.folder / "dbt_project.yml"
+        if not file.is_file():
+            raise ReverseEtlError(Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir"))
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return read_profile(self.profiles, str(read.get("profile")))
+
+    def _default_target(self) -> str:
+        place, profile = self._profile()
+        rendered = render(profile.get("target", "default"), self.env, place)
+        return str(rendered.value)
+
+
+@cli.command()
+@_project_options
+@click.option("--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable.")
+def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...]) -> int:
+    """Push what the last dbt run made due, from its artifacts."""
+    from dbt_reverse_etl import console, invocation
+
+    target = place.pushed_target()
+    project = place.project(target)
+    project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
+    project.configuration(project.manifest())
+    say = _quiet if as_json else _say
+    reports = invocation.after_dbt(project, place.session(target), say, selectors=selectors, refuse_repeat=True)
+    if as_json:
+        _print_json(map(console.as_json, reports))
+    else:
+        _say(console.summary(reports) if reports else "Nothing to push.", "info")
+    return max((report.exit_code for report in reports), default=ExitCode.OK)
+
+
+@cli.command()
+@_project_options
+@click.option("--sample", default=5, show_default=True, help="Show so many pending rows by key.")
+def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int) -> int:
+    """Show what a push would send. Sends nothing, moves nothing."""
+    from dbt_reverse_etl import console, invocation
+
+    with _Opened(place, selectors) as opened:
+        reports = [opened.pusher.plan(one, opened.overview, sample) for one in opened.chosen]
+    if as_json:
+        _print_json(map(console.as_json, reports))
+    else:
+        for number, report in enumerate(reports, 1):
+            invocation.tell(report, number, len(reports), _say)
+            for operation, key in report.sample:
+                _say(f"    {operation:6} {key}", "info")
+    return max((report.exit_code for report in reports), default=ExitCode.OK)
+
+
+@cli.command()
+@_project_options
+def status(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+    """Show each sync's position, lag, undelivered rows and last run."""
+    from dbt_reverse_etl import console
+
+    with _Opened(place, selectors) as opened:
+        rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
+    if as_json:
+        _print_json(rows)
+    else:
+        columns = ("sync", "destination", "position", "head", "lag", "undelivered", "last_run", "last_run_at")
+        click.echo(console.table(columns, rows))
+    return ExitCode.OK
+
+
+@cli.command()
+@_project_options
+def check(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+    """Validate the configuration and reach each destination, read-only."""
+    from dbt_reverse_etl.artifacts import select
+
+    project = place.project()
+    configuration = project.configuration(project.manifest())
+    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    named = {one.destination.name: one.destination for one in configuration.resolved if one.sync.unique_id in chosen}
+    results = [_checked(name, destination) for name, destination in sorted(named.items())]
+    if as_json:
+        _print_json(results)
+    else:
+        plan_only = isinstance(configuration.destinations, PlanOnly)
+        _say(f"{len(chosen)} syncs of target {project.target}: configuration is valid" + (", plan only" if plan_only else ""), "info")
+        for result in results:
+            _say(f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}", "error" if result["message"] else "info")
+    return ExitCode.FAILED if any(result["message"] for result in results) else ExitCode.OK
+
+
+def _checked(name: str, destination: Any) -> dict[str, str]:
+    message = ""
+    sink = destination.sink(destination.settings)
+    try:
+        sink.check()
+    except ReverseEtlError as error:
+        message = redact(str(error))
+    finally:
+        sink.close()
+    return {"destination": name, "type": destination.type, "message": message}
+
+
+@cli.command()
+@click.option("--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project; default: here.")
+@click.option("--model", help="An existing model to make a changelog of.")
+@click.option("--key", help="The column that identifies its rows.")
+@click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
+def init(project_dir: Path, model: str | None, key: str | None, write_profile: bool) -> int:
+    """Write the pieces of a first sync into a dbt project; never overwrites a file."""
+    from dbt_reverse_etl.scaffold import initialize
+
+    initialize(project_dir.resolve(), lambda text: _say(text, "info"), model=model, key=key, write_profile=write_profile)
+    return ExitCode.OK
+
+
+class _Opened:
+    """What `plan` and `status` need: the chosen syncs, the ledger's view of them, and a session."""
+
+    def __init__(self, place: _Place, selectors: Iterable[str]) -> None:
+        from dbt_reverse_etl.artifacts import select
+
+        self._project = place.project()
+        self._place = place
+        self._manifest = self._project.manifest()
+        configuration = self._project.configuration(self._manifest)
+        if isinstance(configuration.destinations, PlanOnly):
+            found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
+            raise ReverseEtlError(Problem("profiles.yml", found, "a target with destinations", "add them, or use --target"))
+        chosen = {sync.unique_id for sync in select(configuration.syncs, tuple(selectors))}
+        self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
+
+    def __enter__(self) -> _Opened:
+        from dbt_reverse_etl.invocation import open_ledger
+        from dbt_reverse_etl.push import Pusher
+
+        spark = self._place.session(self._project.target)
+        ledger = open_ledger(spark, self._manifest)
+        self.pusher = Pusher(spark, ledger)
+        self.overview = ledger.overview([one.sync.name for one in self.chosen])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _quiet(text: str, level: str) -> None:
+    if level == "error":
+        _fail(text)
+
+
+def _print_json(rows: Iterable[Any]) -> None:
+    click.echo(orjson.dumps(list(rows), option=orjson.OPT_INDENT_2).decode())

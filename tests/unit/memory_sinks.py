@@ -1,0 +1,130 @@
+"""A plain and a transactional destination in memory, and what happens to each attempt of a row, on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+
+
+@dataclass
+class Destination:
+    """What outlives the runs: the rows, and a transactional sink's records."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    records: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    fence: int = 0
+    deleted: list[str] = field(default_factory=list)
+
+    def put(self, row: Mapping[str, object]) -> None:
+        key = str(row["key"])
+        if row["_operation"] == "delete":
+            self.deleted.append(key)
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = int(str(row["value"]))
+
+
+Script = dict[str, list[str]]  # per key, what happens to each attempt: see `FAULTS`
+FAULTS = ("rejected", "retryable", "unknown_applied", "unknown_lost", "fatal", "raised")
+_OUTCOMES = {
+    "rejected": Outcome.REJECTED,
+    "retryable": Outcome.RETRYABLE,
+    "unknown_applied": Outcome.UNKNOWN,
+    "unknown_lost": Outcome.UNKNOWN,
+    "fatal": Outcome.FATAL,
+}
+
+
+class PlainSink(Sink):
+    """Applies row by row and keeps no record."""
+
+    type = "plain"
+    modes = frozenset(Mode)
+    promise = "at least once"
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.destination = Destination()
+        self.script: Script = {}
+        self.batch_rows = 2
+        self.atomic = False  # a batch with a refused row is refused as one
+
+    @property
+    def identity(self) -> str:
+        return "memory"
+
+    def limits(self, task: SinkTask) -> Limits:
+        return Limits(rows=self.batch_rows)
+
+    def check(self) -> None: ...
+
+    def open(self, task: SinkTask) -> None:
+        self.task = task
+
+    def close(self) -> None: ...
+
+    def deliver(self, batch: Batch) -> Delivery:
+        rows = batch.rows.to_pylist()
+        words = [self._next(row["key"]) for row in rows]
+        if "raised" in words:
+            raise ValueError("a text that nobody may see")
+        if self.atomic and len(rows) > 1 and "rejected" in words:
+            for row, word in zip(rows, words, strict=True):
+                if word is not None:
+                    self.script.setdefault(row["key"], []).insert(0, word)
+            return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
+        return self._apply(batch, rows, words)
+
+    def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
+        results = []
+        for index, (row, word) in enumerate(zip(rows, words, strict=True)):
+            if word in (None, "unknown_applied"):
+                self.destination.put(row)
+            if word is not None:
+                results.append(RowResult(index, _OUTCOMES[word], word))
+        return Delivery(tuple(results), refused_whole=self.atomic and len(rows) == 1 and words == ["rejected"])
+
+    def _next(self, key: str) -> str | None:
+        script = self.script.get(key)
+        return script.pop(0) if script else None
+
+
+class TransactionalSink(PlainSink):
+    """One transaction per batch, the record of the claim within it, under a fence."""
+
+    type = "transactional"
+    transactional = True
+    promise = "exactly once"
+
+    def open(self, task: SinkTask) -> None:
+        self.task = task
+        assert task.first or self.destination.fence, "the destination lost its record"
+        self.destination.fence = max(self.destination.fence, task.fence)
+
+    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+        records = self.destination.records
+        return {claim: self._closed(*records[claim]) if claim in records else None for claim in claims}
+
+    @staticmethod
+    def _closed(closed: bool, left_out: int) -> bool:
+        return closed and left_out == 0
+
+    def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
+        whole = next((word for word in words if word not in (None, "rejected")), None)
+        if self.task.fence < self.destination.fence:
+            whole = "fatal"
+        if whole in (None, "unknown_applied"):
+            refused = [index for index, word in enumerate(words) if word == "rejected"]
+            if refused and self.atomic:
+                return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
+            for index, row in enumerate(rows):
+                if index not in refused:
+                    self.destination.put(row)
+            before = self.destination.records.get(batch.claim, (False, 0))[1]
+            self.destination.records[batch.claim] = (batch.last, max(before, batch.left_out) + len(refused))
+            results = tuple(RowResult(index, Outcome.REJECTED, "rejected") for index in refused)
+        if whole is None:
+            return Delivery(results)
+        return Delivery.of_all(len(rows), _OUTCOMES[whole], whole)
