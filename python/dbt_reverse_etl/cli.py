@@ -62,18 +62,34 @@ def _say(text: str, level: str) -> None:
 
 def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option("--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project; default: here."),
-        click.option("--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."),
+        click.option(
+            "--project-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path(),
+            help="The dbt project; default: here.",
+        ),
+        click.option(
+            "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
+        ),
         click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
-        click.option("--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."),
-        click.option("--select", "selectors", multiple=True, help="A sync by name, or tag:NAME; * stands for any text. Repeatable."),
+        click.option(
+            "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
+        ),
+        click.option(
+            "--select",
+            "selectors",
+            multiple=True,
+            help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="For machines."),
     )
     for option in reversed(options):
         command = option(command)
 
     @wraps(command)
-    def wrapped(project_dir: Path, profiles_dir: Path | None, target: str | None, target_path: Path, **rest: Any) -> Any:
+    def wrapped(
+        project_dir: Path, profiles_dir: Path | None, target: str | None, target_path: Path, **rest: Any
+    ) -> Any:
         return command(place=_Place(project_dir.resolve(), profiles_dir, target, target_path), **rest)
 
     return wrapped
@@ -100,7 +116,11 @@ class _Place:
         project = self.project("")
         written = run(project.run_results(), project.manifest()).target
         if self._target and written and self._target != written:
-            raise ReverseEtlError(Problem("--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"))
+            raise ReverseEtlError(
+                Problem(
+                    "--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"
+                )
+            )
         found = self._target or written or self.env.get("DBT_TARGET")
         return found or self._default_target()
 
@@ -110,10 +130,14 @@ class _Place:
         output = profile["outputs"].get(target)
         where = f"{place.at('outputs')}.{target}"
         if not isinstance(output, Mapping):
-            raise ConfigurationError(Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target"))
+            raise ConfigurationError(
+                Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
+            )
         if output.get("type") != "spark" or output.get("method") != "session":
             found = f"type {output.get('type')}, method {output.get('method')}"
-            raise ConfigurationError(Problem(where, found, "type: spark with method: session", "push where Spark runs in the process"))
+            raise ConfigurationError(
+                Problem(where, found, "type: spark with method: session", "push where Spark runs in the process")
+            )
         rendered = render(output.get("server_side_parameters") or {}, self.env, place)
         if rendered.problems:
             raise ConfigurationError(*rendered.problems)
@@ -125,7 +149,9 @@ class _Place:
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
         file = self.folder / "dbt_project.yml"
         if not file.is_file():
-            raise ReverseEtlError(Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir"))
+            raise ReverseEtlError(
+                Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+            )
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
         return read_profile(self.profiles, str(read.get("profile")))
 
@@ -137,7 +163,9 @@ class _Place:
 
 @cli.command()
 @_project_options
-@click.option("--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable.")
+@click.option(
+    "--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable."
+)
 def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...]) -> int:
     """Push what the last dbt run made due, from its artifacts."""
     from dbt_reverse_etl import console, invocation
@@ -205,9 +233,16 @@ def check(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
         _print_json(results)
     else:
         plan_only = isinstance(configuration.destinations, PlanOnly)
-        _say(f"{len(chosen)} syncs of target {project.target}: configuration is valid" + (", plan only" if plan_only else ""), "info")
+        _say(
+            f"{len(chosen)} syncs of target {project.target}: configuration is valid"
+            + (", plan only" if plan_only else ""),
+            "info",
+        )
         for result in results:
-            _say(f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}", "error" if result["message"] else "info")
+            _say(
+                f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}",
+                "error" if result["message"] else "info",
+            )
     return ExitCode.FAILED if any(result["message"] for result in results) else ExitCode.OK
 
 
@@ -224,7 +259,12 @@ def _checked(name: str, destination: Any) -> dict[str, str]:
 
 
 @cli.command()
-@click.option("--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project; default: here.")
+@click.option(
+    "--project-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="The dbt project; default: here.",
+)
 @click.option("--model", help="An existing model to make a changelog of.")
 @click.option("--key", help="The column that identifies its rows.")
 @click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
@@ -232,7 +272,9 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
     """Write the pieces of a first sync into a dbt project; never overwrites a file."""
     from dbt_reverse_etl.scaffold import initialize
 
-    initialize(project_dir.resolve(), lambda text: _say(text, "info"), model=model, key=key, write_profile=write_profile)
+    initialize(
+        project_dir.resolve(), lambda text: _say(text, "info"), model=model, key=key, write_profile=write_profile
+    )
     return ExitCode.OK
 
 
@@ -248,7 +290,9 @@ class _Opened:
         configuration = self._project.configuration(self._manifest)
         if isinstance(configuration.destinations, PlanOnly):
             found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
-            raise ReverseEtlError(Problem("profiles.yml", found, "a target with destinations", "add them, or use --target"))
+            raise ReverseEtlError(
+                Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
+            )
         chosen = {sync.unique_id for sync in select(configuration.syncs, tuple(selectors))}
         self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
 

@@ -16,7 +16,9 @@ _WIDTH = 80
 
 def line(number: int, total: int, report: Report) -> str:
     """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
-    head = f"{number} of {total} {'PLAN' if report.status == 'planned' else 'SYNC'} {report.sync} -> {report.destination} "
+    head = (
+        f"{number} of {total} {'PLAN' if report.status == 'planned' else 'SYNC'} {report.sync} -> {report.destination} "
+    )
     return f"{head}{'.' * max(3, _WIDTH - len(head))} [{_outcome(report)} in {report.seconds:.2f}s]"
 
 
@@ -54,7 +56,11 @@ def _outcome(report: Report) -> str:
         return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
     rest = [
         f"{rows.total} {name}"
-        for name, rows in (("rejected", report.counts.rejected), ("failed", report.counts.failed), ("waiting", report.counts.skipped))
+        for name, rows in (
+            ("rejected", report.counts.rejected),
+            ("failed", report.counts.failed),
+            ("waiting", report.counts.skipped),
+        )
         if rows.total
     ]
     return ", ".join([changes(report.counts.delivered), *rest])
@@ -62,6 +68,11 @@ def _outcome(report: Report) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Plain columns, as wide as their longest value."""
-    lines = [[column.replace("_", " ") for column in columns], *([str(row[column]) for column in columns] for row in rows)]
+    lines = [
+        [column.replace("_", " ") for column in columns],
+        *([str(row[column]) for column in columns] for row in rows),
+    ]
     widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
-    return "\n".join("  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip() for values in lines)
+    return "\n".join(
+        "  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip() for values in lines
+    )

@@ -83,4 +83,6 @@ def unexpected(error: BaseException, where: str) -> Problem:
     frames = "".join(traceback.format_tb(error.__traceback__))
     with tempfile.NamedTemporaryFile("w", prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
         file.write(f"{type(error).__name__}\n{frames}")
-    return Problem(where, f"an unexpected {type(error).__name__}", "none", f"report it with {file.name}, which holds no row values")
+    return Problem(
+        where, f"an unexpected {type(error).__name__}", "none", f"report it with {file.name}, which holds no row values"
+    )

@@ -70,7 +70,9 @@ def read_json(path: Path) -> dict[str, Any]:
         read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         found = "no such file" if isinstance(error, FileNotFoundError) else f"unreadable ({type(error).__name__})"
-        raise ReverseEtlError(Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")) from None
+        raise ReverseEtlError(
+            Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")
+        ) from None
     return read
 
 
@@ -172,7 +174,9 @@ def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger
     node = manifest["nodes"].get(LEDGER_NODE)
     if node is None:
         found = "no model reverse_etl_ledger"
-        raise ReverseEtlError(Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps"))
+        raise ReverseEtlError(
+            Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps")
+        )
     spark.sql(f"create schema if not exists `{node['schema']}`")
     ledger = DeltaLedger(spark, node["relation_name"])
     ledger.create()
@@ -189,7 +193,12 @@ def _known(invocation: Invocation) -> dict[str, Known]:
 
 def _blocked(sync: Sync, invocation: Invocation) -> Report:
     tests = ", ".join(test.split(".")[2] for test in invocation.failed_tests[sync.changelog.unique_id])
-    problem = Problem(sync.name, f"failed tests of {sync.changelog.name}: {tests}", "tests that pass; nothing was sent", "mend the model, then dbt build")
+    problem = Problem(
+        sync.name,
+        f"failed tests of {sync.changelog.name}: {tests}",
+        "tests that pass; nothing was sent",
+        "mend the model, then dbt build",
+    )
     label = f"{sync.settings.destination}.{sync.settings.object}"
     return Report(sync.name, label, "blocked", ExitCode.BLOCKED, message=str(problem))
 
@@ -207,7 +216,10 @@ def _ended_well(state: State) -> bool:
 def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
     if invocation.push:
         names = ", ".join(sync.name for sync in invocation.push)
-        say(f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. See: dbt-reverse-etl plan", "info")
+        say(
+            f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. See: dbt-reverse-etl plan",
+            "info",
+        )
 
 
 def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> None:
@@ -220,7 +232,9 @@ def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> N
     names = {one.sync.name for one in wanted.push}
     if names and names <= pushed:
         found = f"results of invocation {invocation.invocation_id}, which were pushed before"
-        raise ReverseEtlError(Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push"))
+        raise ReverseEtlError(
+            Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push")
+        )
 
 
 def _refuse_older(wanted: Due, pusher: Pusher) -> None:
@@ -230,4 +244,6 @@ def _refuse_older(wanted: Due, pusher: Pusher) -> None:
         known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
         if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
             found = f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
-            raise ReverseEtlError(Problem("run_results.json", found, "the results of the newest run", "dbt run, then push"))
+            raise ReverseEtlError(
+                Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
+            )

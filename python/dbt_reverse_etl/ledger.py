@@ -132,7 +132,9 @@ class DeltaLedger:
         facts = self._facts([(sync_id, row.fence) for sync_id, row in newest.items()])
         done = {row.run_id for row in started}
         requests: dict[str, list[Request]] = {}
-        for row in sorted((row for row in runs if row.fact == REQUEST and row.run_id not in done), key=lambda row: row.recorded_at):
+        for row in sorted(
+            (row for row in runs if row.fact == REQUEST and row.run_id not in done), key=lambda row: row.recorded_at
+        ):
             request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], row.recorded_at)
             requests.setdefault(row.sync, []).append(request)
         return Overview(

@@ -25,7 +25,7 @@ class ReverseEtlPlugin(dbtPlugin):
         if _flag("WHICH") in PUSHING:
             get_event_manager().add_callback(self._listener)
 
-    @dbt_hook
+    @dbt_hook  # type: ignore[untyped-decorator]  # dbt's own
     def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
         """Configuration errors stop dbt here, before anything is captured. Adds no artifact."""
         if _flag("WHICH") in PUSHING and _concerns_us(manifest):
@@ -107,7 +107,8 @@ def say(text: str, level: str) -> None:
 def _flag(name: str) -> Any:
     from dbt.flags import get_flags
 
-    return getattr(get_flags(), name, None)
+    flags: Any = get_flags()  # type: ignore[no-untyped-call]
+    return getattr(flags, name, None)
 
 
 def _adapter() -> Any:
@@ -126,7 +127,7 @@ def _profiles() -> list[Path]:
 
 def _target_path() -> Path:
     config = _adapter().config
-    return Path(config.project_root) / config.target_path
+    return Path(config.project_root) / str(config.target_path)
 
 
 def _spark() -> Any:
@@ -141,15 +142,26 @@ def _spark() -> Any:
     method = getattr(adapter.config.credentials, "method", None)
     if adapter.type() != "spark" or str(getattr(method, "value", method)) != "session":
         found = f"adapter {adapter.type()} with method {method}"
-        raise ReverseEtlError(Problem("profiles.yml", found, "spark with method: session", "push from a Spark of its own: dbt-reverse-etl push"))
+        raise ReverseEtlError(
+            Problem(
+                "profiles.yml",
+                found,
+                "spark with method: session",
+                "push from a Spark of its own: dbt-reverse-etl push",
+            )
+        )
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.getOrCreate()
 
 
 def _concerns_us(manifest: Any) -> bool:
-    exposures = any("reverse_etl" in ((e.config.meta if e.config else None) or e.meta or {}) for e in manifest.exposures.values())
-    return exposures or any(node.config.materialized == "changelog" for node in manifest.nodes.values() if node.resource_type == "model")
+    exposures = any(
+        "reverse_etl" in ((e.config.meta if e.config else None) or e.meta or {}) for e in manifest.exposures.values()
+    )
+    return exposures or any(
+        node.config.materialized == "changelog" for node in manifest.nodes.values() if node.resource_type == "model"
+    )
 
 
 def _has_syncs(folder: Path) -> bool:

@@ -67,7 +67,12 @@ def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapp
     file = _first(directories)
     read = _block(file, profile)
     if not isinstance(read, Mapping) or not isinstance(read.get("outputs"), Mapping):
-        raise _error(f"{file}: {profile}", "no such profile", "the profile that dbt_project.yml names", "add it, or name another: --profiles-dir")
+        raise _error(
+            f"{file}: {profile}",
+            "no such profile",
+            "the profile that dbt_project.yml names",
+            "add it, or name another: --profiles-dir",
+        )
     return Place(str(file), (profile,)), read
 
 
@@ -75,7 +80,9 @@ def _first(directories: Sequence[Path]) -> Path:
     file = next((path for path in (directory / FILE_NAME for directory in directories) if path.is_file()), None)
     if file is None:
         places = ", ".join(str(directory / FILE_NAME) for directory in directories)
-        raise _error(FILE_NAME, "no such file", f"one of {places}", "run `dbt-reverse-etl init`, or name it: --profiles-dir")
+        raise _error(
+            FILE_NAME, "no such file", f"one of {places}", "run `dbt-reverse-etl init`, or name it: --profiles-dir"
+        )
     return file
 
 

@@ -151,7 +151,9 @@ class _Sync:
     def _push(self) -> Report:
         known = self._known()
         if known is None:
-            return Report(self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet")
+            return Report(
+                self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet"
+            )
         spec = self._spec(known)
         job = self._job(known, spec)
         self.sink.validate(job.task)
@@ -159,8 +161,6 @@ class _Sync:
             self._carry_out(request, job)
             self.state = self._pusher.ledger.read(self.id)
         result = run(job, self._ports(spec), self._pusher.policy)
-        if result.status == Status.IDLE:
-            self._refuse_missing(job.task)
         return Report(
             self._resolved.sync.name,
             self.label,
@@ -182,7 +182,9 @@ class _Sync:
         self.sink.validate(self._job(known, spec).task)
         if self.state.changelog not in ("", known.changelog):
             found = f"its position is of changelog {self.state.changelog}; the head is of {known.changelog}: resync or adopt"
-            return Report(self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found)
+            return Report(
+                self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
+            )
         source = self._source(self.state.for_spec(_spec_id(spec), spec.text), spec)
         try:
             planned = source.planned().total
@@ -192,7 +194,13 @@ class _Sync:
         position = min(place.snapshot for place in self.state.positions)
         shown = tuple((row["_operation"], row["_key"]) for row in sample)
         return Report(
-            self._resolved.sync.name, self.label, "planned", planned=planned, head=known.snapshot, position=position, sample=shown
+            self._resolved.sync.name,
+            self.label,
+            "planned",
+            planned=planned,
+            head=known.snapshot,
+            position=position,
+            sample=shown,
         )
 
     def status(self) -> dict[str, Any]:
@@ -267,8 +275,12 @@ class _Sync:
             found = f"what Spark cannot resolve ({type(error).__name__})"
             raise ConfigurationError(Problem(place, found, expected, "correct the expression")) from None
         if frame.schema["kept"].dataType.simpleString() != "boolean" or not _deterministic(frame):
-            found = f"an expression of type {frame.schema['kept'].dataType.simpleString()}, or one that changes by itself"
-            raise ConfigurationError(Problem(place, found, expected, "leave out rand(), current_date() and sub-queries"))
+            found = (
+                f"an expression of type {frame.schema['kept'].dataType.simpleString()}, or one that changes by itself"
+            )
+            raise ConfigurationError(
+                Problem(place, found, expected, "leave out rand(), current_date() and sub-queries")
+            )
 
     def _job(self, known: Known, spec: Spec) -> Job:
         names = {column: name for column, name, _ in spec.fields}
@@ -299,15 +311,21 @@ class _Sync:
             self._sources.append(source)
             return _Guarded(source, self, state)
 
-        return Ports(_Prefetched(self._pusher.ledger, self.state), source_for, self.sink, self._pusher.clock, owner_alive=_alive)
+        return Ports(
+            _Prefetched(self._pusher.ledger, self.state), source_for, self.sink, self._pusher.clock, owner_alive=_alive
+        )
 
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()
         modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
         # Updates were not sent in insert_only: what the destination holds is not known.
         stale = [place for place, mode in modes.items() if mode is Mode.INSERT_ONLY is not spec.mode and place.snapshot]
-        unsure = tuple(Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True) for place in stale)
-        deletes = spec.mode is Mode.MIRROR and any(m is not Mode.MIRROR and place.snapshot for place, m in modes.items())
+        unsure = tuple(
+            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True) for place in stale
+        )
+        deletes = spec.mode is Mode.MIRROR and any(
+            m is not Mode.MIRROR and place.snapshot for place, m in modes.items()
+        )
         kept_at = self._pusher.ledger.acknowledged(self.id) if deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
@@ -334,7 +352,9 @@ class _Sync:
         if guards.max_changes and planned.total > guards.max_changes.rows_of(before):
             found.append(f"{planned.total} changes, of {before} rows (max_changes: {guards.max_changes})")
         if found:
-            next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {name} --override '{word}'"
+            next_step = (
+                f"mend the model, or let this one pass: dbt-reverse-etl push --select {name} --override '{word}'"
+            )
             raise GuardBlocked(Problem(name, "; ".join(found), "a push within its guards; nothing was sent", next_step))
 
     def _carry_out(self, request: Request, job: Job) -> None:
@@ -342,16 +362,20 @@ class _Sync:
         state = self.state
         same = state.changelog in ("", job.changelog)
         specs = {**state.specs, job.spec: job.spec_text}
-        positions, claims = (Range(0, BUCKETS, 0, job.spec),), ()
+        positions: tuple[Range, ...] = (Range(0, BUCKETS, 0, job.spec),)
+        claims: tuple[Claim, ...] = ()
         if request.operation == "adopt":
             positions = (Range(0, BUCKETS, job.head, job.spec),)
         elif request.operation == "resync" and same:
             positions = state.positions if state.fence else positions
-            claims = tuple(
-                Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True)
-                for n, place in enumerate(positions)
-                if place.snapshot
-            ) + state.claims
+            claims = (
+                tuple(
+                    Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+                    for n, place in enumerate(positions)
+                    if place.snapshot
+                )
+                + state.claims
+            )
         now = self._pusher.clock.now()
         started = RunStarted(
             sync_id=self.id,
@@ -371,27 +395,33 @@ class _Sync:
             invocation_id=job.invocation_id,
         )
         if not self._pusher.ledger.start(started):
-            raise SyncBusy(Problem(job.task.sync, "another run that has just started", "no other run of this sync", "push again"))
+            raise SyncBusy(
+                Problem(job.task.sync, "another run that has just started", "no other run of this sync", "push again")
+            )
         try:
             # A destination that lost its record may start anew with this fence.
             self.sink.open(replace(job.task, fence=started.fence, first=True))
         finally:
             self.sink.close()
         self._pusher.ledger.append(
-            RunFinished(self.id, started.fence, 1, now, request.operation, NO_COUNTS, NO_ROWS, f"{request.operation} was asked for")
+            RunFinished(
+                self.id,
+                started.fence,
+                1,
+                now,
+                request.operation,
+                NO_COUNTS,
+                NO_ROWS,
+                f"{request.operation} was asked for",
+            )
         )
         self.sink = self._resolved.destination.sink(self._resolved.destination.settings)
 
-    def _refuse_missing(self, task: SinkTask) -> None:
-        vanished = None if self.state.first else self.sink.missing(replace(task, first=False))
-        if vanished:
-            name = self._resolved.sync.name
-            next_step = f"restore it, or send everything again: dbt run-operation resync --args '{{sync: {name}}}', then push"
-            raise ReverseEtlError(Problem(name, f"no change to send, but {vanished}", "what this sync delivered", next_step))
-
     def _moved_from(self) -> str:
         """Another destination or object is another sync; the rows at the former one stay."""
-        others = [one for one, name in self._overview.names.items() if name == self._resolved.sync.name and one != self.id]
+        others = [
+            one for one, name in self._overview.names.items() if name == self._resolved.sync.name and one != self.id
+        ]
         if self.state.fence or not others:
             return ""
         return "it had another destination or object before; the rows delivered there stay there"

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.facts import BUCKETS, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
@@ -63,7 +63,12 @@ def read_head(spark: SparkSession, relation: str) -> Head | None:
     """
     if not spark.catalog.tableExists(relation.replace("`", "")):
         raise ReverseEtlError(
-            Problem(relation, "no such table", "the changelog of a model that was run", "dbt run, with the target that you push")
+            Problem(
+                relation,
+                "no such table",
+                "the changelog of a model that was run",
+                "dbt run, with the target that you push",
+            )
         )
     newest = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
     if newest is None:
@@ -113,8 +118,8 @@ class Spec:
 
     def arrow_schema(self) -> pa.Schema:
         """The destination fields with their Arrow types."""
-        names = ", ".join(f"`{field.replace('`', '``')}` {kind}" for _, field, kind in self.fields)
-        return to_arrow_schema(StructType.fromDDL(names))
+        names = ", ".join(f"`{name.replace('`', '``')}` {kind}" for _, name, kind in self.fields)
+        return to_arrow_schema(cast(StructType, StructType.fromDDL(names)))
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class Pending:
     @cached_property
     def _range(self) -> tuple[int, int | None]:
         """Snapshots to read: the changes after the first number, or the image from the second on."""
-        places = [*self.state.positions, *self.state.claims]
+        places: list[Range | Claim] = [*self.state.positions, *self.state.claims]
         oldest = min(place.snapshot for place in places)
         same = all(place.spec == self.spec_id for place in places) and not any(c.everything for c in self.state.claims)
         if same and not self.kept_at:
@@ -190,7 +195,7 @@ class Pending:
     def _changed_before(self, low: int) -> list[int]:
         return sorted({row.changed for row in self.state.undelivered.values() if row.changed <= low})
 
-    def _place(self, place: Any) -> dict[str, Any]:
+    def _place(self, place: Range | Claim) -> dict[str, Any]:
         spec = Spec.of(self.state.specs[place.spec])
         return {"lo": place.lo, "hi": place.hi, "snapshot": place.snapshot, "spec": spec.projection}
 

@@ -78,7 +78,10 @@ class Project:
             "type": "application",
             "owner": {"name": "Growth", "email": "growth@example.com"},
             "depends_on": [f"ref('{changelog}')"],
-            "config": {"tags": list(tags), "meta": {"reverse_etl": {"destination": "crm", "object": "contacts", **settings}}},
+            "config": {
+                "tags": list(tags),
+                "meta": {"reverse_etl": {"destination": "crm", "object": "contacts", **settings}},
+            },
         }
         self._yaml(f"models/exposure_{name}.yml", {"exposures": [exposure]})
 
@@ -131,7 +134,10 @@ class Project:
         output = {"type": "spark", "method": "session", "host": "NA", "schema": self.schema, "threads": 1}
         self._yaml(
             "profiles.yml",
-            {"shop": {"target": "dev", "outputs": {"dev": output}}, "dbt_reverse_etl": {"outputs": {"dev": self.destinations}}},
+            {
+                "shop": {"target": "dev", "outputs": {"dev": output}},
+                "dbt_reverse_etl": {"outputs": {"dev": self.destinations}},
+            },
         )
 
     def _yaml(self, name: str, document: Mapping[str, Any]) -> None:

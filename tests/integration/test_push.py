@@ -24,12 +24,21 @@ def shop(project: Project) -> Project:
     return project
 
 
-def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_exactly_the_net_changes(shop: Project) -> None:
+def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_exactly_the_net_changes(
+    shop: Project,
+) -> None:
     first = shop.dbt("run")
     assert first.success, first.text
     assert first.sync("crm_contacts") == "+3 ~0 -0"
     assert shop.crm() == [(1, "Ann"), (2, "Bob"), (3, "Cem")]
-    assert set(first.statuses) >= {"contacts_changelog", "reverse_etl_ledger", "sync_runs", "sync_status", "sync_waves", "undelivered_rows"}
+    assert set(first.statuses) >= {
+        "contacts_changelog",
+        "reverse_etl_ledger",
+        "sync_runs",
+        "sync_status",
+        "sync_waves",
+        "undelivered_rows",
+    }
 
     contacts(shop, "(1, 'Ann', 'free')", "(2, 'Bobby', 'trial')", "(4, 'Dan', 'pro')")
     second = shop.dbt("build")
@@ -42,13 +51,26 @@ def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_e
     assert third.sync("crm_contacts") == "nothing to send"
     runs = shop.rows("select * from {s}.sync_runs order by fence")
     assert [(r.planned_inserts, r.planned_updates, r.planned_deletes) for r in runs] == [(3, 0, 0), (1, 1, 1)]
-    assert [(r.delivered_inserts, r.delivered_updates, r.delivered_deletes, r.status) for r in runs] == [(3, 0, 0, "succeeded"), (1, 1, 1, "succeeded")]
+    assert [(r.delivered_inserts, r.delivered_updates, r.delivered_deletes, r.status) for r in runs] == [
+        (3, 0, 0, "succeeded"),
+        (1, 1, 1, "succeeded"),
+    ]
     status = shop.rows("select * from {s}.sync_status")
     assert [(r.sync, r.position_snapshot_id, r.undelivered_rows) for r in status] == [("crm_contacts", 2, 0)]
 
 
 def test_nothing_is_pushed_by_a_command_that_runs_no_model_in_full(shop: Project) -> None:
-    for command in (["compile"], ["parse"], ["list"], ["docs", "generate"], ["show", "--inline", "select 1"], ["run", "--empty", "--select", "contacts_changelog"], ["run", "--sample", "1 day", "--select", "contacts_changelog"], ["test", "--select", "contacts_changelog"], ["seed"]):
+    for command in (
+        ["compile"],
+        ["parse"],
+        ["list"],
+        ["docs", "generate"],
+        ["show", "--inline", "select 1"],
+        ["run", "--empty", "--select", "contacts_changelog"],
+        ["run", "--sample", "1 day", "--select", "contacts_changelog"],
+        ["test", "--select", "contacts_changelog"],
+        ["seed"],
+    ):
         result = shop.dbt(*command)
         assert result.success, (command, result.text)
         assert not result.pushed(), command
@@ -67,8 +89,13 @@ def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(s
     assert not skipped.pushed()
 
     shop.model("broken", "select 1 as id", {"materialized": "table"})
-    test = {"name": "contacts_changelog", "config": json.loads(json.dumps({"materialized": "changelog", "unique_key": "id"}))}
-    test["columns"] = [{"name": "plan", "data_tests": [{"reverse_etl.current_accepted_values": {"arguments": {"values": ["pro"]}}}]}]
+    test = {
+        "name": "contacts_changelog",
+        "config": json.loads(json.dumps({"materialized": "changelog", "unique_key": "id"})),
+    }
+    test["columns"] = [
+        {"name": "plan", "data_tests": [{"reverse_etl.current_accepted_values": {"arguments": {"values": ["pro"]}}}]}
+    ]
     shop.properties("contacts_changelog", {"models": [test]})
     failed = shop.dbt("build", "--exclude", "package:reverse_etl")
     assert not failed.success
@@ -84,7 +111,9 @@ def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt
     failed = shop.run()
     assert not failed.success
     assert failed.sync("crm_contacts") == "ERROR failed"
-    assert any("Done. PASS=" in line and "ERROR=0" in line for line in failed.lines), "the result of dbt is shown as it was"
+    assert any("Done. PASS=" in line and "ERROR=0" in line for line in failed.lines), (
+        "the result of dbt is shown as it was"
+    )
     assert json.loads((shop.folder / "target/run_results.json").read_text())["results"]
 
     database.rmdir()
@@ -163,7 +192,8 @@ def test_a_lost_destination_or_changelog_stops_and_names_the_command_that_then_w
 
 def test_configuration_errors_come_all_at_once_before_anything_is_captured(shop: Project) -> None:
     shop.sync("crm_contacts", "contacts_changelog", mode="mirrored", guards={"max_deletes": 0.1})
-    shop.sync("second", "contacts_changelog", destination="nowhere", password="x1canary")
+    shop.sync("second", "contacts_changelog", password="x1canary")
+    shop.sync("third", "contacts_changelog", destination="nowhere")
     result = shop.run()
     assert not result.success
     for word in ("mirrored", "max_deletes", "nowhere", "password"):

@@ -11,10 +11,10 @@ from typing import Any
 
 import jinja2
 import pytest
-from histories import COLUMNS, LABELS, SNAPSHOTS, TABLE_TYPE, History, captured_at, header_row
 from pyspark.sql import DataFrame, SparkSession
 
 from dbt_reverse_etl.sql import render
+from tests.integration.histories import COLUMNS, LABELS, SNAPSHOTS, TABLE_TYPE, History, captured_at, header_row
 
 pytestmark = pytest.mark.spark
 

@@ -6,11 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from delivery_world import Plan, World
-from memory_sinks import FAULTS, PlainSink
-from reference import Spec
-
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.unit.delivery_world import Plan, World
+from tests.unit.memory_sinks import FAULTS, PlainSink
+from tests.unit.reference import Spec
 
 KEYS = [f"k{number}" for number in range(6)]
 # A run that dies before it can record its doubt is what the promise names as left over.

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from memory_sinks import Destination, PlainSink, Script
-from reference import SCHEMA, Changelog, DictSource, Image, Spec
-
 from dbt_reverse_etl.delivery import position
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
@@ -17,6 +14,8 @@ from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import SyncBusy
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from tests.unit.memory_sinks import Destination, PlainSink, Script
+from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
 
 FOREIGN = -1  # the value of a row that somebody else put into the destination
 

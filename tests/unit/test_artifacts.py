@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbt_project import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from dbt_reverse_etl.artifacts import configure, run, select, syncs
 from dbt_reverse_etl.config import PlanOnly
 from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.settings import Sync
+from tests.unit.dbt_project import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 
 
 @pytest.fixture(scope="module")

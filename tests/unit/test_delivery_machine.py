@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delivery_histories import DEADLY, KEYS, Bias, history, settle
-from delivery_world import Killed, Plan, World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from memory_sinks import FAULTS, PlainSink, TransactionalSink
-from reference import Spec
 
 from dbt_reverse_etl.delivery import position, run
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.unit.delivery_histories import DEADLY, KEYS, Bias, history, settle
+from tests.unit.delivery_world import Killed, Plan, World
+from tests.unit.memory_sinks import FAULTS, PlainSink, TransactionalSink
+from tests.unit.reference import Spec
 
 keys = st.sampled_from(KEYS)
 specs = st.builds(Spec, st.sampled_from([None, 2, 3, 5]), st.sampled_from([1, 2]))

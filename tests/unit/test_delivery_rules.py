@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from unittest import mock
 
 import pytest
-import reference
-from delivery_histories import Bias, ends_wrong, history, settle
-from delivery_world import Plan, World
-from memory_sinks import PlainSink, TransactionalSink
-from reference import DictSource, Planned, bucket
 
 from dbt_reverse_etl.delivery import position, run
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.outcome import Outcome
+from tests.unit import reference
+from tests.unit.delivery_histories import Bias, ends_wrong, history, settle
+from tests.unit.delivery_world import Plan, World
+from tests.unit.memory_sinks import PlainSink, TransactionalSink
+from tests.unit.reference import DictSource, Planned, bucket
 
 
 def before_through_the_current_spec(source: DictSource, key: str) -> int | None:

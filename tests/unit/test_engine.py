@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
-from delivery_world import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, StopKind, WaveRes
 from dbt_reverse_etl.delivery.policy import Policy, Rejections, Retries
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from tests.unit.delivery_world import FakeClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TASK = SinkTask("s", "sync", 1, "object", Mode.MIRROR, ("id",), SCHEMA)

@@ -21,7 +21,6 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 import pytest
-from http_server import HttpServer, Received, Reply, free_port, http_server, json_reply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -34,6 +33,7 @@ from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_settings import HttpOptions, HttpSettings
 from dbt_reverse_etl.sinks.http_transport import BODY_CAP, decoded
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, outcomes, person
+from tests.unit.http_server import HttpServer, Received, Reply, free_port, http_server, json_reply
 
 CANARY = "canary-5772156649"
 DELIVERED, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.REJECTED, Outcome.RETRYABLE

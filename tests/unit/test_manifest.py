@@ -6,13 +6,13 @@ import copy
 from typing import Any
 
 import pytest
-from dbt_project import CANARY, CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.artifacts import syncs
 from dbt_reverse_etl.errors import ConfigurationError
 from dbt_reverse_etl.sinks.base import Mode
+from tests.unit.dbt_project import CANARY, CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,6 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from delivery_world import FakeClock, MemoryLedger, Plan, World
-from memory_sinks import PlainSink, TransactionalSink
-from reference import SCHEMA, Changelog, DictSource, Spec
 
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
@@ -21,6 +18,9 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
+from tests.unit.delivery_world import FakeClock, MemoryLedger, Plan, World
+from tests.unit.memory_sinks import PlainSink, TransactionalSink
+from tests.unit.reference import SCHEMA, Changelog, DictSource, Spec
 
 POLICY = Policy(rejections=Rejections(first=timedelta(minutes=5), cap=timedelta(hours=1), attempts=3))
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlite_world import DELIVERED, FATAL, a_task, people, sink_on, table
 
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
@@ -22,8 +21,9 @@ from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
 from dbt_reverse_etl.sinks.sqlite_table import CLAIMS, FENCES
 from dbt_reverse_etl.testing import FakeClock, batch_of, deliver, next_run, opened, person
+from tests.unit.sqlite_world import DELIVERED, FATAL, a_task, people, sink_on, table
 
-pytest_plugins = "sqlite_fixtures"
+pytest_plugins = "tests.unit.sqlite_fixtures"
 
 
 def test_check_never_creates_the_file(path: Path) -> None:
@@ -224,7 +224,7 @@ RUNNER = """
 import sys
 from pathlib import Path
 from dbt_reverse_etl.testing import batch_of, person
-from sqlite_world import a_task, people, sink_on
+from tests.unit.sqlite_world import a_task, people, sink_on
 sink = sink_on(Path(sys.argv[1]))
 sink.open(a_task())
 for claim in range(10**6):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from sqlite_world import DELIVERED, a_task, people, sink_on, table
 
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sqlite_table import statements
 from dbt_reverse_etl.testing import PEOPLE, deliver, opened, person
+from tests.unit.sqlite_world import DELIVERED, a_task, people, sink_on, table
 
-pytest_plugins = "sqlite_fixtures"
+pytest_plugins = "tests.unit.sqlite_fixtures"
 
 
 UNFIT = {

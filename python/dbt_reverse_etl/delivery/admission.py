@@ -19,7 +19,7 @@ def refuse(job: Job, ports: Ports, state: State) -> None:
                 job.task.sync,
                 f"a position of changelog {state.changelog}",
                 f"changelog {job.changelog}",
-                "`resync` to send everything again, or `adopt` if the data is the same",
+                f"{_operation('resync', job)} to send everything again, or adopt if the destination holds the same rows",
             )
         )
     until = state.lease_until
@@ -35,8 +35,17 @@ def _refuse_vanished(job: Job, ports: Ports, state: State) -> None:
     lost = ports.sink.missing(replace(job.task, first=False))
     if lost is not None:
         raise DestinationError(
-            Problem(job.task.sync, lost, "what earlier runs delivered", "`resync` to send everything again")
+            Problem(
+                job.task.sync,
+                lost,
+                "what earlier runs delivered",
+                f"restore it, or {_operation('resync', job)} to send everything again",
+            )
         )
+
+
+def _operation(name: str, job: Job) -> str:
+    return f"dbt run-operation {name} --args '{{sync: {job.task.sync}}}'"
 
 
 def busy(job: Job, found: str) -> SyncBusy:

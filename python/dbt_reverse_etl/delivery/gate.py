@@ -41,7 +41,7 @@ class Repeat(Enum):
     ASIDE = 2  # not before the others had their turn
 
 
-class LeaseLost(Exception):  # noqa: N818  (what happened, not an error of the code)
+class LeaseLost(Exception):
     """Another run may hold the sync: nothing more may be sent or acknowledged."""
 
 

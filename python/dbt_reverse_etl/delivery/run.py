@@ -221,6 +221,8 @@ class _Run:
         return claim
 
     def _ask_sink(self, claims: tuple[Claim, ...]) -> tuple[tuple[Range, ...], tuple[str, ...]]:
+        # What a lost run or a resync left is no claim of a batch: the sink knows nothing of it.
+        claims = tuple(claim for claim in claims if not claim.everything)
         answers = self._sink.settle([claim.id for claim in claims])
         delivered = [claim for claim in claims if answers.get(claim.id, False) is True]
         gone = [claim.id for claim in claims if answers.get(claim.id, False) is None]

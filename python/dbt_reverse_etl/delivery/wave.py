@@ -121,6 +121,8 @@ class Wave:
                 if self._marks[row] == DELIVERED:
                     self._failures.pop(row, None)
             self._delivered += len(rows) - len(delivery.results)
+            if delivery.stop is not None:
+                self.stop(Stop(StopKind.FATAL, delivery.stop))
             self._look_at_breaker()
 
     def again(self, rows: Sequence[int], delivery: Delivery) -> list[int]:

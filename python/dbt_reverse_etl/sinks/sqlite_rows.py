@@ -47,7 +47,7 @@ def failure(error: sqlite3.Error) -> tuple[Outcome, str]:
     return Outcome.FATAL, f"SQLite failed: {type(error).__name__}"
 
 
-class RolledBack(Exception):  # noqa: N818  (a refusal, not a fault)
+class RolledBack(Exception):
     """The table ended the transaction itself, so nothing of the batch is applied."""
 
 
