@@ -20,6 +20,7 @@ from typing import Any
 from crm import Crm
 
 QUICKSTART = Path(__file__).parent / "quickstart"
+MARK = ".made-by-demo"
 FIELDS = ("customer_id", "name", "email", "plan", "lifetime_value")
 # What only frames the results.
 FRAME = {
@@ -61,11 +62,12 @@ class Demo:
     def set_up(self) -> None:
         heading("1  A dbt project with one model, its changelog, and two syncs: a database and an HTTP API")
         if self.folder.exists():
-            expect((self.folder / "dbt_project.yml").is_file(), f"{self.folder} is no demo of before; move it away")
+            expect((self.folder / MARK).is_file(), f"{self.folder} is not of an earlier demo; move it away")
             shutil.rmtree(self.folder)
         shown(f"cp -r examples/quickstart {self.folder.name} && cd {self.folder.name}")
         shutil.copytree(QUICKSTART, self.folder, ignore=shutil.ignore_patterns("packages", "target", "dbt_packages"))
         os.chdir(self.folder)
+        Path(MARK).touch()
         (self.folder / "logs").mkdir()
         for name in [name for name in os.environ if name.startswith("DBT_")]:
             del os.environ[name]
@@ -125,10 +127,10 @@ class Demo:
     def show_destinations(self) -> None:
         shown("sqlite3 crm.db 'select * from customers order by 1'")
         table(FIELDS, self.in_database())
-        shown("The CRM behind the API")
+        note("The CRM behind the API holds")
         rows = [self.crm.rows[key] for key in sorted(self.crm.rows)]
         table(tuple(rows[0]), [tuple(row.values()) for row in rows])
-        print("\n    It got: " + ", ".join(self.crm.requests))
+        note(f"and it got {', '.join(self.crm.requests)}")
 
     def look_back(self) -> None:
         heading("4  Nothing is lost: every version of a customer, and where each sync stands")
@@ -185,13 +187,13 @@ def dbt(*arguments: str) -> list[str]:
         if ".reverse_etl." in node and event.info.level == "info":
             hidden.append(event.info.msg)
             return
+        if event.info.name == "StatsLine" and hidden:
+            print(f"    ... and {len(hidden)} lines of the ledger's own models and tests")
         lines.append(event.info.msg)
         print("".join(f"    {line}\n" for line in event.info.msg.splitlines()), end="", flush=True)
 
     colours = "--use-colors" if sys.stdout.isatty() else "--no-use-colors"
     result = dbtRunner(callbacks=[listen]).invoke(["--log-level", "none", colours, *arguments])
-    if hidden:
-        print(f"    ... and {len(hidden)} lines of the ledger's own models and tests")
     expect(result.success, f"dbt {arguments[0]} failed: {result.exception or 'see above'}")
     return lines
 

@@ -36,13 +36,39 @@
 
 
 {#
+  Before the commit, the old images of updated and deleted rows join the stage, and with a checkpoint the rows that stay.
+  Not in the commit itself: Delta drops txnVersion from an insert whose query reads the table that it writes.
+#}
+{% macro _stage_old_images(target, stage, head, header, columns) %}
+    {%- set checkpoint = header.base == header.snapshot_id and head is not none -%}
+    {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
+    {%- if header.updates + header.deletes > 0 or checkpoint -%}
+        {%- call statement('old_images') -%}
+            insert into {{ stage }} by name
+            select if(s._stage = 'update', 'update_preimage', 'delete_image') as _stage, {{ reverse_etl._columns(names, 'l') }}, l._row_hash, s._old_snapshot_id
+            from {{ target }} l
+            join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and l._snapshot_id = s._old_snapshot_id
+            where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
+            {%- if checkpoint %}
+            union all
+            select 'checkpoint', {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id
+            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }}) image
+            where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+            {%- endif %}
+        {%- endcall -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{#
   txnVersion makes the commit exclusive: of rivals one commits, the others get a conflict, and a late repeat inserts nothing.
   So the header is read back: a foreign capture uuid means that another run won.
 #}
 {% macro _commit(target, stage, head, header, columns, settings) %}
+    {%- do reverse_etl._stage_old_images(target, stage, head, header, columns) -%}
     {%- call statement('commit') -%}
-        insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}', mergeSchema = 'true') by name
-        {{ reverse_etl._commit_rows(target, stage, head, header, columns) }}
+        insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}') by name
+        {{ reverse_etl._commit_rows(stage, head, header, columns) }}
     {%- endcall -%}
     {%- set written = reverse_etl._header(target, header.snapshot_id) -%}
     {%- if written is none or written.capture_uuid != header.capture_uuid -%}
@@ -54,35 +80,21 @@
 {% endmacro %}
 
 
-{% macro _commit_rows(target, stage, head, header, columns) %}
-    {%- set every_column = columns.names + columns.dropped | map(attribute='name') | list -%}
+{% macro _commit_rows(stage, head, header, columns) %}
+    {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
     select 'snapshot' as _change, {{ reverse_etl._snapshot_columns(header) }}, cast(null as bigint) as _row_hash, {{ reverse_etl._header_literal(header) }} as _header,
         {{ reverse_etl._null_columns(columns.model + columns.dropped) }}
     union all
-    {{ reverse_etl._staged_rows(stage, header, columns, "if(_stage = 'insert', 'insert', 'update_postimage')") }}
-    {%- if header.updates + header.deletes > 0 %}
-    union all
-    select if(s._stage = 'update', 'update_preimage', 'delete'), {{ reverse_etl._snapshot_columns(header) }}, l._row_hash, l._header, {{ reverse_etl._columns(every_column, 'l') }}
-    from {{ target }} l
-    join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and l._snapshot_id = s._old_snapshot_id
-    where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
-    {%- endif %}
+    select case _stage when 'update' then 'update_postimage' when 'delete_image' then 'delete' else _stage end,
+        {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(names) }}
+    from {{ stage }} where _stage in ('insert', 'update', 'update_preimage', 'delete_image', 'checkpoint')
     {%- if header.base == header.snapshot_id and head is not none %}
     union all
-    {{ reverse_etl._staged_rows(stage, header, columns, "'checkpoint'") }}
-    union all
-    select 'checkpoint', {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(every_column) }}
-    from ({{ reverse_etl._image(target, columns.key, every_column, head.base, head.snapshot_id) }}) image
-    where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+    select 'checkpoint', {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(names) }}
+    from {{ stage }} where _stage in ('insert', 'update')
     {%- endif %}
 {% endmacro %}
 
-
-{% macro _staged_rows(stage, header, columns, change) %}
-    select {{ change }}, {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(columns.names) }}
-        {{- ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
-    from {{ stage }} where _stage in ('insert', 'update')
-{% endmacro %}
 
 {% macro _snapshot_columns(header) %}{{ header.snapshot_id }}L as _snapshot_id, current_timestamp() as _captured_at{% endmacro %}
 

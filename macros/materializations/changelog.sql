@@ -38,7 +38,8 @@
     {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
     {%- call statement('stage') -%}
         create table {{ stage }} using delta as
-        {{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }}
+        select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
+        from ({{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }})
     {%- endcall -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}

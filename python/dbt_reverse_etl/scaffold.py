@@ -133,8 +133,8 @@ def initialize(
         _write_sync(project, source, [column.strip() for column in key.split(",")])
     else:
         _write_example(project)
-    _write_profile(project, anywhere=write_profile)
-    _say_what_is_next(project)
+    has_destinations = _write_profile(project, anywhere=write_profile)
+    _say_what_is_next(project, "" if has_destinations else "; then destinations in place of `plan`, and dbt run pushes")
     return project.written
 
 
@@ -262,14 +262,15 @@ def _write_example(project: _Project) -> None:
         project.say(f"Make a sync of a model: dbt-reverse-etl init --model {models[0]} --key COLUMN")
 
 
-def _write_profile(project: _Project, *, anywhere: bool) -> None:
+def _write_profile(project: _Project, *, anywhere: bool) -> bool:
+    """Returns whether our block was there already."""
     places = profile_directories(None, project.folder, os.environ)
     file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
     text = _raw(file) if file else ""
     read = _parsed(text)
     profiles = read if isinstance(read, Mapping) else {}
     if BLOCK in profiles:
-        return
+        return True
     block = _block(profiles.get(str(project.settings.get("profile"))))
     if file is None:
         project.say(f"There is no {FILE_NAME} yet. It needs, beside the dbt profile:\n{block}")
@@ -281,6 +282,7 @@ def _write_profile(project: _Project, *, anywhere: bool) -> None:
         with file.open("a", encoding="utf-8") as opened:
             opened.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}\n{block}")
         project.wrote(file)
+    return False
 
 
 def _block(profile: object) -> str:
@@ -291,13 +293,14 @@ def _block(profile: object) -> str:
     return _BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
 
 
-def _say_what_is_next(project: _Project) -> None:
+def _say_what_is_next(project: _Project, then: str) -> None:
     ignore = project.folder / ".gitignore"
     lines = _raw(ignore).splitlines() if ignore.is_file() else []
     absent = [name for name in _IGNORED if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
-    project.say(f"{'Done' if project.written else 'Nothing to write'}. Next: dbt deps, dbt run, dbt-reverse-etl plan")
+    done = "Done" if project.written else "Nothing to write"
+    project.say(f"{done}. Next: dbt deps, dbt run{then}")
 
 
 def _parsed(text: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ class Result:
     exception: BaseException | None
     messages: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    push_seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -117,7 +120,14 @@ class Project:
 
     def _invoke(self, *arguments: str) -> Result:
         lines: list[str] = []
-        runner = dbtRunner(callbacks=[lambda event: lines.append(event.info.msg)])
+        ended: list[float] = []
+
+        def listen(event: Any) -> None:
+            lines.append(event.info.msg)
+            if event.info.name == "CommandCompleted":  # our callback comes after this one
+                ended.append(time.perf_counter())
+
+        runner = dbtRunner(callbacks=[listen])
         place = ["--project-dir", str(self.folder), "--profiles-dir", str(self.folder)]
         result = runner.invoke([*arguments, *place])
         found = getattr(result.result, "results", None) or []
@@ -128,6 +138,8 @@ class Project:
             result.exception,
             {name: str(node.message) for name, node in nodes.items()},
             {name: str(node.status) for name, node in nodes.items()},
+            {name: node.execution_time for name, node in nodes.items()},
+            time.perf_counter() - ended[-1] if ended else 0.0,
         )
 
     def _profiles(self) -> None:

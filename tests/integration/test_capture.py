@@ -281,7 +281,7 @@ def test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace(projec
     thread.start()
     beaten = project.run()
     thread.join()
-    assert not beaten.success
+    assert not beaten.success, project.rows("select * from {s}.things")
     assert "another run captured snapshot 2 meanwhile" in beaten.text
     rows = project.rows("select _change, n from {s}.things where _snapshot_id = 2")
     assert [tuple(row) for row in rows] == [("snapshot", 9)], "no row of the beaten run"

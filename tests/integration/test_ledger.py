@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -43,6 +43,7 @@ def started(fence: int, run_id: str, sync_id: str = "a1") -> RunStarted:
 
 
 st.register_type_strategy(datetime, MOMENTS)
+st.register_type_strategy(Mapping, lambda _: st.dictionaries(st.text(), st.text()))
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])

@@ -239,8 +239,9 @@ def test_the_profile_beside_the_project_gets_every_target_as_plan(shop: Path, in
 def test_a_block_that_is_there_is_kept(shop: Path, init: Initialize) -> None:
     shutil.copyfile(ROOT / "profiles.example.yml", shop / "profiles.yml")
     before = (shop / "profiles.yml").read_bytes()
-    init()
+    _, said = init()
     assert (shop / "profiles.yml").read_bytes() == before
+    assert said.endswith("Next: dbt deps, dbt run"), "its destinations are named"
 
 
 @pytest.mark.parametrize("text", ["{my_project: {}}\n", "a: [\n", "- 1\n"])
@@ -280,7 +281,7 @@ def test_the_hint_for_git_names_what_is_not_ignored_yet(shop: Path, init: Initia
     (shop / ".gitignore").write_text("/target/\nlogs\n")
     _, said = init()
     assert "in .gitignore: dbt_packages/\n" in said + "\n"
-    assert said.endswith("Next: dbt deps, dbt run, dbt-reverse-etl plan")
+    assert said.endswith("and dbt run pushes")
 
 
 @pytest.mark.parametrize(

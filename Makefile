@@ -1,0 +1,45 @@
+# Every target does its own set-up: Python packages in .venv, a Java in .tools if there is none.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# `make demo PYTHON=/path/to/python` uses that one.
+PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; do \
+	"$$p" -c "import sys, ensurepip; sys.exit(sys.version_info[:2] != (3, $$v))" 2>/dev/null && { echo "$$p"; exit; }; done; done)
+# Sets JAVA_HOME for the rest of a recipe's line.
+JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help demo test check bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+
+demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of exactly what changed
+	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
+
+test: check ## Everything that must pass: the checks, then all tests
+	@$(JAVA) $(PYTEST) --ignore=tests/benchmarks
+
+check: $(STAMP) ## Lint, format, types, layers, and the dbt project without deprecations
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	MYPYPATH=examples $(BIN)/mypy examples/demo.py examples/crm.py .ci/java.py .ci/parse.py
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/parse.py
+
+bench: $(STAMP) ## Measure: tests/benchmarks
+	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) .demo .bench .tools build dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "There is no Python 3.10 to 3.13 with venv on PATH: install one, or name it: make PYTHON=..."; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON), once. It takes a few minutes ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,120 @@
+"""The command line: the same syncs, from artifacts, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
+from tests.integration.project import Project
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    here = Path.cwd()
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    project.table("source", "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)")
+    project.changelog("contacts_changelog", f"select id, name from {project.schema}.source")
+    project.sync("crm_contacts", "contacts_changelog", mode="mirror", tags=["crm"])
+    project.sync("crm_people", "contacts_changelog", mode="upsert", object="people")
+    assert not project.run().pushed(), "off is off"
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    yield project
+    os.chdir(here)
+
+
+def call(shop: Project, *arguments: str) -> Result:
+    place = ["--project-dir", str(shop.folder), "--profiles-dir", str(shop.folder)]
+    return CliRunner().invoke(cli, [*arguments, *place], standalone_mode=False)
+
+
+def read(result: Result) -> Any:
+    assert result.exception is None, result.exception
+    return json.loads(result.stdout)
+
+
+def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Project) -> None:
+    for _ in range(2):
+        plan = {report["sync"]: report for report in read(call(shop, "plan", "--json"))}
+        assert plan["crm_contacts"]["planned"] == {"insert": 2, "update": 0, "delete": 0}
+        assert plan["crm_contacts"]["sample"] == [["insert", '{"id":1}'], ["insert", '{"id":2}']]
+        assert plan["crm_contacts"]["position"] == 0
+    shown = call(shop, "plan", "--select", "tag:crm").output
+    assert "PLAN crm_contacts -> crm.contacts" in shown
+    assert 'insert {"id":1}' in shown
+    assert "crm_people" not in shown
+    assert not (shop.folder / "crm.db").exists()
+
+
+def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_pushed(shop: Project) -> None:
+    first = call(shop, "push", "--select", "crm_contacts")
+    assert first.exception is None, first.exception
+    assert first.return_value == ExitCode.OK
+    assert "SYNC crm_contacts -> crm.contacts" in first.output
+    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
+
+    again = call(shop, "push", "--select", "crm_contacts")
+    assert isinstance(again.exception, ReverseEtlError)
+    assert "which were pushed before" in str(again.exception)
+    assert call(shop, "push", "--select", "crm_people").return_value == ExitCode.OK, (
+        "another sync of that run was not pushed yet"
+    )
+
+    kept = (shop.folder / "target/run_results.json").read_text(), (shop.folder / "target/manifest.json").read_text()
+    shop.table("source", "select * from values (1, 'Ann') as t (id, name)")
+    shop.destinations = "plan"
+    assert shop.run().success
+    shop.destinations = {"crm": {"type": "sqlite", "path": str(shop.folder / "crm.db")}}
+    shop._profiles()
+    for name, text in zip(("run_results.json", "manifest.json"), kept, strict=True):
+        (shop.folder / "target" / name).write_text(text)
+    older = call(shop, "push", "--select", "crm_people")
+    assert isinstance(older.exception, ReverseEtlError)
+    assert shop.dbt("parse").success
+    stale = call(shop, "push")
+    assert isinstance(stale.exception, ReverseEtlError)
+    assert "while manifest.json is of" in str(stale.exception)
+    assert len(shop.crm()) == 2
+
+
+def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Project) -> None:
+    before = {row["sync"]: row for row in read(call(shop, "status", "--json"))}
+    assert (before["crm_contacts"]["position"], before["crm_contacts"]["lag"], before["crm_contacts"]["last_run"]) == (
+        0,
+        1,
+        "never",
+    )
+    assert call(shop, "push").return_value == ExitCode.OK
+    after = read(call(shop, "status", "--json", "--select", "crm_c*"))
+    assert [(row["sync"], row["position"], row["lag"], row["undelivered"], row["last_run"]) for row in after] == [
+        ("crm_contacts", 1, 0, 0, "succeeded")
+    ]
+    table = call(shop, "status").output
+    assert table.splitlines()[0].split()[:3] == ["sync", "destination", "position"]
+
+
+def test_check_reaches_the_destinations_read_only(shop: Project) -> None:
+    good = call(shop, "check")
+    assert good.return_value == ExitCode.OK, good.output
+    assert "2 syncs of target dev: configuration is valid" in good.output
+    assert not (shop.folder / "crm.db").exists()
+    shop.destinations["crm"]["path"] = str(shop.folder / "nowhere" / "crm.db")
+    shop._profiles()
+    bad = call(shop, "check", "--json")
+    assert bad.return_value == ExitCode.FAILED
+    assert "nowhere" in read(bad)[0]["message"]
+
+
+def test_an_unknown_selector_names_what_can_be_selected(shop: Project) -> None:
+    result = call(shop, "plan", "--select", "crm_contcats")
+    assert isinstance(result.exception, ReverseEtlError)
+    assert "crm_contacts" in str(result.exception)
