@@ -34,7 +34,7 @@ class Receiver:
         self._lock = threading.Lock()
 
     def __call__(self, request: Received) -> Reply:
-        rows = request.json()
+        rows = request.json
         with self._lock:
             for row in rows:
                 key = tuple(row[name] for name in KEY)

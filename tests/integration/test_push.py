@@ -228,3 +228,27 @@ def test_guards_stop_a_push_before_its_first_send_and_the_override_of_the_messag
     monkeypatch.setenv("DBT_REVERSE_ETL_OVERRIDE", "crm_contacts@2:+0~0-2")
     assert shop.run().success
     assert len(shop.crm()) == 1
+
+
+def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(shop: Project) -> None:
+    shop.crm("create table contacts (external_id integer primary key, name text check (name <> 'Bob'))")
+    refused = shop.dbt("run")
+    assert not refused.success
+    assert refused.sync("crm_contacts") == "+2 ~0 -0, 1 rejected"
+    assert shop.crm() == [(1, "Ann"), (3, "Cem")], "one bad row holds back no other"
+    listed = shop.rows("select row_key, operation, outcome, attempts from {s}.undelivered_rows")
+    assert [tuple(row) for row in listed] == [('{"id":2}', "insert", "rejected", 1)]
+    assert "Bob" not in refused.text
+
+    waiting = shop.run()
+    assert waiting.success, "it was told of when it failed; its next attempt is not due"
+    assert waiting.sync("crm_contacts") == "nothing to send"
+
+    contacts(shop, "(1, 'Ann', 'pro')", "(2, 'Bea', 'trial')", "(3, 'Cem', 'pro')")
+    mended = shop.run()
+    assert mended.success, mended.text
+    assert mended.sync("crm_contacts") == "+1 ~0 -0", "a new value does not wait"
+    assert shop.rows("select * from {s}.undelivered_rows") == []
+    contacts(shop, "(1, 'Ann', 'pro')")
+    assert shop.run().sync("crm_contacts") == "+0 ~0 -2"
+    assert shop.crm() == [(1, "Ann")]
