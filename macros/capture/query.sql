@@ -31,10 +31,13 @@
 
 {% macro _model_column_problems(columns, settings) %}
     {%- set problems = [] -%}
-    {%- set reserved = reverse_etl._own_columns() | map(attribute='name') | list -%}
+    {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
+        '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
+        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_kept',
+    ] -%}
     {%- for column in columns -%}
         {%- if column.name | lower in reserved -%}
-            {%- do problems.append('column ' ~ column.name ~ ' has the name of a column of the changelog; expected another name; rename it in the model') -%}
+            {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog or its diff uses; expected another name; rename it in the model') -%}
         {%- endif -%}
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}

@@ -16,6 +16,11 @@ from dbt_reverse_etl.sinks.base import Mode, Settings
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Command = Literal["run", "build"]
 
+# What a wave holds beside the fields.
+_OWN_FIELDS = {
+    "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed",
+}  # fmt: skip
+
 _THRESHOLD = re.compile(r"([0-9]{1,18})|([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%")
 
 
@@ -116,6 +121,8 @@ class SyncSettings(Settings):
         for names in (fields.keys(), fields.values()):
             if not names or len({name.casefold() for name in names}) < len(names):
                 raise PydanticCustomError("fields", "at least one column, and each column and each field once")
+        if _OWN_FIELDS & {name.casefold() for name in fields.values()}:
+            raise PydanticCustomError("fields", f"fields with other names than {', '.join(sorted(_OWN_FIELDS))}")
         return fields
 
 

@@ -112,7 +112,9 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
         assert project.run().success
     head = rounds + 1
     project.table("changed", _changed(project, "id % 100 = 99"))
-    late = fastest(rounds, {"base": noop(base), "late": noop(rendered_diff(project, "hash", "changed", base=1, head=head))})
+    late = fastest(
+        rounds, {"base": noop(base), "late": noop(rendered_diff(project, "hash", "changed", base=1, head=head))}
+    )
     report(
         f"diff just before a checkpoint ({8 * rounds} % of changes) / reading and hashing both sides",
         late["late"] / late["base"],

@@ -218,7 +218,7 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
         ("select 1 as id, array(map('a', 1)) as m", "id", "map inside another type"),
         ("select 1 as id, parse_json('1') as v", "id", "variant"),
         ("select 1 as id, null as n", "id", "has no type"),
-        ("select 1 as id, 2 as _change", "id", "name of a column of the changelog"),
+        ("select 1 as id, 2 as _change", "id", "a name that the changelog or its diff uses"),
         ("select 1.5d as id", "id", "does not identify a row safely"),
         ("select 1 as id", "ID2", "is no column of the model"),
     ],

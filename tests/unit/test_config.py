@@ -250,7 +250,7 @@ class TestSecrets:
             {"port": "{{ env_var('LOOSE') }}"},
             {"host": "no{{ env_var('LOOSE') }}"},
             {"host": f"no{CANARY}", "pin": f"no{CANARY}"},
-            {"auth": {"type": "{{ env_var('LOOSE') }}", "token": "x"}},
+            {"auth": {"type": "{{ env_var('LOOSE') }}", "token": "loose-token-8421"}},
             {"auth": "{{ env_var('LOOSE') }}"},
             {"guards": {"max_deletes": "{{ env_var('LOOSE') }}"}},
             {"guards": "{{ env_var('LOOSE') }}"},
