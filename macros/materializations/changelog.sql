@@ -53,7 +53,7 @@
     {%- endif -%}
     {%- do adapter.drop_relation(stage) -%}
     {{ return({
-        'message': '[+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ '] snapshot ' ~ snapshot_id
+        'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ snapshot_id
             ~ (' (' ~ quarantined | length ~ ' keys quarantined)' if quarantined else ''),
         'code': 'snapshot ' ~ snapshot_id ~ ' of ' ~ uuid,
         'changes': changes,

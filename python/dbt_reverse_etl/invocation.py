@@ -217,7 +217,7 @@ def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
     if invocation.push:
         names = ", ".join(sync.name for sync in invocation.push)
         say(
-            f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. See: dbt-reverse-etl plan",
+            f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. Give it destinations to plan or to push",
             "info",
         )
 

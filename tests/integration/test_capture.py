@@ -81,12 +81,12 @@ def test_every_change_of_every_type_is_seen_and_nothing_else(project: Project, c
         project.table("source", rows)
         result = project.run()
         assert result.success, result.text
-    assert result.messages["things"] == f"[+0 ~{len(changed)} -0] snapshot 2"
+    assert result.messages["things"] == f"+0 ~{len(changed)} -0, snapshot 2"
     seen = project.rows("select id from {s}.things where _snapshot_id = 2 and _change = 'update_postimage' order by id")
     assert [row.id for row in seen] == list(range(len(changed)))
     header = project.rows("select _header.* from {s}.things where _snapshot_id = 2 and _change = 'snapshot'")[0]
     assert (header.inserts, header.updates, header.deletes, header.live_rows) == (0, len(changed), 0, len(cases))
-    assert project.run().messages["things"] == "[+0 ~0 -0] snapshot 2", "an unchanged run commits nothing"
+    assert project.run().messages["things"] == "+0 ~0 -0, snapshot 2", "an unchanged run commits nothing"
     assert (
         project.run().messages["things"]
         == project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl").messages["things"]
@@ -141,11 +141,11 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
         result = project.run()
         return result.messages["things"] if result.success else result.text
 
-    assert capture("select id, 'a' as name, id as n from range(3)") == "[+3 ~0 -0] snapshot 1"
-    assert capture("select id as n, 'a' as name, id from range(3)") == "[+0 ~0 -0] snapshot 1"
+    assert capture("select id, 'a' as name, id as n from range(3)") == "+3 ~0 -0, snapshot 1"
+    assert capture("select id as n, 'a' as name, id from range(3)") == "+0 ~0 -0, snapshot 1"
     assert (
         capture("select id, 'a' as name, id as n, if(id = 1, 'x', null) as extra from range(3)")
-        == "[+0 ~1 -0] snapshot 2"
+        == "+0 ~1 -0, snapshot 2"
     )
     assert "meta.reverse_etl.on_column_change is fail" in capture(
         "select id, 'a' as name, id as n, 'x' as extra, 1 as more from range(3)", on_column_change="fail"
@@ -153,11 +153,11 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
     assert "column extra is gone" in capture("select id, 'a' as name, id as n from range(3)")
     assert (
         capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
-        == "[+0 ~1 -0] snapshot 3"
+        == "+0 ~1 -0, snapshot 3"
     )
     assert (
         capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
-        == "[+0 ~0 -0] snapshot 3"
+        == "+0 ~0 -0, snapshot 3"
     )
     assert "name is int in the model and string in the changelog" in capture(
         "select id, 1 as name, id as n from range(3)"
@@ -199,7 +199,7 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
     )
     kept = project.run()
     assert kept.success, kept.text
-    assert kept.messages["things"] == "[+0 ~1 -1] snapshot 2 (3 keys quarantined)"
+    assert kept.messages["things"] == "+0 ~1 -1, snapshot 2 (3 keys quarantined)"
     image = project.rows("select id, name from {s}.things where _change = 'insert' and id in (1, 2)")
     assert len(image) == 2, "a quarantined key keeps its head image: it must not look deleted"
     assert project.rows("select count(*) as n from {s}.things where _change = 'delete' and id in (1, 2)")[0].n == 0
@@ -207,7 +207,7 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
     assert sorted((row.q.key, row.q.reason, row.q.row_count) for row in recorded) == [
         ('{"id":1}', "duplicate_key", 2), ('{"id":2}', "duplicate_key", 2), ('{"id":null}', "null_key", 2),
     ]  # fmt: skip
-    assert project.run().messages["things"].startswith("[+0 ~0 -0] snapshot 2"), (
+    assert project.run().messages["things"].startswith("+0 ~0 -0, snapshot 2"), (
         "the same bad keys again are no new snapshot"
     )
 

@@ -220,3 +220,27 @@ def test_a_first_load_sends_every_visible_row_of_the_head_as_an_insert(
         source.close()
     assert {row["_operation"] for row in found} == {"insert"}
     assert {row["_key"] for row in found} == truth.pending(state, "filtered", SNAPSHOTS, places).keys()
+
+
+@pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+def test_each_mode_plans_only_what_it_may_do(
+    spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None], mode: Mode
+) -> None:
+    truth = Truth(images, hashes)
+    places = bucket_of(spark, sorted({key for image in images for key in image}))
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    spec = Spec(FIELDS, None, mode)
+    state = State(1, "c", (Range(0, BUCKETS, 2, "all"),), specs={"all": spec.text})
+    source = PendingRows(spark, Pending(relation, head, "abc", "all", spec, state))
+    try:
+        found = {row["_key"]: row["_operation"] for row in source.wave(0, BUCKETS).to_pylist()}
+    finally:
+        source.close()
+    mirrored = {name: planned.operation for name, planned in truth.pending(state, "all", SNAPSHOTS, places).items()}
+    assert set(mirrored.values()) == {"insert", "update", "delete"}
+    if mode is Mode.INSERT_ONLY:
+        assert found == {name: operation for name, operation in mirrored.items() if operation == "insert"}
+    else:
+        upserts = {name: operation for name, operation in mirrored.items() if operation != "delete"}
+        assert found == (upserts if mode is Mode.UPSERT else dict.fromkeys(upserts, "update"))

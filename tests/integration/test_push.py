@@ -252,3 +252,20 @@ def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(sh
     contacts(shop, "(1, 'Ann', 'pro')")
     assert shop.run().sync("crm_contacts") == "+0 ~0 -2"
     assert shop.crm() == [(1, "Ann")]
+
+
+def test_without_artifacts_nothing_is_pushed_and_the_run_is_red(shop: Project) -> None:
+    result = shop.dbt("run", "--no-write-json", "--select", "contacts_changelog")
+    assert not result.success
+    assert "found --no-write-json" in result.text
+    assert not (shop.folder / "crm.db").exists()
+
+
+def test_a_renamed_sync_keeps_its_position(shop: Project) -> None:
+    assert shop.run().success
+    (shop.folder / "models/exposure_crm_contacts.yml").unlink()
+    fields = {"id": "external_id", "name": "name"}
+    shop.sync("people", "contacts_changelog", mode="mirror", fields=fields, renamed_from="crm_contacts")
+    renamed = shop.run()
+    assert renamed.success, renamed.text
+    assert renamed.sync("people") == "nothing to send"

@@ -32,8 +32,8 @@ def histories(spark: SparkSession) -> list[History]:
     rows = [row for history in found for row in history.rows()]
     rows += [header_row(snapshot) for snapshot in range(1, SNAPSHOTS + 1)]
     rng.shuffle(rows)
-    spark.sql("create database views")
-    spark.createDataFrame(rows, TABLE_TYPE).repartition(4).write.format("delta").saveAsTable(TABLE)
+    spark.sql("create database if not exists views")
+    spark.createDataFrame(rows, TABLE_TYPE).repartition(4).write.format("delta").mode("overwrite").saveAsTable(TABLE)
     return found
 
 

@@ -140,7 +140,7 @@ class FilesSink(Sink):
         """Take the fence and remove what a crash left."""
         directory = self._directory(task)
         if self.missing(task) is not None:
-            next_step = "`dbt-reverse-etl resync`, or bring the directory back"
+            next_step = "bring the directory back, or dbt run-operation resync for this sync"
             raise self._problem(f"no {directory / MANIFEST}", "the record of earlier deliveries", next_step)
         try:
             _make_directory(directory)

@@ -33,7 +33,7 @@ from dbt_reverse_etl.sinks.sqlite_values import Changes, changes_of
 OLDEST_SQLITE = (3, 31, 0)  # the first that tells generated columns
 OTHER_RUN = "another run holds this sync"
 LOST_RECORD = "the destination lost its record of this sync"
-RESYNC = "run `dbt-reverse-etl resync` for this sync, or restore the file"
+RESYNC = "restore the file, or dbt run-operation resync for this sync"
 
 
 class SqliteSettings(Settings):
