@@ -152,6 +152,8 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, invocation: Invoca
     for one in wanted.push:
         reports.append(pusher.push(one, overview))
         tell(reports[-1], len(reports), total, say)
+        if reports[-1].status == Status.INTERRUPTED:
+            return reports
     for one in wanted.plan:
         reports.append(pusher.plan(one, overview, rows=0))
         tell(reports[-1], len(reports), total, say)
