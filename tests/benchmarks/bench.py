@@ -79,7 +79,7 @@ def fastest(rounds: int, candidates: dict[str, Callable[[], None]]) -> Figures:
 
 def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     """The diff, and the whole capture, of a table with 1 % of its rows changed."""
-    project = Project(home / "capture", spark, "bench_capture")
+    project = Project(home / "capture", spark, "bench_capture", quiet=True)
     project.table("source", f"select {COLUMNS} from range({rows})")
     project.changelog("things", f"select * from {project.schema}.source")
     assert project.run().success
@@ -121,7 +121,7 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
         "<= 2",
     )
 
-    small = Project(home / "whole", spark, "bench_whole")
+    small = Project(home / "whole", spark, "bench_whole", quiet=True)
     small.table("source", f"select {COLUMNS} from range({rows})")
     small.changelog("things", f"select * from {small.schema}.source")
     assert small.run().success
@@ -172,7 +172,7 @@ def rendered_diff(project: Project, compare: str, model: str, *, base: int, head
 def push(spark: SparkSession, home: Path) -> None:
     """What the push adds to a `dbt run` in which nothing changed."""
     for syncs in (5, 50):
-        project = Project(home / f"push_{syncs}", spark, f"bench_push_{syncs}")
+        project = Project(home / f"push_{syncs}", spark, f"bench_push_{syncs}", quiet=True)
         project.table("source", "select id, concat('name', id) as name from range(100)")
         project.changelog("things", f"select * from {project.schema}.source")
         for number in range(syncs):

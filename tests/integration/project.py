@@ -46,8 +46,8 @@ class Result:
 class Project:
     """A folder with a dbt project whose models and destinations a test writes."""
 
-    def __init__(self, folder: Path, spark: SparkSession, schema: str) -> None:
-        self.folder, self.spark, self.schema = folder, spark, schema
+    def __init__(self, folder: Path, spark: SparkSession, schema: str, *, quiet: bool = False) -> None:
+        self.folder, self.spark, self.schema, self._quiet = folder, spark, schema, quiet
         self.destinations: Any = {"crm": {"type": "sqlite", "path": str(folder / "crm.db")}}
         (folder / "models").mkdir(parents=True)
         self._yaml(
@@ -129,7 +129,7 @@ class Project:
 
         runner = dbtRunner(callbacks=[listen])
         place = ["--project-dir", str(self.folder), "--profiles-dir", str(self.folder)]
-        result = runner.invoke([*arguments, *place])
+        result = runner.invoke([*arguments, *place, *(["--quiet"] if self._quiet else [])])
         found = getattr(result.result, "results", None) or []
         nodes = {node.node.name: node for node in found if getattr(node, "node", None) is not None}
         return Result(
