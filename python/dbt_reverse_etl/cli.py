@@ -297,13 +297,13 @@ class _Opened:
         self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
 
     def __enter__(self) -> _Opened:
-        from dbt_reverse_etl.invocation import open_ledger
+        from dbt_reverse_etl.invocation import ledger_names, open_ledger
         from dbt_reverse_etl.push import Pusher
 
         spark = self._place.session(self._project.target)
         ledger = open_ledger(spark, self._manifest)
         self.pusher = Pusher(spark, ledger)
-        self.overview = ledger.overview([one.sync.name for one in self.chosen])
+        self.overview = ledger.overview(ledger_names(self.chosen))
         return self
 
     def __exit__(self, *_: object) -> None:

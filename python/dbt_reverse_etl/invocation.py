@@ -124,7 +124,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
     ledger = open_ledger(spark, manifest)
-    names = [one.sync.name for one in configuration.resolved]
+    names = ledger_names(configuration.resolved)
     if not (wanted.push or wanted.plan or wanted.blocked or retried):
         return []
     overview = ledger.overview(names)
@@ -165,6 +165,12 @@ def tell(report: Report, number: int, total: int, say: Say) -> None:
     say(console.line(number, total, report), console.level(report))
     if report.message:
         say(f"  {report.message}", console.level(report))
+
+
+def ledger_names(resolved: Sequence[ResolvedSync]) -> list[str]:
+    """Under what names the ledger may know these syncs: their own and their former ones."""
+    named = [(one.sync.name, one.sync.settings.renamed_from) for one in resolved]
+    return [name for names in named for name in names if name]
 
 
 def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger:
