@@ -36,7 +36,7 @@
 
 {# A key as one string: a JSON object in the order of unique_key. #}
 {% macro _key_json(keys, alias=none) -%}
-    to_json(struct({{ reverse_etl._columns(keys, alias) }}), map('ignoreNullFields', 'false', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
+    {{ reverse_etl._json('struct(' ~ reverse_etl._columns(keys, alias) ~ ')') }}
 {%- endmacro %}
 
 {#
