@@ -30,7 +30,8 @@ from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_settings import HttpOptions, HttpSettings
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from dbt_reverse_etl.sinks.http_transport import BODY_CAP, decoded
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, outcomes, person
 from tests.unit.http_server import HttpServer, Received, Reply, free_port, http_server, json_reply
@@ -737,11 +738,11 @@ class TestSafety:
         assert "pii-31415" in server.received[0].path
         assert not [text for text in texts if CANARY in text or "pii-31415" in text]
 
-    def test_importing_and_validating_without_requests_names_the_extra(self) -> None:
+    def test_importing_and_validating_without_the_client_names_the_extra(self) -> None:
         program = textwrap.dedent(
             """
             import sys
-            sys.modules["requests"] = None
+            sys.modules["urllib3"] = None
             from dbt_reverse_etl.errors import DestinationError
             from dbt_reverse_etl.sinks.http import HttpSink
             from dbt_reverse_etl.sinks.http_settings import HttpSettings
@@ -778,7 +779,7 @@ class TestCheck:
     def test_a_ca_file_that_does_not_exist_is_said_before_anything_is_sent(self, server: HttpServer) -> None:
         sink = HttpSink(settings_of(server.url, verify="/nonexistent/ca.pem"))
         for step in (sink.check, lambda: sink.open(task_of())):
-            with pytest.raises(DestinationError, match="CA file"):
+            with pytest.raises(DestinationError, match="CA file or client certificate"):
                 step()
         assert server.connections == 0
 

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
@@ -81,6 +82,7 @@ class SinkTask:
         first: nothing was delivered by this sync before; a transactional sink that holds no record of an earlier fence
             although this is False lost its data, and raises DestinationError that offers `resync`.
         options: the sink's own `Options`, validated.
+        project_dir: the dbt project to which files in the options are relative; None: that of the working directory.
     """
 
     sync_id: str
@@ -92,6 +94,7 @@ class SinkTask:
     schema: pa.Schema
     first: bool = True
     options: Options = field(default_factory=Options)
+    project_dir: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,23 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pydantic import ValidationError
+
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
-from dbt_reverse_etl.sinks.http_request import Plan, Request, plan_of
-from dbt_reverse_etl.sinks.http_settings import HttpOptions, HttpSettings
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_plan import plan_of
+from dbt_reverse_etl.sinks.http_preset import load_preset, merged
+from dbt_reverse_etl.sinks.http_request import Plan, Request
+from dbt_reverse_etl.sinks.http_settings import HttpSettings
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http_transport import Transport
 
-_NO_REQUESTS = Problem(
+_NO_CLIENT = Problem(
     "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
 )
 
@@ -49,16 +55,16 @@ class HttpSink(Sink):
 
     def limits(self, task: SinkTask) -> Limits:
         return Limits(
-            rows=_options(task).batch.rows,
+            rows=max(self._rows(task)),
             concurrency=self._settings.concurrency,
             requests_per_second=self._settings.requests_per_second,
         )
 
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
-        _plan, problems = plan_of(task, _options(task))
+        _plan, problems = self._planned(task)
         if find_spec("requests") is None:
-            problems.append(_NO_REQUESTS)
+            problems.append(_NO_CLIENT)
         if problems:
             raise ConfigurationError(*problems)
 
@@ -73,7 +79,7 @@ class HttpSink(Sink):
             transport.close()
 
     def open(self, task: SinkTask) -> None:
-        plan, problems = plan_of(task, _options(task))
+        plan, problems = self._planned(task)
         if problems:
             raise DestinationError(*problems)
         self._plan = plan
@@ -86,7 +92,7 @@ class HttpSink(Sink):
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
         delivery = Delivery()
         for position, request in enumerate(requests):
-            delivery = _send(request, plan, transport)
+            delivery = _send(request, plan, transport, batch.rows)
             if delivery.refused_whole and len(request.rows) > 1:
                 if position == 0:
                     return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
@@ -108,17 +114,45 @@ class HttpSink(Sink):
             raise RuntimeError("deliver needs open first")
         return self._plan, self._transport
 
+    def _planned(self, task: SinkTask) -> tuple[Plan, list[Problem]]:
+        try:
+            return plan_of(task, self._options(task))
+        except ValidationError as error:
+            places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False)}
+            where = f"sync {task.sync}: options.{', options.'.join(sorted(places))}"
+            found = f"options that do not fit preset {self._settings.preset}"
+            return Plan({}, task.key, task.mode, HttpOptions.model_validate({})), [
+                Problem(where, found, "options that join with those of the preset", "correct or remove them")
+            ]
+
+    def _options(self, task: SinkTask) -> HttpOptions:
+        """The sync's options, over those of the destination's preset."""
+        own = task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})
+        if self._settings.preset is None:
+            return own
+        written = own.model_dump(by_alias=True, exclude_unset=True)
+        return HttpOptions.model_validate(merged(load_preset(self._settings.preset).options, written))
+
+    def _rows(self, task: SinkTask) -> list[int]:
+        """The sizes of its requests: the largest is that of a batch, which is cut for the others."""
+        try:
+            options = self._options(task)
+        except ValidationError:  # `validate` says so
+            return [1]
+        calls = (options.insert, options.update, options.upsert, options.delete)
+        return [options.batch.rows, *(call.rows for call in calls if call is not None and call.rows is not None)]
+
     def _connected(self) -> Transport:
         """The transport, which connects when it is first used."""
         try:
-            from dbt_reverse_etl.sinks.http_transport import Transport, tls_context
+            from dbt_reverse_etl.sinks.http_transport import Transport
         except ImportError:
-            raise DestinationError(_NO_REQUESTS) from None
+            raise DestinationError(_NO_CLIENT) from None
         try:
-            tls_context(self._settings)
+            return Transport(self._settings)
         except OSError:
-            raise self._problem("a CA file that cannot be read", "a PEM file", "correct verify") from None
-        return Transport(self._settings)
+            found, expected = "a CA file or client certificate that cannot be read", "PEM files"
+            raise self._problem(found, expected, "correct verify or client_certificate") from None
 
     def _connect(self) -> None:
         from dbt_reverse_etl.sinks.http_transport import tls_context
@@ -135,7 +169,8 @@ class HttpSink(Sink):
             raise self._problem(f"no connection ({type(error).__name__})", "a listening host", "correct url") from None
 
     def _get(self, transport: Transport, path: str) -> None:
-        answer = transport.exchange("GET", path.lstrip("/"), {"Accept": "application/json"}, None, wants_body=False)
+        request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
+        answer = transport.exchange(request, wants_body=False)
         if isinstance(answer, Answer) and 200 <= answer.status < 300:
             return
         found = f"HTTP {answer.status}" if isinstance(answer, Answer) else answer.reason
@@ -145,13 +180,13 @@ class HttpSink(Sink):
         return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
 
 
-def _send(request: Request, plan: Plan, transport: Transport) -> Delivery:
-    answer = transport.exchange(
-        request.method, request.path, request.headers, request.body, wants_body=plan.reads_answers
-    )
+def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> Delivery:
+    answer = transport.exchange(request, wants_body=plan.reads_answers)
+    if isinstance(answer, Answer) and (other := plan.instead(request, answer.status, rows)) is not None:
+        request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
     if not isinstance(answer, Answer):
-        return Delivery.of_all(len(request.rows), answer.outcome, answer.reason)
-    sent = Sent(len(request.rows), request.ids, request.deletes, plan.alone)
+        return Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
+    sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.results)
     return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc))
 
 
@@ -170,7 +205,3 @@ def _again(delivery: Delivery) -> Delivery:
 def _not_sent(requests: Sequence[Request]) -> list[RowResult]:
     reason = "not sent, after the failure of another request of its batch"
     return [RowResult(row, Outcome.RETRYABLE, reason) for request in requests for row in request.rows]
-
-
-def _options(task: SinkTask) -> HttpOptions:
-    return task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})

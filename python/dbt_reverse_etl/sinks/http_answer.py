@@ -7,11 +7,11 @@ body and the row's own entry holds. Reasons name the status and a code that the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +20,7 @@ from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Mode
 
 if TYPE_CHECKING:
-    from dbt_reverse_etl.sinks.http_settings import HttpOptions, JsonEquals, ResultsOptions
+    from dbt_reverse_etl.sinks.http_options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
 _SURELY_NOT_APPLIED = frozenset({408, 425, 429, 503})
@@ -40,7 +40,7 @@ class Answer:
         body: the decoded body, or None if it could not be read.
         body_problem: why `body` is None.
         cut: the connection ended before the body did.
-        retry_after: the header as it came.
+        headers: as they came; names in any case, or in lower case.
     """
 
     status: int
@@ -48,7 +48,16 @@ class Answer:
     body: bytes | None = b""
     body_problem: str = ""
     cut: bool = False
-    retry_after: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """No answer came: what that says about every row of the request."""
+
+    outcome: Outcome
+    reason: str
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,27 +69,50 @@ class Sent:
         ids: the key of each as text, where the answer speaks of rows by id.
         deletes: the request deletes.
         alone: single-row mode, in which a status speaks of the row and not of the batch.
+        results: where the answer speaks of each row, for this operation.
     """
 
     rows: int
     ids: Sequence[str] = ()
     deletes: bool = False
     alone: bool = True
+    results: ResultsOptions | None = None
 
 
 def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
-    """The outcome of each row, by its index in the request; `now` is for a Retry-After that is a date."""
+    """The outcome of each row, by its index in the request; `now` is for a date at which to come back."""
     status = answer.status
     if status in options.success.status:
-        return _success(answer, sent, options)
+        return replace(_success(answer, sent, options), retry_after=None)
+    pause = _pause(answer, options, now)
     if status in _SURELY_NOT_APPLIED:
-        pause = retry_after(answer.retry_after, now)
-        return Delivery.of_all(sent.rows, Outcome.RETRYABLE, f"HTTP {status}", retry_after=pause)
+        return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
+    if 400 <= status < 500 and (meant := _meant(answer, options)) is not None:
+        pause = pause if meant is Outcome.RETRYABLE else None
+        return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
     if status in _FATAL:
         return Delivery.of_all(sent.rows, Outcome.FATAL, _reason(answer, options))
     if 400 <= status < 500:
         return _refused(answer, sent, options, mode)
     return _other(answer, sent, options)
+
+
+def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
+    """Retry-After, and where there is none the header that the options name."""
+    seconds = retry_after(answer.headers.get("Retry-After"), now)
+    if seconds is not None or options.retry_after is None:
+        return seconds
+    text = answer.headers.get(options.retry_after.header, "").strip()
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
+        return None
+    value = float(text)
+    return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
+
+
+def _meant(answer: Answer, options: HttpOptions) -> Outcome | None:
+    """What the configured error codes say of the whole answer."""
+    meant = options.codes.get(_code_of(_loaded(answer), options.error)) if options.codes else None
+    return None if meant is None else Outcome(meant)
 
 
 def _other(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
@@ -111,7 +143,7 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
 
 def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
     status = f"HTTP {answer.status}"
-    needs_json = options.success.body is not None or options.results is not None
+    needs_json = options.success.body is not None or sent.results is not None
     try:
         if answer.content_type in _HTML and (options.success.content_type or "").lower() not in _HTML:
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
@@ -122,7 +154,9 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
         document = _document(answer)
         _check_body(document, options)
-        return Delivery() if options.results is None else _Results(options.results, sent, status).judge(document)
+        return (
+            Delivery() if sent.results is None else _Results(sent.results, sent, status, options.codes).judge(document)
+        )
     except _FormError as problem:
         return _not_understood(sent, f"{status}, but {problem}")
 
@@ -147,7 +181,7 @@ def _document(answer: Answer) -> Any:
 
 def _check_body(document: Any, options: HttpOptions) -> None:
     if options.success.body is not None and not _holds(document, options.success.body):
-        raise _FormError(f"success.json does not hold{_code(document, options.error)}")
+        raise _FormError(f"success.json does not hold{error_code(document, options.error)}")
 
 
 @dataclass(frozen=True)
@@ -155,38 +189,57 @@ class _Results:
     options: ResultsOptions
     sent: Sent
     status: str
+    codes: Mapping[str, str]
 
     def judge(self, document: Any) -> Delivery:
-        entries = self._entries(document)
-        results = [self._result(index, entries.get(index, _ABSENT)) for index in range(self.sent.rows)]
+        verdicts: dict[int, RowResult | None] = {}
+        for index, verdict in self._entries(document):
+            if index in verdicts:
+                raise _FormError("it speaks of one row twice")
+            verdicts[index] = verdict
+        for index, refusal in self._refusals(document):
+            if verdicts.setdefault(index, refusal) is None:
+                raise _FormError("it says yes and no of one row")
+        results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
 
-    def _entries(self, document: Any) -> dict[int, Any]:
+    def _entries(self, document: Any) -> Iterator[tuple[int, RowResult | None]]:
+        if self.options.path is None:
+            return
         entries = find(document, self.options.path)
         if self.sent.alone and isinstance(entries, dict):
             entries = [entries]  # the answer to a single row need not be a list
         if not isinstance(entries, list):
             raise _FormError(f"results.path {self.options.path!r} is no list")
-        by_order = self.options.by == "index" and self.options.index is None
-        if by_order and len(entries) != self.sent.rows:
+        at = self.options.id if self.options.by == "id" else self.options.index
+        if at is None and len(entries) != self.sent.rows:
             raise _FormError(f"it has {len(entries)} results for {self.sent.rows} rows")
-        found: dict[int, Any] = {}
-        rows_by_id = {text: index for index, text in enumerate(self.sent.ids)}
         for position, entry in enumerate(entries):
-            index = position if by_order else self._index(entry, rows_by_id)
-            if index in found:
-                raise _FormError("it speaks of one row twice")
-            found[index] = entry
-        return found
+            index = position if at is None else self._index(entry, at)
+            yield index, self._verdict(index, entry)
 
-    def _index(self, entry: Any, rows_by_id: dict[str, int]) -> int:
-        if self.options.id is not None:
-            value = find(entry, self.options.id)
+    def _refusals(self, document: Any) -> Iterator[tuple[int, RowResult]]:
+        for refused in self.options.refused:
+            entries = find(document, refused.path)
+            if entries is _ABSENT or entries is None:
+                continue
+            if not isinstance(entries, list):
+                raise _FormError(f"results.refused {refused.path!r} is no list")
+            for entry in entries:
+                index = self._index(entry, refused.at)
+                yield index, self._refusal(index, _refusal_code(entry, refused))
+
+    @cached_property
+    def _rows_by_id(self) -> dict[str, int]:
+        return {text: index for index, text in enumerate(self.sent.ids)}
+
+    def _index(self, entry: Any, at: str) -> int:
+        value = find(entry, at)
+        if self.options.by == "id":
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise _FormError("a result carries no id")
-            index = rows_by_id.get(str(value), -1)
+            index = self._rows_by_id.get(str(value), -1)
         else:
-            value = find(entry, self.options.index or "")
             if isinstance(value, bool) or not isinstance(value, int):
                 raise _FormError("a result carries no index")
             index = value
@@ -194,40 +247,58 @@ class _Results:
             raise _FormError("it speaks of a row that was not sent")
         return index
 
-    def _result(self, index: int, entry: Any) -> RowResult | None:
-        if entry is _ABSENT:
-            if self.options.missing == "delivered":
-                return None
-            return RowResult(index, Outcome.UNKNOWN, f"{self.status}, but no result for the row")
-        if _holds(entry, self.options.ok):
+    def _verdict(self, index: int, entry: Any) -> RowResult | None:
+        if self.options.ok is None or _holds(entry, self.options.ok):
             return None
-        return RowResult(
-            index, Outcome.REJECTED, f"{self.status}, refused in results{_code(entry, self.options.error)}"
-        )
+        return self._refusal(index, _code_of(entry, self.options.error))
+
+    def _refusal(self, index: int, code: str) -> RowResult:
+        shown = f", code {code}" if code else ""
+        return RowResult(index, Outcome(self.codes.get(code, "rejected")), f"{self.status}, refused in results{shown}")
+
+    def _absent(self, index: int) -> RowResult | None:
+        if self.options.missing == "delivered":
+            return None
+        return RowResult(index, Outcome.UNKNOWN, f"{self.status}, but no result for the row")
+
+
+def _refusal_code(entry: Any, refused: RefusedOptions) -> str:
+    return (
+        _code_of(entry, refused.error)
+        if refused.error is not None
+        else str((parse_path(refused.path) or ("entry",))[-1])
+    )
 
 
 def _reason(answer: Answer, options: HttpOptions) -> str:
-    if options.error is None or not answer.body:
-        return f"HTTP {answer.status}"
+    return f"HTTP {answer.status}{error_code(_loaded(answer), options.error)}"
+
+
+def _loaded(answer: Answer) -> Any:
     try:
-        document = orjson.loads(answer.body)
+        return orjson.loads(answer.body or b"")
     except orjson.JSONDecodeError:
-        return f"HTTP {answer.status}"
-    return f"HTTP {answer.status}{_code(document, options.error)}"
+        return _ABSENT
 
 
-def _code(document: Any, path: str | None) -> str:
+def error_code(document: Any, path: str | None) -> str:
+    """An error code for a reason, or nothing."""
+    code = _code_of(document, path)
+    return f", code {code}" if code else ""
+
+
+def _code_of(document: Any, path: str | None) -> str:
     """An error code, and only if it has the form of one: a message may quote the row."""
     value = _ABSENT if path is None else find(document, path)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not _CODE.fullmatch(str(value)):
         return ""
-    return f", code {value}"
+    return str(value)
 
 
-def _holds(document: Any, condition: JsonEquals) -> bool:
+def _holds(document: Any, condition: JsonIs) -> bool:
     value = find(document, condition.path)
     # In Python True equals 1; in JSON it does not.
-    return isinstance(value, bool) == isinstance(condition.equals, bool) and bool(value == condition.equals)
+    return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""From rows to HTTP requests. Pure: a task and its options become calls, calls and rows become requests."""
+"""From rows to HTTP requests. Pure: calls and rows become requests; `http_plan` makes the calls."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
 import pyarrow as pa
 
-from dbt_reverse_etl.encoding import encode_rows, is_scalar, json_array, ndjson, texts, unsupported
-from dbt_reverse_etl.errors import Problem
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Mode, SinkTask
-from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE, HttpOptions, OperationOptions
+from dbt_reverse_etl.encoding import encode_rows, json_array, ndjson, texts
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Mode
+from dbt_reverse_etl.sinks.http_options import HttpOptions, ResultsOptions
+from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
+from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate
 
-_USED = {
-    Mode.UPSERT: {"insert": "insert", "update": "update"},
-    Mode.MIRROR: {"insert": "insert", "update": "update", "delete": "delete"},
-    # A repeat of either operation is the one that the mode allows.
-    Mode.INSERT_ONLY: {"insert": "insert", "update": "insert"},
-    Mode.UPDATE_ONLY: {"insert": "update", "update": "update"},
-}
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 
 
 @dataclass(frozen=True)
@@ -48,13 +43,27 @@ class Template:
 
 @dataclass(frozen=True)
 class Call:
-    """The request of one operation."""
+    """The request of one operation.
+
+    Attributes:
+        rows: most rows of one request; 1 sends each alone.
+        template: writes the body instead of `body`.
+        results: where the answer speaks of each row.
+    """
 
     method: str
     path: Template
     headers: tuple[tuple[str, Template], ...]
     body: str
     deletes: bool
+    rows: int = 1
+    template: BodyTemplate | None = None
+    results: ResultsOptions | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Single-row mode."""
+        return self.rows == 1
 
     @property
     def fields(self) -> set[str]:
@@ -68,6 +77,7 @@ class Request:
 
     Attributes:
         path: percent-encoded, relative to the base URL.
+        event: id of the change, or of the changes together; stable over retries.
         rows: indexes in the batch of the rows that it carries.
         ids: their keys as text, where the answer speaks of rows by id.
     """
@@ -75,10 +85,24 @@ class Request:
     method: str
     path: str
     headers: dict[str, str]
-    body: bytes | None
-    rows: tuple[int, ...]
-    ids: tuple[str, ...]
-    deletes: bool
+    body: bytes | None = None
+    event: str = ""
+    rows: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
+    deletes: bool = False
+    alone: bool = True
+    results: ResultsOptions | None = None
+
+
+class _Row(NamedTuple):
+    """One row of a batch on its way into a request."""
+
+    at: int
+    event: str
+    body: bytes
+    path: str
+    headers: dict[str, str]
+    id: str
 
 
 @dataclass(frozen=True)
@@ -91,69 +115,122 @@ class Plan:
     options: HttpOptions
 
     @property
-    def alone(self) -> bool:
-        """Single-row mode."""
-        return self.options.batch.rows == 1
-
-    @property
     def reads_answers(self) -> bool:
         """Whether the body of an answer matters."""
-        return any((self.options.success.body, self.options.results, self.options.error))
+        results = any(call.results for call in self.calls.values())
+        return results or self.options.success.body is not None or self.options.error is not None
 
-    @property
-    def _id_fields(self) -> tuple[str, ...]:
-        by_id = self.options.results is not None and self.options.results.by == "id"
-        return self.key if by_id else ()
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Each operation -> the first one with the same call, with which it shares requests."""
+        return {
+            operation: next(first for first in self.calls if self.calls[first] == call)
+            for operation, call in self.calls.items()
+        }
 
     def requests(self, rows: pa.Table) -> tuple[list[Request], dict[int, str]]:
         """The requests of one batch, and the rows that cannot be sent with their reasons.
 
         Deletes go first: they may free a unique value that another row of the batch takes.
         """
-        operations = rows.column(OPERATION).to_pylist()
-        by_call: dict[Call, list[int]] = {}
+        by_call: dict[str, list[int]] = {}
         refused: dict[int, str] = {}
-        for index, operation in enumerate(operations):
-            if operation in self.calls:
-                by_call.setdefault(self.calls[operation], []).append(index)
+        for index, operation in enumerate(rows.column(OPERATION).to_pylist()):
+            if operation in self._names:
+                by_call.setdefault(self._names[operation], []).append(index)
             else:
                 refused[index] = f"the mode of this sync has no {operation}"
         requests: list[Request] = []
-        for call in sorted(by_call, key=lambda call: not call.deletes):
-            for indexes in self._together(by_call[call]):
-                request = self._request(call, rows, indexes, refused)
-                requests += [] if request is None else [request]
+        for name in sorted(by_call, key=lambda name: not self.calls[name].deletes):
+            call = self.calls[name]
+            good = self._rows(call, rows, by_call[name], refused)
+            for start in range(0, len(good), call.rows):
+                requests += self._requests(call, good[start : start + call.rows], refused)
         return requests, refused
 
-    def _together(self, indexes: list[int]) -> Iterator[list[int]]:
-        size = 1 if self.alone else len(indexes)
-        return (indexes[start : start + size] for start in range(0, len(indexes), size))
+    def instead(self, request: Request, status: int, rows: pa.Table) -> Request | None:
+        """The other request of an upsert, where the answer says that the row exists already, or that it does not."""
+        if not request.alone or request.deletes or self.mode not in (Mode.UPSERT, Mode.MIRROR):
+            return None
+        (index,) = request.rows
+        operation = rows.column(OPERATION)[index].as_py()
+        other, says = (
+            ("update", self.options.already_exists) if operation == "insert" else ("insert", self.options.missing)
+        )
+        call = self.calls[other]
+        if status not in says or call == self.calls[operation] or not call.alone:
+            return None
+        # Another request needs another id: the destination may remember the first one together with its answer.
+        good = [
+            row._replace(event=hashlib.sha256(f"{row.event}\n{other}".encode()).hexdigest())
+            for row in self._rows(call, rows, [index], {})
+        ]
+        return next(self._requests(call, good, {}), None) if good else None
 
-    def _request(self, call: Call, rows: pa.Table, indexes: list[int], refused: dict[int, str]) -> Request | None:
+    def _rows(self, call: Call, rows: pa.Table, indexes: list[int], refused: dict[int, str]) -> list[_Row]:
+        """The rows of one call that can be encoded and addressed; the reasons of the others go into `refused`."""
         part = rows.take(pa.array(indexes, pa.int64())) if len(indexes) < rows.num_rows else rows
         bodies = self._bodies(call, part)
-        named = {field: texts(part.column(field)) for field in {*call.fields, *self._id_fields}}
-        path, headers, kept = "", dict[str, str](), list[int]()
+        id_fields = self.key if call.results is not None and call.results.by == "id" else ()
+        named = {field: texts(part.column(field)) for field in {*call.fields, *id_fields}}
+        events = part.column(EVENT_ID).to_pylist()
+        same = None if call.fields else _addressed(call, {})
+        good: list[_Row] = []
         for position, index in enumerate(indexes):
-            values = {field: column[position] for field, column in named.items()}
+            body, values = bodies[position], {field: column[position] for field, column in named.items()}
+            if isinstance(body, str):
+                refused[index] = body
+                continue
             try:
-                path, headers = _addressed(call, bodies[position], values)
+                path, headers = same or _addressed(call, values)
             except _RowError as problem:
                 refused[index] = str(problem)
             else:
-                kept.append(position)
-        if not kept:
+                id_ = values[id_fields[0]] or "" if id_fields else ""
+                good.append(_Row(index, events[position], body, path, headers, id_))
+        return good
+
+    def _requests(self, call: Call, rows: list[_Row], refused: dict[int, str]) -> Iterator[Request]:
+        """One request; or several, where the rows are too large together or one of them breaks the template."""
+        try:
+            body = self._body(call, rows)
+        except BodyError as problem:
+            if len(rows) == 1:
+                refused[rows[0].at] = str(problem)
+                return
+            half = len(rows) // 2
+            yield from self._requests(call, rows[:half], refused)
+            yield from self._requests(call, rows[half:], refused)
+        else:
+            yield self._request(call, rows, body)
+
+    def _body(self, call: Call, rows: list[_Row]) -> bytes | None:
+        if call.template is not None:
+            body = call.template.render([row.body for row in rows], alone=call.alone)
+        elif call.body == "none":
             return None
-        events = rows.column(EVENT_ID).take(pa.array([indexes[position] for position in kept])).to_pylist()
-        sent = [body for position in kept if isinstance(body := bodies[position], bytes)]
+        else:
+            body = self._wrap([row.body for row in rows], alone=call.alone)
+        limit = self.options.batch.max_bytes
+        if limit is not None and len(body) > limit:
+            raise BodyError("a body larger than batch.max_bytes")
+        return body
+
+    def _request(self, call: Call, rows: list[_Row], body: bytes | None) -> Request:
+        event = rows[0].event
+        if not call.alone:
+            event = hashlib.sha256("\n".join(row.event for row in rows).encode()).hexdigest()
         return Request(
             method=call.method,
-            path=path,
-            headers=self._own_headers(call, events) | headers,
-            body=None if call.body == "none" else self._wrap(sent),
-            rows=tuple(indexes[position] for position in kept),
-            ids=tuple(named[field][position] or "" for field in self._id_fields for position in kept),
+            path=rows[0].path,
+            headers=self._own_headers(body, event, rows[0].headers),
+            body=body,
+            event=event,
+            rows=tuple(row.at for row in rows),
+            ids=tuple(row.id for row in rows) if call.results is not None and call.results.by == "id" else (),
             deletes=call.deletes,
+            alone=call.alone,
+            results=call.results,
         )
 
     def _bodies(self, call: Call, part: pa.Table) -> list[bytes | str]:
@@ -165,8 +242,8 @@ class Plan:
         encoded = encode_rows(part.select(list(fields)), nan=self.options.nan, constants=self.options.constants)
         return [encoded.rejected[row] if json is None else json for row, json in enumerate(encoded.rows)]
 
-    def _wrap(self, bodies: list[bytes]) -> bytes:
-        wrap = self.options.batch.wrap or (None if self.alone else "array")
+    def _wrap(self, bodies: list[bytes], *, alone: bool) -> bytes:
+        wrap = self.options.batch.wrap or (None if alone else "array")
         if wrap is None:
             return bodies[0]
         if wrap == "ndjson":
@@ -175,24 +252,23 @@ class Plan:
             return json_array(bodies)
         return b"{%s:%s}" % (orjson.dumps(wrap["key"]), json_array(bodies))
 
-    def _own_headers(self, call: Call, events: list[str]) -> dict[str, str]:
+    def _own_headers(self, body: bytes | None, event: str, written: Mapping[str, str]) -> dict[str, str]:
+        """What each request says, unless the sync's own headers say it."""
         headers = {"Accept": "application/json"}
-        if call.body != "none":
+        if body is not None:
             lines = self.options.batch.wrap == "ndjson"
             headers["Content-Type"] = "application/x-ndjson" if lines else "application/json"
         if self.options.idempotency_header is not None:
-            together = hashlib.sha256("\n".join(events).encode()).hexdigest()
-            headers[self.options.idempotency_header] = events[0] if self.alone else together
-        return headers
+            headers[self.options.idempotency_header] = event
+        taken = {name.lower() for name in written}
+        return {name: value for name, value in headers.items() if name.lower() not in taken} | dict(written)
 
 
 class _RowError(Exception):
     """A row whose values cannot stand where the templates put them."""
 
 
-def _addressed(call: Call, body: bytes | str, values: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    if isinstance(body, str):
-        raise _RowError(body)
+def _addressed(call: Call, values: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
     return _path(call.path, values), _headers(call.headers, values)
 
 
@@ -221,99 +297,3 @@ def _headers(templates: tuple[tuple[str, Template], ...], values: Mapping[str, s
             raise _RowError(f"a value that cannot stand in header {name}: printable ASCII only")
         headers[name] = text
     return headers
-
-
-def plan_of(task: SinkTask, options: HttpOptions) -> tuple[Plan, list[Problem]]:
-    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is."""
-    problems = [*_field_problems(task, options)]
-    used = _USED.get(task.mode, {})
-    calls: dict[str, Call] = {}
-    for operation, name in used.items():
-        where = f"sync {task.sync}: options.{name}"
-        written = _written(name, task.mode, options)
-        if written is None and (options.batch.rows > 1 or task.mode not in (Mode.UPSERT, Mode.MIRROR)):
-            expected = "a request that is named, because no default is safe in this mode"
-            problems.append(Problem(where, "nothing", expected, f"set options.{name}.method and options.{name}.path"))
-            continue
-        call = _call(written or _default(name, task), name, options)
-        problems += _call_problems(call, name, where, task, alone=options.batch.rows == 1)
-        calls[operation] = call
-    problems += _unused_problems(task, options, set(used.values()))
-    return Plan(calls, task.key, task.mode, options), list(dict.fromkeys(problems))
-
-
-def _written(name: str, mode: Mode, options: HttpOptions) -> OperationOptions | None:
-    own: OperationOptions | None = getattr(options, name)
-    shared = options.upsert if name != "delete" and mode in (Mode.UPSERT, Mode.MIRROR) else None
-    return own or shared
-
-
-def _default(name: str, task: SinkTask) -> OperationOptions:
-    path = "/".join([task.object, *(f"{{{field}}}" for field in task.key)])
-    return OperationOptions(method="DELETE" if name == "delete" else "PUT", path=path)
-
-
-def _call(written: OperationOptions, name: str, options: HttpOptions) -> Call:
-    without = "none" if options.batch.rows == 1 else "key"
-    return Call(
-        method=written.method,
-        path=Template.parse(written.path.lstrip("/")),
-        headers=tuple((header, Template.parse(value)) for header, value in written.headers.items()),
-        body=written.body or (without if name == "delete" else "fields"),
-        deletes=name == "delete",
-    )
-
-
-def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
-    where = f"sync {task.sync}"
-    for name in unsupported(task.schema):
-        kind = task.schema.field(name).type
-        yield Problem(where, f"field {name} of type {kind}", "a type with a JSON form", "cast the column in the model")
-    for name in sorted(options.constants.keys() & set(task.schema.names)):
-        place = f"{where}: options.constants"
-        yield Problem(place, f"{name}, which is a field too", "a name of its own", f"rename or remove {name}")
-    if options.results is not None and options.results.by == "id" and len(task.key) != 1:
-        found = f"by: id with {len(task.key)} key fields"
-        yield Problem(f"{where}: options.results", found, "one key field", "use by: index")
-
-
-def _call_problems(call: Call, name: str, where: str, task: SinkTask, *, alone: bool) -> Iterator[Problem]:
-    yield from _text_problems(call, where)
-    known = set(task.key) if name == "delete" else set(task.schema.names)
-    for field in sorted(call.fields - known):
-        expected = f"one of {', '.join(sorted(known))}"
-        yield Problem(where, f"placeholder {{{field}}}", expected, "use the destination field's name")
-    for field in sorted(call.fields & known):
-        if not is_scalar(task.schema.field(field).type):
-            yield Problem(where, f"placeholder {{{field}}}", "a field with one value", "take another field")
-    if not alone and call.fields:
-        yield Problem(where, "placeholders", "none with batch.rows above 1", "set batch.rows to 1, or remove them")
-    if not alone and call.body == "none":
-        yield Problem(where, "body: none", "a body that names the rows of a batch", "set body to key or fields")
-    missing = [field for field in task.key if field not in call.path.fields]
-    addresses_one_row = name in ("update", "delete") or call.method != "POST"
-    if alone and addresses_one_row and missing:
-        found = f"{call.method} with a path that does not name {', '.join(missing)}"
-        expected = "a path with a placeholder for each key field"
-        yield Problem(where, found, expected, f"write path: .../{'/'.join(f'{{{field}}}' for field in task.key)}")
-
-
-def _text_problems(call: Call, where: str) -> Iterator[Problem]:
-    path = "".join(call.path.literals)
-    segments = "x".join(call.path.literals).partition("?")[0].split("/")
-    if not _PATH.fullmatch(path) or "://" in path or any(unquote(segment) in (".", "..") for segment in segments):
-        expected = "a relative path, percent-encoded, with {field} placeholders"
-        yield Problem(where, "a path that cannot be sent as it is", expected, "correct path")
-    for header, template in call.headers:
-        if not HEADER_VALUE.fullmatch("x".join(template.literals)) or re.search(r"[{}]", "".join(template.literals)):
-            yield Problem(where, f"a value of header {header} that cannot be sent", "printable ASCII", "correct it")
-
-
-def _unused_problems(task: SinkTask, options: HttpOptions, used: set[str]) -> Iterator[Problem]:
-    if options.upsert is not None and used >= {"insert", "update"} and not (options.insert and options.update):
-        used = used | {"upsert"}
-    for name in ("insert", "update", "upsert", "delete"):
-        if getattr(options, name) is not None and name not in used:
-            where = f"sync {task.sync}: options.{name}"
-            expected = f"only what mode {task.mode.value} sends"
-            yield Problem(where, "a request that would never be sent", expected, f"remove options.{name}")

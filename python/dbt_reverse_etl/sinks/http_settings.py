@@ -1,17 +1,17 @@
-"""What profiles.yml and `meta.reverse_etl.options` may say to the http sink."""
+"""What profiles.yml may say to the http sink: where the destination is, and who may speak to it."""
 
 from __future__ import annotations
 
 import base64
 import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, PositiveFloat, SecretStr, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, SecretStr, field_validator, model_validator
 
-from dbt_reverse_etl.sinks.base import Options, Settings
-from dbt_reverse_etl.sinks.http_answer import parse_path
+from dbt_reverse_etl.sinks.base import Settings
+from dbt_reverse_etl.sinks.http_preset import load_preset, merged
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -19,7 +19,9 @@ HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
 
 
-class _Strict(Settings):
+class Strict(Settings):
+    """Unknown keys are errors, and no error shows a value."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
@@ -40,11 +42,9 @@ def _secret_header(value: SecretStr) -> SecretStr:
 
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 SecretHeader = Annotated[SecretStr, AfterValidator(_secret_header)]
-Path = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
-Status = Annotated[int, Field(ge=200, le=499)]
 
 
-class Bearer(_Strict):
+class Bearer(Strict):
     """`Authorization: Bearer <token>`."""
 
     type: Literal["bearer"]
@@ -54,7 +54,7 @@ class Bearer(_Strict):
         return "Authorization", f"Bearer {self.token.get_secret_value()}"
 
 
-class Basic(_Strict):
+class Basic(Strict):
     """`Authorization: Basic <user:password>`."""
 
     type: Literal["basic"]
@@ -66,41 +66,127 @@ class Basic(_Strict):
         return "Authorization", f"Basic {base64.b64encode(pair).decode()}"
 
 
-class ApiKey(_Strict):
-    """A header of the destination's own, such as `X-Api-Key`."""
+class ApiKey(Strict):
+    """A header of the destination's own, such as `X-Api-Key`, or a parameter of the query."""
 
     type: Literal["api_key"]
-    header_name: HeaderName = Field(alias="header")
+    header_name: HeaderName | None = Field(None, alias="header")
+    query: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
     value: SecretHeader
 
-    def header(self) -> tuple[str, str]:
-        return self.header_name, self.value.get_secret_value()
+    @model_validator(mode="after")
+    def _has_one_place(self) -> ApiKey:
+        if (self.header_name is None) == (self.query is None):
+            raise ValueError("found an API key without one place; expected header or query; next: set one of them")
+        return self
+
+    def header(self) -> tuple[str, str] | None:
+        return None if self.header_name is None else (self.header_name, self.value.get_secret_value())
 
 
-class Timeout(_Strict):
+class OAuth2(Strict):
+    """OAuth 2.0 client credentials (RFC 6749, section 4.4): a token of `token_url`, as `Authorization: Bearer`.
+
+    Attributes:
+        client_auth: how the client proves itself there: HTTP Basic, or its id and secret in the form.
+        parameters: further fields of the form, such as `audience` or `resource`.
+    """
+
+    type: Literal["oauth2"]
+    token_url: str
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr
+    scope: str | None = None
+    client_auth: Literal["basic", "form"] = "basic"
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("token_url")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        parts = _checked_url(url)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            raise ValueError(
+                "found http:// for a secret; expected https:// (http only to this machine); next: change it"
+            )
+        return url
+
+    def header(self) -> None:
+        """None: the token is not a setting."""
+
+
+class StandardWebhooks(Strict):
+    """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`."""
+
+    type: Literal["standard_webhooks"]
+    secret: SecretStr
+
+    @field_validator("secret")
+    @classmethod
+    def _is_a_key(cls, secret: SecretStr) -> SecretStr:
+        try:
+            size = len(_webhook_key(secret))
+        except ValueError:
+            size = 0
+        if not 24 <= size <= 64:
+            raise ValueError(
+                "found no signing secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole"
+            )
+        return secret
+
+    @property
+    def key(self) -> bytes:
+        """The key of the HMAC."""
+        return _webhook_key(self.secret)
+
+    def header(self) -> None:
+        """None: the signature is another one for each request."""
+
+
+def _webhook_key(secret: SecretStr) -> bytes:
+    return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+
+
+class ClientCertificate(Strict):
+    """Mutual TLS: PEM files of the certificate (with its chain) and of its key."""
+
+    cert: str
+    key: str
+    password: SecretStr | None = None
+
+
+class Timeout(Strict):
     """Seconds until a connection stands, and between two pieces of an answer."""
 
     connect: PositiveFloat = Field(10, le=300)
     read: PositiveFloat = Field(30, le=3600)
 
 
-class CheckSettings(_Strict):
+class CheckSettings(Strict):
     """A read-only request that `check` sends."""
 
     path: str
 
 
-class HttpSettings(_Strict):
+class HttpSettings(Strict):
     """One HTTP destination; hosts come from here only."""
 
+    preset: str | None = None
     url: str
     headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
-    auth: Annotated[Bearer | Basic | ApiKey, Field(discriminator="type")] | None = None
+    auth: Annotated[Bearer | Basic | ApiKey | OAuth2 | StandardWebhooks, Field(discriminator="type")] | None = None
+    client_certificate: ClientCertificate | None = None
     timeout: Timeout = Field(default_factory=lambda: Timeout.model_validate({}))
     verify: bool | str = True
     concurrency: int = Field(8, ge=1, le=256)
     requests_per_second: PositiveFloat | None = None
     check: CheckSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, written: Any) -> Any:
+        """The preset's settings, and over them what is written."""
+        name = written.get("preset") if isinstance(written, dict) else None
+        return merged(load_preset(name).settings, written) if isinstance(name, str) else written
 
     @model_validator(mode="after")
     def _is_safe(self) -> HttpSettings:
@@ -129,7 +215,8 @@ class HttpSettings(_Strict):
 
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""
-        auth = {} if self.auth is None else dict([self.auth.header()])
+        own = None if self.auth is None else self.auth.header()
+        auth = {} if own is None else dict([own])
         taken = {name.lower() for name in auth}
         others = {name: value for name, value in self.headers.items() if name.lower() not in taken}
         return {name: value.get_secret_value() for name, value in others.items()} | auth
@@ -169,100 +256,3 @@ def _is_link_local(host: str) -> bool:
         return False
     inner = getattr(address, "ipv4_mapped", None) or address
     return bool(inner.is_link_local)
-
-
-class OperationOptions(_Strict):
-    """The request of one operation. `path` and `headers` take `{field}`; `path` is relative to the base URL.
-
-    `body`: all fields, the key fields, or none. Default: `fields`, for a delete `none` (in batches `key`).
-    """
-
-    method: Literal["POST", "PUT", "PATCH", "DELETE"]
-    path: str
-    headers: dict[HeaderName, str] = Field(default_factory=dict)
-    body: Literal["fields", "key", "none"] | None = None
-
-
-class BatchOptions(_Strict):
-    """How rows share a request: `rows` 1 sends each alone, as a bare object unless `wrap` is set."""
-
-    rows: int = Field(1, ge=1, le=100_000)
-    wrap: Literal["array", "ndjson"] | dict[Literal["key"], str] | None = None
-
-
-class JsonEquals(_Strict):
-    """A value in the answer that says yes."""
-
-    path: Path
-    equals: JsonValue
-
-
-class SuccessOptions(_Strict):
-    """When an answer acknowledges the rows: all conditions together."""
-
-    status: list[Status] = Field([200, 201, 202, 204], min_length=1)
-    content_type: str | None = None
-    body: JsonEquals | None = Field(None, alias="json")
-
-
-class ResultsOptions(_Strict):
-    """Where the answer speaks of each row.
-
-    Attributes:
-        path: the list of entries; empty for the answer itself.
-        by: `index`: entries stand in the order of the rows, or carry their index under `index`;
-            `id`: an entry carries the row's only key field under `id`.
-        ok: what an entry of a delivered row says.
-        error: path of the error code in an entry; shown only if it looks like a code.
-        missing: outcome of a row that no entry mentions.
-    """
-
-    path: Path = ""
-    by: Literal["index", "id"] = "index"
-    index: Path | None = None
-    id: Path | None = None
-    ok: JsonEquals
-    error: Path | None = None
-    missing: Literal["unknown", "delivered"] = "unknown"
-
-    @model_validator(mode="after")
-    def _is_addressed(self) -> ResultsOptions:
-        if (self.by == "id") != (self.id is not None) or (self.by == "id" and self.index is not None):
-            raise ValueError("found by and id apart; expected by: id with id: <path>, or by: index; next: set both")
-        if self.missing == "delivered" and self.by == "index" and self.index is None:
-            raise ValueError(
-                "found missing: delivered with entries by order; expected each entry to name its row; "
-                "next: set index: <path>, or by: id"
-            )
-        return self
-
-
-class HttpOptions(Options):
-    """What one sync may say: the requests, and when their answers acknowledge rows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    insert: OperationOptions | None = None
-    update: OperationOptions | None = None
-    upsert: OperationOptions | None = None
-    delete: OperationOptions | None = None
-    batch: BatchOptions = Field(default_factory=lambda: BatchOptions.model_validate({}))
-    constants: dict[str, JsonValue] = Field(default_factory=dict)
-    nan: Literal["reject", "null"] = "reject"
-    idempotency_header: HeaderName | None = "Idempotency-Key"
-    success: SuccessOptions = Field(default_factory=lambda: SuccessOptions.model_validate({}))
-    results: ResultsOptions | None = None
-    error: Path | None = None
-    already_exists: list[Status] = Field([409])
-    missing: list[Status] = Field([404, 410])
-
-    @model_validator(mode="after")
-    def _success_is_plausible(self) -> HttpOptions:
-        if self.results is None and any(status >= 300 for status in self.success.status):
-            raise ValueError(
-                "found a success.status outside 2xx; expected it only with results, which judge each row; "
-                "next: remove the status or describe results"
-            )
-        if any(300 <= status < 400 for status in self.success.status):
-            raise ValueError("found a redirect in success.status; redirects are never followed; next: remove it")
-        return self

@@ -7,6 +7,7 @@ no redirects and no retries can get in.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -14,10 +15,10 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -25,71 +26,104 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.http_answer import Answer
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http_answer import Answer, Failure
+from dbt_reverse_etl.sinks.http_auth import Tokens, signature
+from dbt_reverse_etl.sinks.http_request import Request
+from dbt_reverse_etl.sinks.http_settings import ApiKey, HttpSettings, OAuth2, StandardWebhooks
 
 BODY_CAP = 2**20
 _PIECE = 2**16
 
 
-@dataclass(frozen=True)
-class Failure:
-    """No answer came: what that says about every row of the request."""
-
-    outcome: Outcome
-    reason: str
-
-
 class Transport:
-    """Connections to one destination, safe for as many threads as `settings.concurrency`."""
+    """Connections to one destination, safe for as many threads as `settings.concurrency`.
+
+    Raises:
+        OSError: the CA file, or the client certificate or its key, cannot be read.
+    """
 
     def __init__(self, settings: HttpSettings) -> None:
+        self._context = tls_context(settings)
+        self._settings = settings
         self._url = settings.url.rstrip("/") + "/"
-        self._timeout = (settings.timeout.connect, settings.timeout.read)
-        self._verify = settings.verify
+        self._adapter = _Adapter(settings.concurrency, settings)
         self._secret_headers = settings.secret_headers()
-        self._adapter = HTTPAdapter(
-            pool_connections=1, pool_maxsize=settings.concurrency, max_retries=0, pool_block=True
-        )
+        self._taken = {name.lower() for name in self._secret_headers}
+        self._fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
+        self._auth = settings.auth
+        self._token_adapter, self._tokens = self._token_source(settings.auth)
         _hush_urllib3()
 
-    def exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, wants_body: bool = True
-    ) -> Answer | Failure:
+    def exchange(self, request: Request, *, wants_body: bool = True) -> Answer | Failure:
         """Send one request and read its answer; never raises for what the network or the destination does."""
-        try:
-            request = requests.Request(method, self._url + path, headers=self._headers(headers), data=body).prepare()
-        except requests.RequestException:
-            return Failure(Outcome.FATAL, "a request that the client refuses to send")
-        with _quiet():
-            try:
-                response = self._adapter.send(
-                    request, stream=True, timeout=self._timeout, verify=self._verify, proxies={}
-                )
-            except (OSError, HTTPError, HTTPException) as error:  # of requests, urllib3 and http.client
-                return _failure(error)
-            return self._answer(response.raw, wants_body=wants_body)
+        if self._tokens is None:
+            return self._send(request, None, wants_body=wants_body)
+        token = self._tokens.get()
+        answer = token if isinstance(token, Failure) else self._send(request, token, wants_body=wants_body)
+        if isinstance(token, str) and isinstance(answer, Answer) and answer.status == 401:
+            # 401 says that nothing was applied: once more, with a token that the destination may not have revoked.
+            token = self._tokens.get(refused=token)
+            answer = token if isinstance(token, Failure) else self._send(request, token, wants_body=wants_body)
+        return answer
 
     def close(self) -> None:
         """Close every connection."""
         self._adapter.close()
+        if self._token_adapter is not None:
+            self._token_adapter.close()
 
-    def _headers(self, own: Mapping[str, str]) -> dict[str, str]:
+    def _token_source(self, auth: object) -> tuple[_Adapter | None, Tokens | None]:
+        if not isinstance(auth, OAuth2):
+            return None, None
+        adapter, url = _Adapter(1, self._settings), auth.token_url
+
+        def post(headers: Mapping[str, str], form: bytes) -> Answer | Failure:
+            return self._over(adapter, requests.Request("POST", url, self._fixed | dict(headers), data=form))
+
+        return adapter, Tokens(auth, post)
+
+    def _send(self, request: Request, token: str | None, *, wants_body: bool) -> Answer | Failure:
         """The destination's headers win over the sync's, whatever their case."""
-        taken = {name.lower() for name in self._secret_headers}
-        headers = {name: value for name, value in own.items() if name.lower() not in taken}
-        fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
-        return fixed | headers | self._secret_headers
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in self._taken}
+        headers = self._fixed | headers | self._secret_headers
+        url = self._url + request.path
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        elif isinstance(self._auth, StandardWebhooks):
+            headers |= signature(self._auth.key, request.event, int(time.time()), request.body or b"")
+        elif isinstance(self._auth, ApiKey) and self._auth.query is not None:
+            url += (
+                f"{'&' if '?' in url else '?'}{self._auth.query}={quote(self._auth.value.get_secret_value(), safe='')}"
+            )
+        sent = requests.Request(request.method, url, headers, data=request.body)
+        return self._over(self._adapter, sent, wants_body=wants_body)
+
+    def _over(self, adapter: _Adapter, request: requests.Request, *, wants_body: bool = True) -> Answer | Failure:
+        try:
+            prepared = request.prepare()
+        except requests.RequestException:
+            return _REFUSED
+        timeout = (self._settings.timeout.connect, self._settings.timeout.read)
+        with _quiet():
+            try:
+                response = adapter.send(
+                    prepared,
+                    stream=True,
+                    timeout=timeout,
+                    verify=self._settings.verify,
+                    cert=adapter.certificate,
+                    proxies={},
+                )
+            except (OSError, HTTPError, HTTPException, ValueError) as error:  # of requests, urllib3 and http.client
+                return _failure(error)
+            return self._answer(response.raw, wants_body=wants_body)
 
     def _answer(self, raw: Any, *, wants_body: bool) -> Answer:
         status, headers = int(raw.status), raw.headers
-        common = {
-            "content_type": headers.get("Content-Type", "").partition(";")[0].strip().lower(),
-            "retry_after": headers.get("Retry-After"),
-        }
+        content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         cut = False
         try:
-            sent_bytes = _read(raw, time.monotonic() + self._timeout[1])
+            sent_bytes = _read(raw, time.monotonic() + self._settings.timeout.read)
             body, problem = decoded(sent_bytes, headers.get("Content-Encoding", "")) if wants_body else (b"", "")
         except _BodyError as error:
             body, problem, cut = None, str(error), error.cut
@@ -99,7 +133,20 @@ class Transport:
             raw.close()
         else:
             raw.release_conn()
-        return Answer(status=status, body=body, body_problem=problem, cut=cut, **common)
+        return Answer(status, content_type, body, problem, cut, headers)
+
+
+class _Adapter(HTTPAdapter):
+    """Pooled connections to one host, with the certificate by which this side is known."""
+
+    def __init__(self, size: int, settings: HttpSettings) -> None:
+        own = settings.client_certificate
+        self.certificate = None if own is None else (own.cert, own.key)
+        self._password = None if own is None or own.password is None else own.password.get_secret_value()
+        super().__init__(pool_connections=1, pool_maxsize=size, max_retries=0, pool_block=True)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
+        super().init_poolmanager(connections, maxsize, block, key_password=self._password, **more)
 
 
 class _BodyError(Exception):
@@ -142,19 +189,26 @@ def decoded(body: bytes, encoding: str) -> tuple[bytes | None, str]:
     return (plain, "") if inflater.eof else (None, "the compressed answer is damaged")
 
 
+_REFUSED = Failure(Outcome.FATAL, "a request that the client refuses to send")
 # Only a connection that never stood proves that nothing was sent. No text of an error: it may quote the URL's key.
 _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ssl.SSLCertVerificationError, Failure(Outcome.FATAL, "the TLS certificate of the destination was not accepted")),
-    (requests.exceptions.InvalidURL, Failure(Outcome.FATAL, "a request that the client refuses to send")),
     (socket.gaierror, Failure(Outcome.RETRYABLE, "the host name was not found")),
     (NewConnectionError, Failure(Outcome.RETRYABLE, "no connection")),
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
     (requests.Timeout, Failure(Outcome.UNKNOWN, "no answer in time")),
+    (ValueError, _REFUSED),
+)
+# Alerts by which a server ends a handshake: no request of the connection was read.
+_NO_CLIENT = re.compile(
+    r"ALERT_(CERTIFICATE_(REQUIRED|EXPIRED|REVOKED|UNKNOWN)|BAD_CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE)"
 )
 
 
 def _failure(error: Exception) -> Failure:
     causes = list(_causes(error))
+    if any(isinstance(cause, ssl.SSLError) and _NO_CLIENT.search(cause.reason or "") for cause in causes):
+        return Failure(Outcome.FATAL, "the destination did not accept the client certificate")
     for kind, failure in _FAILURES:
         if any(isinstance(cause, kind) for cause in causes):
             return failure
@@ -173,17 +227,23 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext:
-    """The trust of the adapter, for `check`, which only connects.
+    """Whom this side trusts, and the certificate by which it is known.
 
     Raises:
-        OSError: the CA file cannot be read.
+        OSError: the CA file, or the client certificate or its key, cannot be read.
     """
+    context = ssl.create_default_context(
+        cafile=settings.verify if isinstance(settings.verify, str) else DEFAULT_CA_BUNDLE_PATH
+    )
     if settings.verify is False:
-        context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        return context
-    return ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH if settings.verify is True else settings.verify)
+    own = settings.client_certificate
+    if own is not None:
+        # An empty password, or OpenSSL would ask for one on the terminal.
+        password = "" if own.password is None else own.password.get_secret_value()
+        context.load_cert_chain(own.cert, own.key, password)
+    return context
 
 
 def user_agent() -> str:

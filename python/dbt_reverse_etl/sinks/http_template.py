@@ -1,0 +1,143 @@
+"""Bodies from a Jinja file of the dbt project, in a sandbox. Every value that it writes is JSON, whatever it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2 import Template as Jinja
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from dbt_reverse_etl.encoding import encode_rows
+from dbt_reverse_etl.sinks.http_preset import DIRECTORY as PRESETS
+
+PRESET = "preset:"
+
+
+class BodyError(Exception):
+    """A template that cannot write these rows; the text holds no value of them."""
+
+
+class _Json(str):
+    """Text that is JSON already."""
+
+    __slots__ = ()
+
+
+def _json(value: object) -> str:
+    if isinstance(value, StrictUndefined):
+        return str(value)  # raises, and names the variable
+    return value if isinstance(value, _Json) else orjson.dumps(value).decode()
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    undefined=StrictUndefined, finalize=_json, autoescape=False, trim_blocks=True, lstrip_blocks=True
+)
+_ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
+
+
+@dataclass(frozen=True)
+class BodyTemplate:
+    """A compiled template and what it knows beside the rows.
+
+    Attributes:
+        object: of the sync.
+        key: the key fields.
+    """
+
+    jinja: Jinja
+    object: str
+    key: tuple[str, ...]
+
+    def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
+        """The body for rows that are encoded as JSON objects: `row` where each is sent alone, else `rows`.
+
+        Raises:
+            BodyError: it fails with these rows, or writes no JSON.
+        """
+        loaded = [orjson.loads(row) for row in rows]
+        names: dict[str, Any] = {"row": loaded[0]} if alone else {"rows": loaded}
+        try:
+            text = self.jinja.render(names, object=self.object, key=list(self.key)).encode()
+        except Exception as error:  # a template may do anything to a value
+            raise BodyError(f"body_template fails with {type(error).__name__}") from None
+        try:
+            orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise BodyError("body_template writes no JSON") from None
+        return text.strip()
+
+
+def compiled(name: str, project: Path | None, object_: str, key: tuple[str, ...]) -> BodyTemplate:
+    """The template of a file, relative to the dbt project, or of a preset (`preset:NAME`).
+
+    Raises:
+        BodyError: the file is outside the project, cannot be read, or is no Jinja; the text says which, and what to do.
+    """
+    try:
+        text = _file(name, project).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise BodyError("a file that cannot be read") from None
+    try:
+        return BodyTemplate(_ENVIRONMENT.from_string(text), object_, key)
+    except TemplateSyntaxError as error:
+        raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
+    except TemplateError:
+        raise BodyError("no Jinja") from None
+
+
+def _file(name: str, project: Path | None) -> Path:
+    root = PRESETS if name.startswith(PRESET) else (project or _project())
+    path = (root / name.removeprefix(PRESET)).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise BodyError("a path that leaves the dbt project")
+    return path
+
+
+def _project() -> Path:
+    """The dbt project of this process: as dbt looks for it."""
+    start = Path(os.environ.get("DBT_PROJECT_DIR") or Path.cwd()).resolve()
+    return next((folder for folder in (start, *start.parents) if (folder / "dbt_project.yml").is_file()), start)
+
+
+def samples(schema: pa.Schema, count: int, constants: Mapping[str, Any]) -> list[bytes]:
+    """So many rows with a value of its type in each field, as JSON objects."""
+    columns = [pa.array([_sample(field.type)] * count, field.type) for field in schema]
+    encoded = encode_rows(pa.table(columns, schema=schema), constants=constants)
+    return [row for row in encoded.rows if row is not None]
+
+
+def _sample(kind: pa.DataType) -> Any:
+    """One value of a type that `encoding` supports."""
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
+        return _sample(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type)
+    if pa.types.is_map(kind):
+        return [(_sample(kind.key_type), _sample(kind.item_type))]
+    if pa.types.is_struct(kind):
+        return {field.name: _sample(field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_sample(kind.value_type)] * getattr(kind, "list_size", 1)
+    return next((value for is_type, value in _SCALARS if is_type(kind)), "text")
+
+
+_SCALARS: tuple[tuple[Any, Any], ...] = (
+    (pa.types.is_null, None),
+    (pa.types.is_boolean, True),
+    (pa.types.is_integer, 1),
+    (pa.types.is_floating, 1.5),
+    (pa.types.is_decimal, Decimal(0)),
+    (pa.types.is_date, date(2024, 1, 31)),
+    (pa.types.is_time, time(9, 30)),
+    (pa.types.is_timestamp, datetime(2024, 1, 31, 9, 30, tzinfo=timezone.utc)),
+    (pa.types.is_fixed_size_binary, None),
+    (pa.types.is_large_binary, b"bytes"),
+    (pa.types.is_binary, b"bytes"),
+)
