@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
 from pydantic import SecretStr
 
 from dbt_reverse_etl.delivery.clock import Clock
@@ -22,8 +24,11 @@ from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.files import FilesSink
+from dbt_reverse_etl.sinks.postgres import PostgresSink
+from dbt_reverse_etl.sinks.postgres_catalog import object_name
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
-from dbt_reverse_etl.testing import FakeClock, ReadBack, SinkContract, batch_of, person
+from dbt_reverse_etl.testing import TYPES, FakeClock, ReadBack, SinkContract, batch_of, person
+from tests.unit.postgres_server import new_database
 
 pytest_plugins = "pytester"
 
@@ -62,6 +67,45 @@ class TestSqlite(SinkContract):
         if not pa.types.is_nested(field.type):
             return as_text(field, value)
         return json.dumps(dict(value) if pa.types.is_map(field.type) else value, separators=(",", ":"))
+
+
+class TestPostgres(SinkContract):
+    """As the role of docs/postgres.md, on tables that belong to somebody else."""
+
+    sink_class = PostgresSink
+    refused_characters = "\0"
+    types = TYPES | {"string": (pa.string(), [text for text in TYPES["string"][1] if "\0" not in text])}
+
+    @pytest.fixture(autouse=True)
+    def _database(self) -> None:
+        self.database = new_database()
+
+    @pytest.fixture
+    def settings(self) -> dict[str, Any]:
+        return self.database.settings()
+
+    @pytest.fixture
+    def unreachable(self) -> dict[str, Any]:
+        return self.database.settings(database="nowhere")
+
+    def refine(self, task: SinkTask) -> SinkTask:
+        self.database.make(task)
+        return task
+
+    @pytest.fixture
+    def read_back(self) -> ReadBack:
+        def read(task: SinkTask) -> list[dict[str, Any]]:
+            with self.database.owner(row_factory=dict_row) as connection:
+                name = object_name(task.object)
+                assert name
+                return connection.execute(sql.SQL("SELECT * FROM {}").format(name.sql)).fetchall()
+
+        return read
+
+    def expected(self, field: pa.Field, value: Any) -> Any:
+        if pa.types.is_map(field.type):
+            return dict(value)
+        return value
 
 
 class _FilesContract(SinkContract):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.errors import ConfigurationError
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Mode
-from dbt_reverse_etl.sinks.sqlite_table import FENCES
+from dbt_reverse_etl.sinks.database import FENCES
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.unit.sqlite_world import DELIVERED, REJECTED, a_task, on_a_shared_file, people, sink_on, table
 

@@ -18,8 +18,8 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
-from dbt_reverse_etl.sinks.sqlite_table import CLAIMS, FENCES
 from dbt_reverse_etl.testing import FakeClock, batch_of, deliver, next_run, opened, person
 from tests.unit.sqlite_world import DELIVERED, FATAL, a_task, people, sink_on, table
 

@@ -18,10 +18,9 @@ from pydantic import Field, field_validator
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.sqlite_rows import DISK_FULL, RolledBack, RowWriter, failure
+from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN, RolledBack
+from dbt_reverse_etl.sinks.sqlite_rows import DISK_FULL, RowWriter, failure
 from dbt_reverse_etl.sinks.sqlite_table import (
-    CLAIMS,
-    FENCES,
     OWN_TABLES,
     object_exists,
     statements,
@@ -31,8 +30,6 @@ from dbt_reverse_etl.sinks.sqlite_table import (
 from dbt_reverse_etl.sinks.sqlite_values import Changes, changes_of
 
 OLDEST_SQLITE = (3, 31, 0)  # the first that tells generated columns
-OTHER_RUN = "another run holds this sync"
-LOST_RECORD = "the destination lost its record of this sync"
 RESYNC = "restore the file, or dbt run-operation resync for this sync"
 
 

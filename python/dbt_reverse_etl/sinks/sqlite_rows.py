@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.database import IGNORED, NEVER_DELETES, NO_ROW, RolledBack
 from dbt_reverse_etl.sinks.sqlite_table import Statements
 from dbt_reverse_etl.sinks.sqlite_values import Changes, Rows, Values
 
@@ -19,8 +20,6 @@ SAFE = re.compile(
     r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY|PRIMARY KEY) constraint failed|cannot store \w+ value|datatype mis"
 )
 PASSES = 3  # a row may wait for a unique value that a later row of the batch gives up
-IGNORED = "the table ignored the row (a trigger?)"
-NEVER_DELETES = "this mode never deletes"
 DISK_FULL = "the database or disk is full"
 
 FAILURES: tuple[tuple[str, Outcome, str], ...] = (
@@ -45,10 +44,6 @@ def failure(error: sqlite3.Error) -> tuple[Outcome, str]:
         if part in text:
             return outcome, reason
     return Outcome.FATAL, f"SQLite failed: {type(error).__name__}"
-
-
-class RolledBack(Exception):
-    """The table ended the transaction itself, so nothing of the batch is applied."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class RowWriter:
             return IGNORED if there else None
         if self.mode is Mode.INSERT_ONLY:
             return None if there else IGNORED
-        return "no row to update" if self.mode is Mode.UPDATE_ONLY and not there else IGNORED
+        return NO_ROW if self.mode is Mode.UPDATE_ONLY and not there else IGNORED
 
     def _check_row_is_at_fault(self, error: sqlite3.Error) -> None:
         by_class = isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)

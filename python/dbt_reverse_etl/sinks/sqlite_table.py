@@ -11,10 +11,9 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.sqlite_values import Storage, is_supported, is_text, plain_type, storage_of
+from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, OURS, is_text, plain_type
+from dbt_reverse_etl.sinks.sqlite_values import Storage, is_supported, storage_of
 
-FENCES, CLAIMS = "_dbt_reverse_etl_fences", "_dbt_reverse_etl_claims"
-OURS = "_dbt_reverse_etl_"
 OWN_TABLES = (
     f"CREATE TABLE IF NOT EXISTS {FENCES} (sync_id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL) WITHOUT ROWID",
     f"CREATE TABLE IF NOT EXISTS {CLAIMS} (sync_id TEXT NOT NULL, claim TEXT NOT NULL, closed INTEGER NOT NULL, "

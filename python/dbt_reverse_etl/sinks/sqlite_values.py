@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -31,18 +30,26 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.encoding import encode_values, unsupported
 from dbt_reverse_etl.sinks.base import OPERATION
+from dbt_reverse_etl.sinks.database import (
+    NULL_KEY,
+    Convert,
+    Converted,
+    date_days,
+    decimal_text,
+    is_bytes,
+    is_text,
+    one_array,
+    plain_type,
+    positions,
+    time_micros,
+    timestamp_micros,
+    utf8,
+    without,
+)
 
 INT64_MAX = 2**63 - 1
-FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999
-FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}
-
 NAN = "NaN, which SQLite would store as NULL"
 TOO_LARGE = "an integer above 9223372036854775807"
-YEAR = "a year outside 1 to 9999"
-TOO_FINE = "a time finer than a microsecond"
-NOT_UTF8 = "text that is not UTF-8"
-NULL_KEY = "NULL in a key field"
 
 
 class Storage(str, Enum):
@@ -54,9 +61,6 @@ class Storage(str, Enum):
     BLOB = "BLOB"
 
 
-Refusal = tuple[Any, str]  # boolean Arrow array (true: refused), reason
-Converted = tuple[Any, list[Refusal]]  # Arrow array ready for to_pylist, refusals
-Convert = Callable[[Any], Converted]
 Values = tuple[Any, ...]
 
 
@@ -103,11 +107,11 @@ def changes_of(batch: pa.Table, fields: Sequence[str], key: Sequence[str]) -> Ch
     values: dict[str, list[Any]] = {}
     refused: dict[int, str] = {}
     for name in fields:
-        values[name], reasons = _values(name, _array(batch.column(name)))
+        values[name], reasons = _values(name, one_array(batch.column(name)))
         refused |= reasons
     for name in key:
-        refused |= dict.fromkeys(_positions(_array(batch.column(name)).is_null()), f"field {name}: {NULL_KEY}")
-    deleted = set(_positions(pc.equal(_array(batch.column(OPERATION)), "delete")))
+        refused |= dict.fromkeys(positions(one_array(batch.column(name)).is_null()), f"field {name}: {NULL_KEY}")
+    deleted = set(positions(pc.equal(one_array(batch.column(OPERATION)), "delete")))
     every = range(batch.num_rows)
     writes = Rows(every, [values[name] for name in fields])
     if deleted or refused:
@@ -130,18 +134,6 @@ def is_supported(arrow_type: pa.DataType) -> bool:
     )
 
 
-def is_text(arrow_type: pa.DataType) -> bool:
-    """Whether the values are texts in Arrow too."""
-    return bool(pt.is_string(arrow_type) or pt.is_large_string(arrow_type) or str(arrow_type) == "string_view")
-
-
-def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type of the values, without dictionary or extension."""
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return plain_type(arrow_type.storage_type)
-    return plain_type(arrow_type.value_type) if pt.is_dictionary(arrow_type) else arrow_type
-
-
 def _values(name: str, array: Any) -> tuple[list[Any], dict[int, str]]:
     """One column as SQLite values, and the reason of each row that it refuses."""
     if pt.is_nested(plain_type(array.type)):
@@ -150,20 +142,8 @@ def _values(name: str, array: Any) -> tuple[list[Any], dict[int, str]]:
         return texts, encoded.rejected
     _, convert = _form(array.type)
     converted, refusals = convert(array)
-    reasons = {index: f"field {name}: {reason}" for mask, reason in refusals for index in _positions(mask)}
+    reasons = {index: f"field {name}: {reason}" for mask, reason in refusals for index in positions(mask)}
     return converted.to_pylist(), reasons
-
-
-def _array(column: pa.ChunkedArray) -> Any:
-    array = column.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
-
-
-def _positions(mask: Any) -> list[int]:
-    if not pc.any(mask).as_py():
-        return []
-    indices: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
-    return indices
 
 
 def _form(arrow_type: pa.DataType) -> tuple[Storage, Convert]:
@@ -180,18 +160,13 @@ def _form(arrow_type: pa.DataType) -> tuple[Storage, Convert]:
     raise TypeError(f"SQLite has no form for the type {arrow_type}")
 
 
-def _without(array: Any, mask: Any) -> Any:
-    """The array with NULL where the mask is true, so that what is refused cannot break the conversion of the rest."""
-    return pc.if_else(mask, pa.scalar(None, array.type), array) if pc.any(mask).as_py() else array
-
-
 def _cast(target: pa.DataType) -> Convert:
     return lambda array: (array.cast(target), [])
 
 
 def _uint64(array: Any) -> Converted:
     too_large = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
-    return _without(array, too_large).cast(pa.int64()), [(too_large, TOO_LARGE)]
+    return without(array, too_large).cast(pa.int64()), [(too_large, TOO_LARGE)]
 
 
 def _bool(array: Any) -> Converted:
@@ -204,70 +179,19 @@ def _float(array: Any) -> Converted:
     return array, [(pc.is_nan(array), NAN)]
 
 
-def _text(array: Any) -> Converted:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:  # Spark hands over any bytes as a string
-        damaged = pa.array([not _is_utf8(value) for value in array.cast(pa.large_binary()).to_pylist()], pa.bool_())
-        array = _without(array, damaged)
-        return array, [(damaged, NOT_UTF8)]
-    return array, []
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _decimal(array: Any) -> Converted:
-    text = array.cast(pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes small values as 1E-8
-        plain = [value if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
-        text = pa.array(plain, pa.string())
-    return text, []
-
-
 def _timestamp(array: Any) -> Converted:
-    unit, ticks = array.type.unit, array.cast(pa.int64())
-    if unit == "ns":  # int64 nanoseconds end in the year 2262: only the precision can be wrong
-        micros, refusals = _whole_micros(ticks)
-    else:
-        first, last = FIRST_SECOND * PER_SECOND[unit], (LAST_SECOND + 1) * PER_SECOND[unit] - 1
-        outside = _outside(ticks, first, last)
-        micros = pc.multiply(_without(ticks, outside), 10**6 // PER_SECOND[unit])
-        refusals = [(outside, YEAR)]
+    micros, refusals = timestamp_micros(array)
     return micros.cast(pa.timestamp("us")).cast(pa.string()), refusals
 
 
-def _whole_micros(nanos: Any) -> Converted:
-    micros = pc.divide(nanos, 1000)
-    return micros, [(pc.not_equal(pc.multiply(micros, 1000), nanos), TOO_FINE)]
-
-
 def _date(array: Any) -> Converted:
-    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
-    outside = _outside(days, FIRST_DAY, LAST_DAY)
-    return _without(days, outside).cast(pa.date32()).cast(pa.string()), [(outside, YEAR)]
-
-
-def _outside(ticks: Any, first: int, last: int) -> Any:
-    bounds = pa.scalar(first, ticks.type), pa.scalar(last, ticks.type)
-    return pc.or_(pc.less(ticks, bounds[0]), pc.greater(ticks, bounds[1]))
+    days, refusals = date_days(array)
+    return days.cast(pa.date32()).cast(pa.string()), refusals
 
 
 def _time(array: Any) -> Converted:
-    if array.type != pa.time64("ns"):
-        return array.cast(pa.time64("us")).cast(pa.string()), []
-    micros, refusals = _whole_micros(array.cast(pa.int64()))
+    micros, refusals = time_micros(array)
     return micros.cast(pa.time64("us")).cast(pa.string()), refusals
-
-
-def _bytes_like(arrow_type: pa.DataType) -> bool:
-    kinds = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
-    return any(is_kind(arrow_type) for is_kind in kinds) or str(arrow_type) == "binary_view"
 
 
 FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
@@ -275,9 +199,9 @@ FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
     (pt.is_integer, Storage.INTEGER, _cast(pa.int64())),
     (pt.is_boolean, Storage.INTEGER, _bool),
     (pt.is_floating, Storage.REAL, _float),
-    (is_text, Storage.TEXT, _text),
-    (_bytes_like, Storage.BLOB, _cast(pa.binary())),
-    (pt.is_decimal, Storage.TEXT, _decimal),
+    (is_text, Storage.TEXT, utf8),
+    (is_bytes, Storage.BLOB, _cast(pa.binary())),
+    (pt.is_decimal, Storage.TEXT, decimal_text),
     (pt.is_timestamp, Storage.TEXT, _timestamp),
     (pt.is_date, Storage.TEXT, _date),
     (pt.is_time, Storage.TEXT, _time),

