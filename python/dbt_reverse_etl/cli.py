@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -33,8 +32,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: errors of the user without a traceback, SIGTERM as Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Entry point: errors of the user without a traceback."""
     try:
         code = cli(standalone_mode=False)
     except ReverseEtlError as error:

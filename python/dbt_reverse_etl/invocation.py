@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
 from dbt_reverse_etl.settings import Sync
+from dbt_reverse_etl.spark import cancel_jobs
 
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"
@@ -145,19 +148,30 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, invocation: Invocation, say: Say) -> list[Report]:
-    reports = [_blocked(sync, invocation) for sync in wanted.blocked]
+    reports: list[Report] = []
     total = len(wanted.blocked) + len(wanted.push) + len(wanted.plan)
-    for report in reports:
-        tell(report, reports.index(report) + 1, total, say)
-    for one in wanted.push:
-        reports.append(pusher.push(one, overview))
-        tell(reports[-1], len(reports), total, say)
-        if reports[-1].status == Status.INTERRUPTED:
-            return reports
-    for one in wanted.plan:
-        reports.append(pusher.plan(one, overview, rows=0))
-        tell(reports[-1], len(reports), total, say)
+
+    def ended(report: Report) -> None:
+        reports.append(report)
+        tell(report, len(reports), total, say)
+
+    for sync in wanted.blocked:
+        ended(_blocked(sync, invocation))
+    push_all(pusher, wanted.push, overview, ended)
+    if not pusher.interrupt.is_set():
+        for one in wanted.plan:
+            ended(pusher.plan(one, overview, rows=0))
     return reports
+
+
+def push_all(
+    pusher: Pusher, syncs: Sequence[ResolvedSync], overview: Overview, ended: Callable[[Report], None]
+) -> None:
+    """Push several syncs, a few at once; `ended` hears of each."""
+    overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, partial(cancel_jobs, pusher.spark))
+    tasks = [partial(pusher.push, one, overview) for one in syncs]
+    for left in overlap.run(tasks, ended):
+        ended(pusher.left(syncs[left.task], begun=left.begun))
 
 
 def tell(report: Report, number: int, total: int, say: Say) -> None:

@@ -6,19 +6,23 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl import __version__
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted
+from dbt_reverse_etl.delivery.facts import Claim
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Status
 from dbt_reverse_etl.delivery.position import State
@@ -33,7 +37,10 @@ from dbt_reverse_etl.errors import (
     SyncBusy,
     unexpected,
 )
-from dbt_reverse_etl.ledger import DeltaLedger, Overview, Request
+from dbt_reverse_etl.executors import Executors
+from dbt_reverse_etl.guards import check_guards
+from dbt_reverse_etl.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, Spec, read_head
@@ -79,8 +86,10 @@ class Pusher:
     """What all syncs of one push share.
 
     Attributes:
-        overrides: `SYNC@HEAD:+I~U-D`, each lets one blocked push pass.
+        overrides: see `guards.check_guards`.
         known: by unique id of the changelog model.
+        interrupt: once it is set, every push ends after the requests that are under way.
+        step: called at each fault point.
     """
 
     spark: SparkSession
@@ -90,12 +99,14 @@ class Pusher:
     invocation_id: str = ""
     overrides: Sequence[str] = ()
     known: Mapping[str, Known] = field(default_factory=dict)
+    interrupt: threading.Event = field(default_factory=threading.Event)
+    step: Step = no_step
     _heads: dict[str, Head | None] = field(default_factory=dict)
 
     def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
         """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
         began = time.monotonic()
-        label = f"{resolved.destination.name}.{resolved.sync.settings.object}"
+        label = _label(resolved)
         try:
             report = _Sync(self, resolved, overview).push()
         except ReverseEtlError as error:
@@ -104,6 +115,13 @@ class Pusher:
             found = unexpected(error, resolved.sync.name)
             report = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, message=str(found))
         return replace(report, seconds=time.monotonic() - began)
+
+    @staticmethod
+    def left(resolved: ResolvedSync, *, begun: bool) -> Report:
+        """A sync that an interrupt kept from its end."""
+        found = "it did not end in time: the next push settles what it sent" if begun else "it had not begun"
+        message = f"interrupted: {found}"
+        return Report(resolved.sync.name, _label(resolved), Status.INTERRUPTED, ExitCode.FAILED, message=message)
 
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
         """Count what a push would send; nothing is sent and nothing moves."""
@@ -127,14 +145,19 @@ def sync_id(exposure: str, destination_type: str, identity: str, object_name: st
     return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
 
 
+def _label(resolved: ResolvedSync) -> str:
+    return f"{resolved.destination.name}.{resolved.sync.settings.object}"
+
+
 class _Sync:
     """One sync, joined with its state and its head."""
 
     def __init__(self, pusher: Pusher, resolved: ResolvedSync, overview: Overview) -> None:
         self._pusher, self._resolved, self._overview = pusher, resolved, overview
         self._settings = resolved.sync.settings
-        self.sink: Sink = resolved.destination.sink(resolved.destination.settings)
-        self.label = f"{resolved.destination.name}.{self._settings.object}"
+        self._make_sink = partial(resolved.destination.sink, resolved.destination.settings)
+        self.sink: Sink = self._make_sink()
+        self.label = _label(resolved)
         package, _, name = resolved.sync.unique_id.rpartition(".")
         exposure = f"{package}.{self._settings.renamed_from or name}"
         self.id = sync_id(exposure, resolved.destination.type, self.sink.identity, self._settings.object)
@@ -158,7 +181,8 @@ class _Sync:
         job = self._job(known, spec)
         self.sink.validate(job.task)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
-            self._carry_out(request, job)
+            carry_out(request, self.state, job, self._ports(spec))
+            self.sink = self._make_sink()
             self.state = self._pusher.ledger.read(self.id)
         result = run(job, self._ports(spec), self._pusher.policy)
         return Report(
@@ -306,14 +330,25 @@ class _Sync:
         )
 
     def _ports(self, spec: Spec) -> Ports:
-        def source_for(state: State) -> Any:
-            source = self._source(state, spec)
-            self._sources.append(source)
-            return _Guarded(source, self, state)
+        def source_for(state: State) -> PendingRows:
+            self._sources.append(self._source(state, spec))
+            return self._sources[-1]
 
+        pusher = self._pusher
         return Ports(
-            _Prefetched(self._pusher.ledger, self.state), source_for, self.sink, self._pusher.clock, owner_alive=_alive
+            _Prefetched(pusher.ledger, self.state),
+            source_for,
+            self.sink,
+            pusher.clock,
+            owner_alive=_alive,
+            step=pusher.step,
+            guard=self._guard,
+            interrupted=pusher.interrupt.is_set,
+            executors=self._executors if self.sink.distributable and not is_remote() else None,
         )
+
+    def _executors(self, source: Any) -> Executors:
+        return Executors(self._pusher.spark, source, self._make_sink, self._pusher.policy)
 
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()
@@ -331,91 +366,12 @@ class _Sync:
         relation = self._resolved.sync.changelog.relation_name
         return PendingRows(self._pusher.spark, Pending(relation, head, self.id, _spec_id(spec), spec, state, kept_at))
 
-    def check_guards(self, planned: PerOperation, state: State) -> None:
-        """Refuse a push before its first send.
-
-        Raises:
-            GuardBlocked: the message prints the counts and the exact override.
-        """
+    def _guard(self, planned: PerOperation, state: State) -> str:
+        if state.first:
+            return ""
         head = self._head()
-        name = self._resolved.sync.name
-        word = f"{name}@{head.snapshot}:+{planned.insert}~{planned.update}-{planned.delete}"
-        if state.first or word in self._pusher.overrides:
-            return
-        before = max(1, head.live_rows - planned.insert + planned.delete)
-        guards = self._resolved.guards
-        found = []
-        if planned.delete and not head.live_rows:
-            found.append(f"the model is empty, and {planned.delete} rows would be deleted")
-        if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
-            found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
-        if guards.max_changes and planned.total > guards.max_changes.rows_of(before):
-            found.append(f"{planned.total} changes, of {before} rows (max_changes: {guards.max_changes})")
-        if found:
-            next_step = (
-                f"mend the model, or let this one pass: dbt-reverse-etl push --select {name} --override '{word}'"
-            )
-            raise GuardBlocked(Problem(name, "; ".join(found), "a push within its guards; nothing was sent", next_step))
-
-    def _carry_out(self, request: Request, job: Job) -> None:
-        """A requested operation is a run of its own that sends nothing: it restates the position anew."""
-        state = self.state
-        same = state.changelog in ("", job.changelog)
-        specs = {**state.specs, job.spec: job.spec_text}
-        positions: tuple[Range, ...] = (Range(0, BUCKETS, 0, job.spec),)
-        claims: tuple[Claim, ...] = ()
-        if request.operation == "adopt":
-            positions = (Range(0, BUCKETS, job.head, job.spec),)
-        elif request.operation == "resync" and same:
-            positions = state.positions if state.fence else positions
-            claims = (
-                tuple(
-                    Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True)
-                    for n, place in enumerate(positions)
-                    if place.snapshot
-                )
-                + state.claims
-            )
-        now = self._pusher.clock.now()
-        started = RunStarted(
-            sync_id=self.id,
-            fence=state.fence + 1,
-            run_id=request.id,
-            at=now,
-            head=job.head,
-            spec=job.spec,
-            specs=specs,
-            positions=positions,
-            claims=claims,
-            undelivered=tuple(state.undelivered.values()) if request.operation == "resync" and same else (),
-            lease_until=now,
-            owner=job.owner,
-            sync=job.task.sync,
-            changelog=job.changelog,
-            invocation_id=job.invocation_id,
-        )
-        if not self._pusher.ledger.start(started):
-            raise SyncBusy(
-                Problem(job.task.sync, "another run that has just started", "no other run of this sync", "push again")
-            )
-        try:
-            # A destination that lost its record may start anew with this fence.
-            self.sink.open(replace(job.task, fence=started.fence, first=True))
-        finally:
-            self.sink.close()
-        self._pusher.ledger.append(
-            RunFinished(
-                self.id,
-                started.fence,
-                1,
-                now,
-                request.operation,
-                NO_COUNTS,
-                NO_ROWS,
-                f"{request.operation} was asked for",
-            )
-        )
-        self.sink = self._resolved.destination.sink(self._resolved.destination.settings)
+        name, guards = self._resolved.sync.name, self._resolved.guards
+        return check_guards(name, guards, planned, (head.snapshot, head.live_rows), self._pusher.overrides)
 
     def _moved_from(self) -> str:
         """Another destination or object is another sync; the rows at the former one stay."""
@@ -439,19 +395,6 @@ class _Prefetched:
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """As the ledger's."""
         return self._state if fence is None else self._ledger.read(sync_id, fence)
-
-
-class _Guarded:
-    """A source whose plan passes the guards before anything is sent."""
-
-    def __init__(self, source: PendingRows, sync: _Sync, state: State) -> None:
-        self._source, self._sync, self._state = source, sync, state
-        self.wave = source.wave
-
-    def planned(self) -> Any:
-        histogram = self._source.planned()
-        self._sync.check_guards(histogram.total, self._state)
-        return histogram
 
 
 def _spec_id(spec: Spec) -> str:

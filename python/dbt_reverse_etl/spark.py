@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.counts import PerOperation
@@ -34,6 +35,14 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
     for name, value in {**parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """End every query that is under way in this session."""
+    if is_remote():
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,9 @@ class PendingRows:
     def __init__(self, spark: SparkSession, pending: Pending) -> None:
         self._spark = spark
         self._view = _undelivered_view(spark, list(pending.state.undelivered.values()))
-        self._rows: DataFrame = spark.sql(pending.sql(self._view)).persist(StorageLevel.MEMORY_AND_DISK)
+        # Sorted, so that a wave reads only the cached batches of its buckets.
+        rows = spark.sql(pending.sql(self._view)).sortWithinPartitions("_bucket")
+        self._rows: DataFrame = rows.persist(StorageLevel.MEMORY_AND_DISK)
 
     def planned(self) -> Histogram:
         """Planned rows by bin of buckets and operation: an aggregate of its own, not a count of the stream."""
@@ -219,7 +230,11 @@ class PendingRows:
 
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi)."""
-        return self._rows.where((F.col("_bucket") >= lo) & (F.col("_bucket") < hi)).toArrow()
+        return self.frame(lo, hi).toArrow()
+
+    def frame(self, lo: int, hi: int) -> DataFrame:
+        """The same rows, where they are."""
+        return self._rows.where((F.col("_bucket") >= lo) & (F.col("_bucket") < hi))
 
     def sample(self, rows: int) -> pa.Table:
         """A few pending rows: operation and key."""

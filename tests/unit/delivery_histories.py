@@ -69,6 +69,9 @@ def random_plan(rnd: random.Random, bias: Bias) -> Plan:
         batch_rows=rnd.randint(1, 3),
         wave_rows=rnd.randint(1, 5),
         reject_wait=bias.reject_wait,
+        tasks=rnd.choice([0, 0, 2]),
+        lost_attempts=rnd.random() < 0.3,
+        most_listed=rnd.choice([0, 10_000]),
     )
     if rnd.random() < 0.5:
         plan = replace(plan, at=(rnd.choice(bias.points), rnd.choice([1, 1, 2])), then=rnd.choice(bias.thens))

@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
+
 from dbt_reverse_etl.delivery import position
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
-from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, run
+from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import SyncBusy
+from dbt_reverse_etl.executors import Work, after_a_lost_attempt
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from tests.unit.memory_sinks import Destination, PlainSink, Script
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
@@ -93,6 +97,9 @@ class Plan:
     breaker: bool = False
     reject_wait: int = 0  # seconds until a rejected row is tried again
     retry_now: bool = False
+    tasks: int = 0  # that send a wave from executors; 0: the driver sends it
+    lost_attempts: bool = False  # the first attempt of each task is lost after it has sent its rows
+    most_listed: int = 10_000
 
 
 class Actor:
@@ -106,7 +113,7 @@ class Actor:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.result: RunResult | None = None
         self.error: BaseException | None = None
-        self.asleep = self._woken = False
+        self.asleep = self._woken = self.interrupted = False
 
     def start(self) -> None:
         """Run until the end or until it falls asleep."""
@@ -134,7 +141,8 @@ class Actor:
         if self._plan.then == "killed":
             raise Killed
         if self._plan.then == "interrupted":
-            raise KeyboardInterrupt
+            self.interrupted = True
+            return
         self.asleep = True
         self._turn.set()
         self._wake.wait()
@@ -147,8 +155,42 @@ class Actor:
         self._turn.set()
 
     def _raise(self) -> None:
-        if self.error is not None and not isinstance(self.error, (Killed, KeyboardInterrupt, SyncBusy)):
+        if self.error is not None and not isinstance(self.error, (Killed, SyncBusy)):
             raise self.error
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """`delivery.ports.Remote` without Spark: the real work of a task, one task after the other."""
+
+    source: Source
+    sink: PlainSink
+    plan: Plan
+    policy: Policy
+    actor: Actor
+    clock: FakeClock
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        rows = self.source.wave(order.claim.lo, order.claim.hi)
+        limits = self.sink.limits(task)
+        work = Work(self._make_sink, order, task, limits, self.policy, until, self.clock, self.actor.step)
+        parts = [
+            rows.take(pa.array(range(n, rows.num_rows, self.plan.tasks), pa.int64())).to_batches()
+            for n in range(self.plan.tasks)
+        ]
+        return sum((self._attempts(work, part) for part in parts), NOTHING_SENT)
+
+    def _attempts(self, work: Work, part: list[pa.RecordBatch]) -> Sent:
+        if not self.plan.lost_attempts:
+            return work.send(part)
+        work.send(part)
+        return after_a_lost_attempt(work.send(part))
+
+    def _make_sink(self) -> PlainSink:
+        made = type(self.sink)()
+        made.destination, made.script = self.sink.destination, self.sink.script
+        made.atomic, made.batch_rows = self.sink.atomic, self.sink.batch_rows
+        return made
 
 
 class World:
@@ -244,7 +286,15 @@ class World:
         if plan.breaker:
             rejections = replace(rejections, breaker_rows=0, breaker_share=0.3)
         # Waves keep their size, so that small worlds have several.
-        policy = Policy(waves=WaveSize(plan.wave_rows, grow_below=-1), rejections=rejections, retry_now=plan.retry_now)
+        waves = WaveSize(plan.wave_rows, grow_below=-1)
+        policy = Policy(
+            waves=waves,
+            executor_waves=waves,
+            executors_from=0,
+            rejections=rejections,
+            retry_now=plan.retry_now,
+            most_listed=plan.most_listed,
+        )
         task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
         job = Job(actor.name, "uuid", self.changelog.head, self.spec.id, "{}", task, owner=actor.name)
         spec, known = self.spec, dict(self.specs)
@@ -254,7 +304,15 @@ class World:
             return self._sources[actor.name]
 
         ports = Ports(
-            self.ledger, source_for, sink, self.clock, lambda owner: owner in self._alive, actor.step, lambda: 0.5
+            self.ledger,
+            source_for,
+            sink,
+            self.clock,
+            lambda owner: owner in self._alive,
+            actor.step,
+            lambda: 0.5,
+            interrupted=lambda: actor.interrupted,
+            executors=(lambda source: Nearby(source, sink, plan, policy, actor, self.clock)) if plan.tasks else None,
         )
         return run(job, ports, policy)
 

@@ -31,6 +31,9 @@ plans = st.builds(
     breaker=st.booleans(),
     reject_wait=st.sampled_from([0, 60]),
     retry_now=st.booleans(),
+    tasks=st.integers(0, 2),
+    lost_attempts=st.booleans(),
+    most_listed=st.sampled_from([0, 1, 10_000]),
 )
 times = st.integers(1, 3)
 

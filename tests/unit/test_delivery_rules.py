@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from dbt_reverse_etl.delivery import position, run
+from dbt_reverse_etl.delivery import position, run, sending
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.outcome import Outcome
 from tests.unit import reference
@@ -27,7 +27,7 @@ def before_through_the_current_spec(source: DictSource, key: str) -> int | None:
 real_apply, real_decide, real_failures, real_needed = (
     position.apply,
     reference.decide,
-    run.not_delivered,
+    sending.not_delivered,
     position.oldest_needed,
 )
 
@@ -80,9 +80,9 @@ MUTATIONS = [
     Mutation("2 a doubt is sent even if nothing changed", mock.patch.object(reference, "decide", nothing_is_forced)),
     Mutation("3 careful deletes", mock.patch.object(reference, "decide", every_doubt_may_delete)),
     Mutation(
-        "4 waiting rows are listed", mock.patch.object(run, "still_waiting", return_value=[]), Bias(reject_wait=60)
+        "4 waiting rows are listed", mock.patch.object(sending, "still_waiting", return_value=[]), Bias(reject_wait=60)
     ),
-    Mutation("4 unsent rows are listed", mock.patch.object(run, "not_delivered", only_attempted), STOPPING),
+    Mutation("4 unsent rows are listed", mock.patch.object(sending, "not_delivered", only_attempted), STOPPING),
     Mutation("5 outcomes join", mock.patch.object(Outcome, "then", lambda _, later: later), JOINING),
     Mutation("6 late facts doubt", mock.patch.object(run._Run, "_record_doubt"), ASLEEP),
     Mutation(

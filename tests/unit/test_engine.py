@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, StopKind, WaveResult
+from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections, Retries
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
@@ -80,7 +81,19 @@ class Bench:
     ) -> None:
         self.clock = FakeClock()
         self.sink = kind(answer, limits or Limits(rows=10), self.clock)
-        self.engine = Engine(self.sink, TASK, policy or Policy(), self.clock, lease_held, random=lambda: 1.0)
+        self.interrupted: Callable[[], bool] = never
+        self.engine = Engine(
+            self.sink,
+            TASK,
+            policy or Policy(),
+            self.clock,
+            lease_held,
+            random=lambda: 1.0,
+            interrupted=self._is_interrupted,
+        )
+
+    def _is_interrupted(self) -> bool:
+        return self.interrupted()
 
     def wave(self, rows: int, left_out: int = 0) -> WaveResult:
         table = pa.table(
@@ -379,16 +392,13 @@ def test_the_breaker_stops_before_the_rest_of_the_wave_is_refused() -> None:
     assert result.counts.skipped.total == 294
 
 
-def test_an_interrupt_within_a_request_leaves_its_rows_unknown_and_the_rest_unsent() -> None:
-    def answer(ids: list[int], number: int) -> Delivery:
-        if number == 1:
-            raise KeyboardInterrupt
-        return Delivery()
-
-    result = Bench(answer).wave(30)
+def test_an_interrupt_lets_the_request_under_way_end_and_sends_nothing_more() -> None:
+    bench = Bench(delivered)
+    bench.interrupted = lambda: len(bench.sink.requests) > 1
+    result = bench.wave(30)
     assert result.stop is not None
     assert result.stop.kind is StopKind.INTERRUPTED
-    assert [outcomes(result).get(row) for row in (9, 10, 20)] == [None, Outcome.UNKNOWN, Outcome.RETRYABLE]
+    assert [outcomes(result).get(row) for row in (9, 19, 20)] == [None, None, Outcome.RETRYABLE]
 
 
 # --- lease, rate, order

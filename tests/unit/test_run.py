@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -11,13 +12,13 @@ import pytest
 
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
+from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Status, run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
-from dbt_reverse_etl.outcome import Delivery
-from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from tests.unit.delivery_world import FakeClock, MemoryLedger, Plan, World
 from tests.unit.memory_sinks import PlainSink, TransactionalSink
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Spec
@@ -35,6 +36,7 @@ class Desk:
         self.runs = 0
         self.changelog_id = "uuid"
         self.source: type[DictSource] = DictSource
+        self.interrupted: Callable[[], bool] = never
 
     def push(self, image: dict[str, int] | None = None) -> RunResult:
         if image is not None:
@@ -43,7 +45,11 @@ class Desk:
         task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
         owner = f"run{self.runs}"
         job = Job(owner, self.changelog_id, self.changelog.head, self.spec.id, "{}", task, owner)
-        return run(job, Ports(self.ledger, self._source_for, self.sink, self.clock), self.policy)
+        ports = Ports(self.ledger, self._source_for, self.sink, self.clock, interrupted=self._is_interrupted)
+        return run(job, ports, self.policy)
+
+    def _is_interrupted(self) -> bool:
+        return self.interrupted()
 
     def state(self) -> State:
         return self.ledger.read("s")
@@ -181,7 +187,7 @@ def test_a_wave_with_fewer_rows_than_planned_is_neither_sent_nor_acknowledged() 
 
 def test_a_plan_that_counts_rows_the_waves_do_not_hold_is_never_green(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
-    monkeypatch.setattr("dbt_reverse_etl.delivery.run._Run._count", lambda self, claim, counts, requests: None)
+    monkeypatch.setattr("dbt_reverse_etl.delivery.run._Run._count", lambda self, claim, sent: None)
     monkeypatch.setattr("dbt_reverse_etl.delivery.run._Run._not_counted", lambda self: self._counts)
     result = desk.push({"k0": 1})
     assert result.status == Status.FAILED
@@ -202,19 +208,39 @@ def test_a_destination_that_is_down_leaves_position_and_undelivered_rows_as_they
     assert desk.push().status == Status.SUCCEEDED
 
 
-def test_an_interrupted_run_records_what_is_in_flight() -> None:
-    class Interrupted(PlainSink):
-        def deliver(self, batch: Batch) -> Delivery:
-            super().deliver(batch)
-            raise KeyboardInterrupt
-
-    desk = Desk(Interrupted)
+def test_an_interrupted_run_ends_after_the_request_under_way_and_the_next_one_goes_on() -> None:
+    desk = Desk()
     desk.sink.batch_rows = 1
+    desk.interrupted = lambda: bool(desk.sink.destination.rows)
     result = desk.push({"k0": 1, "k1": 2})
-    assert (result.status, result.counts.failed.total, result.counts.skipped.total) == (Status.INTERRUPTED, 1, 1)
-    rows = desk.state().undelivered
-    assert (rows["k0"].outcome, rows["k0"].doubt, rows["k0"].maybe) == ("unknown", True, True)
-    assert (rows["k1"].outcome, rows["k1"].doubt, rows["k1"].maybe) == ("retryable", False, False)
+    assert (result.status, result.counts.delivered.total, result.counts.skipped.total) == (Status.INTERRUPTED, 1, 1)
+    row = desk.state().undelivered["k1"]
+    assert (row.outcome, row.doubt, row.maybe) == ("retryable", False, False)
+    desk.interrupted = never
+    assert desk.push().counts.delivered == PerOperation(insert=1)
+
+
+def test_a_query_that_an_interrupt_cancelled_is_no_failure() -> None:
+    class Cancelled(DictSource):
+        def wave(self, lo: int, hi: int) -> pa.Table:
+            raise RuntimeError("cancelled")
+
+    desk = Desk()
+    desk.source, desk.interrupted = Cancelled, lambda: "RunStarted" in kinds(desk)
+    assert desk.push({"k0": 1}).status == Status.INTERRUPTED
+
+
+def test_a_wave_that_stopped_with_too_many_rows_to_list_keeps_its_claim_and_heals() -> None:
+    desk = Desk()
+    desk.policy = replace(POLICY, most_listed=2)
+    desk.sink.batch_rows = 1
+    desk.interrupted = lambda: bool(desk.sink.destination.rows)
+    image = {f"k{n}": n for n in range(8)}
+    assert desk.push(image).status == Status.INTERRUPTED
+    assert (len(desk.state().claims), desk.state().undelivered) == (1, {})
+    desk.interrupted = never
+    assert desk.push().status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image
 
 
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])

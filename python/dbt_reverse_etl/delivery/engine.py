@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,12 +11,12 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Repeat, Stop, StopKind, jitter
+from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.delivery.waves import batches
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Sink, SinkTask
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
 
@@ -47,7 +47,7 @@ class WaveResult:
 class Engine:
     """Sends the waves of one run through one sink; budgets and pauses are shared by all of them."""
 
-    def __init__(  # noqa: PLR0913  (the last two have defaults and belong to tests)
+    def __init__(  # noqa: PLR0913  (those by name have defaults)
         self,
         sink: Sink,
         task: SinkTask,
@@ -57,56 +57,65 @@ class Engine:
         *,
         step: Step = no_step,
         random: Callable[[], float] = jitter,
+        interrupted: Callable[[], bool] = never,
+        limits: Limits | None = None,
+        alone: bool = True,
     ) -> None:
+        """
+        Args:
+            limits: a share of those of the sink.
+            alone: no other engine sends rows of the same claims, so that the last batch here is their last.
+        """
         self._sink = sink
         self._policy = policy
         self._step = step
+        self._interrupted = interrupted
+        self._alone = alone
         self._columns = [OPERATION, EVENT_ID, *task.schema.names]
-        self._limits = sink.limits(task)
+        self._limits = limits or sink.limits(task)
         # A record that says "closed" is only true if the batches of a claim arrive in order.
         self._workers = 1 if sink.transactional else self._limits.concurrency
         self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
 
-    def deliver_wave(self, claim: str, table: pa.Table, left_out: int = 0) -> WaveResult:
+    def deliver_wave(self, claim: str, table: pa.Table, left_out: int = 0, stop: Stop | None = None) -> WaveResult:
         """Deliver the rows of a claim.
 
         Args:
             claim: its id.
             table: `_operation`, `_event_id` and the fields of the task; other columns are not sent. Each key once.
             left_out: rows of the claim that are planned and not in `table`.
+            stop: the sync stopped before: nothing is sent.
 
         Raises:
             LeaseLost: after every request that was under way has ended.
         """
-        wave = Wave(claim, table.select(self._columns).combine_chunks(), left_out, self._policy.rejections)
+        rows = table.select(self._columns).combine_chunks()
+        wave = Wave(claim, rows, left_out, self._policy.rejections, self._interrupted)
+        if stop is not None:
+            wave.stop(stop)
         parts = list(batches(wave.rows, self._limits))
-        try:
-            if self._workers == 1 or len(parts) <= 1:
-                for part in parts:
-                    self._deliver(wave, part, last=part is parts[-1])
-            else:
-                self._deliver_at_once(wave, parts)
-            self._deliver_aside(wave)
-        except KeyboardInterrupt:
-            wave.interrupt()
+        if self._workers == 1 or len(parts) <= 1:
+            for part in parts:
+                self._deliver(wave, part, last=self._is_last(part, parts))
+        else:
+            self._deliver_at_once(wave, parts)
+        self._deliver_aside(wave)
         failures, counts = wave.close(table.column(OPERATION))
         return WaveResult(failures, counts, wave.requests, wave.stopped_by)
+
+    def _is_last(self, part: range, parts: Sequence[range]) -> bool:
+        return self._alone and part is parts[-1]
 
     def _deliver_at_once(self, wave: Wave, parts: Sequence[range]) -> None:
         def work(part: range) -> None:
             try:
-                self._deliver(wave, part, last=part is parts[-1])
+                self._deliver(wave, part, last=self._is_last(part, parts))
             except BaseException:
                 wave.abort()
                 raise
 
         with ThreadPoolExecutor(self._workers, thread_name_prefix="deliver") as pool:
             futures: list[Future[None]] = [pool.submit(work, part) for part in parts]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            except KeyboardInterrupt:
-                # What is under way is awaited by the pool, so that its outcome is known.
-                wave.stop(Stop(StopKind.INTERRUPTED, "the run was interrupted"))
         for future in futures:
             future.result()
 

@@ -84,7 +84,11 @@ class Abandoned:
 
 @dataclass(frozen=True)
 class RunStarted:
-    """Claims the sync for one run, and restates all that was folded before it; atomic on (sync, fence)."""
+    """Claims the sync for one run, and restates all that was folded before it; atomic on (sync, fence).
+
+    Attributes:
+        override: the word that let this push pass its guards.
+    """
 
     sync_id: str
     fence: int
@@ -102,6 +106,7 @@ class RunStarted:
     changelog: str = ""
     invocation_id: str = ""
     abandoned: tuple[Abandoned, ...] = ()
+    override: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ SLICE = 1.0  # seconds: a waiting worker looks this often whether the sync was s
 jitter = SystemRandom().random
 
 
+def never() -> bool:
+    """Nobody interrupts the run."""
+    return False
+
+
 class StopKind(str, Enum):
     """Why a sync stopped before its last row."""
 
@@ -32,6 +37,9 @@ class Stop:
 
     kind: StopKind
     reason: str
+
+
+INTERRUPT = Stop(StopKind.INTERRUPTED, "the run was interrupted")
 
 
 class Repeat(Enum):

@@ -30,6 +30,11 @@ class Lease:
         self._lost = False
         self._lock = threading.Lock()
 
+    @property
+    def until(self) -> datetime:
+        """Its end, as this run knows it."""
+        return self._until
+
     def extended(self) -> datetime:
         """Where the lease would end if it were renewed now; a fact that carries it must be followed by `confirm`."""
         return self._clock.now() + self._seconds

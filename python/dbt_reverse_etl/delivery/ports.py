@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.gate import jitter
+from dbt_reverse_etl.delivery.gate import jitter, never
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Sink, SinkTask
 
@@ -56,6 +58,13 @@ class Source(Protocol):
         `_after_hash`, `_maybe`, `_doubt`, `_changed`, then the fields of the task."""
 
 
+class Remote(Protocol):
+    """Sends waves of a source from tasks on the executors, each with a sink of its own."""
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """Send every row of the order's claim; no request after `until`. One action of Spark."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What one run is to do.
@@ -84,9 +93,20 @@ def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)
     return True
 
 
+def unguarded(planned: PerOperation, state: State) -> str:  # noqa: ARG001  (the port's shape)
+    """Every plan passes."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Ports:
-    """What the run reaches the world through."""
+    """What the run reaches the world through.
+
+    Attributes:
+        guard: raises GuardBlocked, or returns the override that let a plan pass, for the ledger.
+        interrupted: asked between two requests.
+        executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
+    """
 
     ledger: LedgerPort
     source_for: Callable[[State], Source]
@@ -95,6 +115,9 @@ class Ports:
     owner_alive: Callable[[str], bool] = assume_alive
     step: Step = no_step
     random: Callable[[], float] = jitter
+    guard: Callable[[PerOperation, State], str] = unguarded
+    interrupted: Callable[[], bool] = never
+    executors: Callable[[Source], Remote] | None = None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-import pyarrow as pa
-
 from dbt_reverse_etl.delivery.admission import busy, refuse, rests
-from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
-from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind, WaveResult
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     Abandoned,
@@ -28,29 +26,30 @@ from dbt_reverse_etl.delivery.facts import (
     Range,
     RunFinished,
     RunStarted,
-    Undelivered,
     WaveAcknowledged,
 )
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from dbt_reverse_etl.delivery.gate import INTERRUPT
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, RunResult, Source, Status
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, apply
-from dbt_reverse_etl.delivery.undelivered import not_delivered, split, still_waiting
+from dbt_reverse_etl.delivery.sending import Order, Sent, send
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Histogram, Waves
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.sinks.base import OPERATION
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
 
 def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
-    """Deliver what is pending; a caller turns SIGTERM into KeyboardInterrupt.
+    """Deliver what is pending.
 
     Raises:
         SyncBusy: another run holds the sync; nothing was written.
         OtherChangelog: the position belongs to another changelog; nothing was written.
+        GuardBlocked: the plan does not pass the guards; nothing was sent.
         DestinationError: what earlier runs delivered has vanished; nothing was written.
         Exception: of the source, the sink's `open`, `settle`, `finish`, or the ledger; the run is recorded as failed.
     """
@@ -75,6 +74,7 @@ class _Run:
         self._sent: Claim | None = None  # a request may be under way or unrecorded
         self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
         self._histogram = Histogram((NO_ROWS,))  # until it is planned
+        self._override = ""
 
     def execute(self) -> RunResult:
         claim = None
@@ -85,21 +85,21 @@ class _Run:
             claim = self._next_claim()
         self._start(claim)
         try:
-            ending = self._deliver_or_interrupt(claim)
+            ending = self._deliver_or_record(claim)
             return self._finish(*ending)
         except LeaseLost:
             return self._leave()
         finally:
             self._sink.close()
 
-    def _deliver_or_interrupt(self, claim: Claim | None) -> tuple[str, str]:
+    def _deliver_or_record(self, claim: Claim | None) -> tuple[str, str]:
         try:
             return self._deliver(claim)
-        except KeyboardInterrupt:
-            return Status.INTERRUPTED, "the run was interrupted"
         except LeaseLost:
             raise
         except Exception as error:
+            if self._ports.interrupted():  # a query that was cancelled
+                return Status.INTERRUPTED, INTERRUPT.reason
             # The text of a foreign exception may hold row values.
             self._finish(Status.FAILED, str(error) if isinstance(error, ReverseEtlError) else type(error).__name__)
             raise
@@ -107,7 +107,11 @@ class _Run:
     def _plan(self) -> None:
         self._source = self._ports.source_for(self._state)
         self._histogram = self._source.planned()
-        self._waves = Waves(self._histogram, self._policy.waves)
+        planned = self._histogram.total
+        self._override = self._ports.guard(planned, self._state)
+        far = self._ports.executors is not None and planned.total >= self._policy.executors_from
+        self._remote = self._ports.executors(self._source) if self._ports.executors and far else None
+        self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._policy.waves)
         self._step("run.planned")
 
     def _nothing_to_do(self) -> bool:
@@ -141,6 +145,7 @@ class _Run:
             changelog=job.changelog,
             invocation_id=job.invocation_id,
             abandoned=self._abandoned(now),
+            override=self._override,
         )
         if not self._ledger.start(started):
             raise busy(job, "another run that has just started")
@@ -173,8 +178,11 @@ class _Run:
             self._lease.held,
             step=self._step,
             random=self._ports.random,
+            interrupted=self._ports.interrupted,
         )
         while claim is not None:
+            if self._ports.interrupted():
+                return Status.INTERRUPTED, INTERRUPT.reason
             claim, stopped = self._deliver_wave(claim)
             if stopped is not None:
                 return stopped
@@ -232,38 +240,62 @@ class _Run:
     def _deliver_wave(self, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
         """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
         began = self._clock.monotonic()
-        table = self._read_wave(claim)
-        known = {} if self._policy.retry_now else self._state.undelivered
-        send, wait = split(table, known, self._clock.now())
+        sent = self._send(claim)
+        self._step("wave.delivered")
+        self._count(claim, sent)
+        stop = sent.stop or self._unavailable(claim, sent)
+        if stop is None:
+            following = self._next_claim(self._clock.monotonic() - began)
+            self._acknowledge(claim, sent, following)
+            return following, None
+        if sent.nothing_applied:
+            self._sent = None
+        elif len(sent.undelivered) <= self._policy.most_listed:
+            self._acknowledge(claim, sent, None)
+        # Otherwise the claim stays open: it puts its rows in doubt more cheaply than a list of all of them.
+        return None, (Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED, stop.reason)
+
+    def _send(self, claim: Claim) -> Sent:
+        known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
+        order = Order(claim, known, self._clock.now(), self._policy.rejections, self._policy.retry_now)
+        if self._remote is not None:
+            return self._send_from_executors(self._remote, order)
+        table = self._source.wave(claim.lo, claim.hi)
+        self._refuse_other_rows(claim, count_operations(table.column(OPERATION)))
         self._step("wave.read")
+        self._look_at_lease()
+        self._sent = claim
+        return send(self._engine, order, table)
+
+    def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
+        self._look_at_lease()
+        self._sent = order.claim
+        sent = remote.send(order, self._task, self._lease.until)
+        self._refuse_other_rows(order.claim, sent.counts.planned)
+        if self._sink.transactional and sent.stop is None:
+            # No task knows whether another one left a row out, so the record is closed here.
+            nothing = self._source.wave(0, 0).select([OPERATION, EVENT_ID, *self._task.schema.names])
+            closed = self._sink.deliver(Batch(nothing, order.claim.id, last=True, left_out=len(sent.undelivered)))
+            if closed.stop is not None:
+                raise LeaseLost
+        return sent
+
+    def _look_at_lease(self) -> None:
         if not self._lease.held():
             raise LeaseLost
-        self._sent = claim
-        result = self._engine.deliver_wave(claim.id, send, wait.num_rows)
-        self._step("wave.delivered")
-        skipped = count_operations(wait.column(OPERATION))
-        counts = result.counts + Counts(planned=skipped, skipped=skipped)
-        self._count(claim, counts, result.requests)
-        stop = result.stop or self._unavailable(claim, result)
-        if stop is not None and result.nothing_applied:
-            self._sent = None
-        else:
-            following = None if stop else self._next_claim(self._clock.monotonic() - began)
-            self._acknowledge(claim, counts, self._left(send, wait, result), following)
-            if stop is None:
-                return following, None
-        status = Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED
-        return None, (status, stop.reason)
 
-    def _unavailable(self, claim: Claim, result: WaveResult) -> Stop | None:
+    def _unavailable(self, claim: Claim, sent: Sent) -> Stop | None:
         """A run that brought nothing over, for no row's fault, has met a destination that is down."""
-        if claim.hi < BUCKETS or self._counts.delivered.total or not (result.failures and result.nothing_applied):
+        if (
+            claim.hi < BUCKETS
+            or self._counts.delivered.total
+            or not (sent.counts.failed.total and sent.nothing_applied)
+        ):
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
 
-    def _read_wave(self, claim: Claim) -> pa.Table:
-        table = self._source.wave(claim.lo, claim.hi)
-        found, planned = count_operations(table.column(OPERATION)), self._histogram.rows(claim.lo, claim.hi)
+    def _refuse_other_rows(self, claim: Claim, found: PerOperation) -> None:
+        planned = self._histogram.rows(claim.lo, claim.hi)
         if found != planned:
             # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
             raise ReverseEtlError(
@@ -274,22 +306,13 @@ class _Run:
                     "push again; if it stays so, run `check` and report it",
                 )
             )
-        return table
 
-    def _count(self, claim: Claim, counts: Counts, requests: int) -> None:
-        self._counts += counts
+    def _count(self, claim: Claim, sent: Sent) -> None:
+        self._counts += sent.counts
         self._counted_to = claim.hi
-        self._requests += requests
+        self._requests += sent.requests
 
-    def _left(self, send: pa.Table, wait: pa.Table, result: WaveResult) -> tuple[Undelivered, ...]:
-        """Every planned row that was not delivered, attempted or not: nothing else keeps it alive."""
-        known, now = self._state.undelivered, self._clock.now()
-        attempted = not_delivered(send, result.failures, known, now, self._policy.rejections)
-        return (*still_waiting(wait, known), *attempted)
-
-    def _acknowledge(
-        self, claim: Claim, counts: Counts, undelivered: tuple[Undelivered, ...], following: Claim | None
-    ) -> None:
+    def _acknowledge(self, claim: Claim, sent: Sent, following: Claim | None) -> None:
         until = self._lease.extended()
         acknowledged = WaveAcknowledged(
             sync_id=self._sync_id,
@@ -300,8 +323,8 @@ class _Run:
             hi=claim.hi,
             snapshot=claim.snapshot,
             spec=claim.spec,
-            counts=counts,
-            undelivered=undelivered,
+            counts=sent.counts,
+            undelivered=sent.undelivered,
             closes=(*sorted(self._known), claim.id),
             claims=(following,) if following else (),
             lease_until=until,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.gate import Stop, StopKind
+from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 
@@ -34,7 +34,14 @@ class RowFailure:
 class Wave:
     """Rows of one claim, by row number."""
 
-    def __init__(self, claim: str, rows: pa.Table, left_out: int, rejections: Rejections) -> None:
+    def __init__(
+        self,
+        claim: str,
+        rows: pa.Table,
+        left_out: int,
+        rejections: Rejections,
+        interrupted: Callable[[], bool] = never,
+    ) -> None:
         self.claim = claim
         self.rows = rows
         self.requests = 0
@@ -46,6 +53,7 @@ class Wave:
         self._rejected = 0
         self._most_rejected = max(rejections.breaker_rows, rejections.breaker_share * rows.num_rows)
         self._aborted = False
+        self._interrupted = interrupted
         self._aside: list[Sequence[int]] = []
         self._lock = threading.RLock()
 
@@ -77,6 +85,9 @@ class Wave:
             return rows
 
     def is_stopped(self) -> bool:
+        """An interrupt is noticed here, between two requests: what is under way ends first."""
+        if self.stopped_by is None and self._interrupted():
+            self.stop(INTERRUPT)
         return self._aborted or self.stopped_by is not None
 
     def stop(self, stop: Stop) -> None:
@@ -87,13 +98,6 @@ class Wave:
     def abort(self) -> None:
         """A worker is leaving by an exception: no further request, and no result."""
         self._aborted = True
-
-    def interrupt(self) -> None:
-        """The run was interrupted, maybe within a request: its rows may be applied."""
-        with self._lock:
-            self.stop(Stop(StopKind.INTERRUPTED, "the run was interrupted"))
-            for row in self._marked(UNDER_WAY):
-                self._fail(row, Outcome.UNKNOWN, "interrupted while the request was under way")
 
     def begin(self, rows: Sequence[int]) -> None:
         """A request with these rows is under way."""

@@ -44,18 +44,20 @@ class WaveSize:
 
     Attributes:
         rows: of the first wave.
+        most: rows of the largest wave: so many stand in the memory of the process that sends them.
         grow_below: seconds; a quicker wave doubles the next one.
         shrink_above: seconds; a slower wave halves the next one.
     """
 
     rows: int = 50_000
+    most: int = 400_000
     grow_below: float = 10.0
     shrink_above: float = 30.0
 
     def after(self, rows: int, seconds: float) -> int:
         """Rows of the wave that follows one of `rows` that took `seconds`."""
         if seconds < self.grow_below:
-            return rows * 2
+            return max(rows, min(rows * 2, self.most))
         return max(1, rows // 2) if seconds > self.shrink_above else rows
 
 

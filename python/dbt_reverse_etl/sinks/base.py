@@ -123,6 +123,8 @@ class Sink(ABC):
         settings_model, options_model: what profiles.yml and `meta.reverse_etl.options` may say.
         modes: the modes that it can carry out.
         transactional: it keeps the record of each claim in the transaction of the data, and refuses old fences.
+        distributable: it can be made and opened in several processes on other machines at once, each of which delivers other
+            rows of one claim; the driver then closes the claim with an empty batch.
         promise: one sentence for the documentation.
     """
 
@@ -131,6 +133,7 @@ class Sink(ABC):
     options_model: ClassVar[builtins.type[Options]] = Options
     modes: ClassVar[frozenset[Mode]]
     transactional: ClassVar[bool] = False
+    distributable: ClassVar[bool] = False
     promise: ClassVar[str]
 
     @abstractmethod

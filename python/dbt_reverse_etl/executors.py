@@ -1,0 +1,150 @@
+"""Sends waves from tasks on Spark's executors: the same engine and the same sink, one of each in every task."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.engine import Engine
+from dbt_reverse_etl.delivery.facts import Undelivered
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, Sink, SinkTask
+from dbt_reverse_etl.spark import PendingRows
+
+_CHUNK = 50_000  # rows in the memory of a task
+_MARGIN = timedelta(seconds=60)  # clocks differ, and a request that is under way needs its time
+_ACKS = pa.schema([("sent", pa.string())])
+_SENT = TypeAdapter(Sent)
+
+
+class Executors:
+    """`delivery.ports.Remote`: one action of Spark for each wave, no exchange, an acknowledgement for each task.
+
+    Args:
+        rows: the pending rows; each key stands in one partition.
+        make_sink: pickled with its settings into the tasks; it stands in no plan and in no configuration of Spark.
+    """
+
+    def __init__(self, spark: SparkSession, rows: PendingRows, make_sink: Callable[[], Sink], policy: Policy) -> None:
+        self._spark, self._rows, self._make_sink, self._policy = spark, rows, make_sink, policy
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """As `Remote.send`."""
+        limits = self._make_sink().limits(task)
+        tasks = max(1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism))
+        work = Work(self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN)
+        rows = self._rows.frame(order.claim.lo, order.claim.hi).coalesce(tasks)
+        with _job_group(self._spark) as was_restarted:
+            acks = rows.mapInArrow(work, "sent string").toArrow()
+            sent = sum((_SENT.validate_json(text) for text in acks.column("sent").to_pylist()), NOTHING_SENT)
+            return after_a_lost_attempt(sent) if was_restarted() else sent
+
+
+@contextmanager
+def _job_group(spark: SparkSession) -> Iterator[Callable[[], bool]]:
+    """Gives the question whether Spark began a stage anew, with tasks that count their attempts from 0 again."""
+    context, group = spark.sparkContext, f"dbt-reverse-etl {uuid.uuid4().hex}"
+    context.setJobGroup(group, "dbt-reverse-etl: a wave")
+
+    def was_restarted() -> bool:
+        tracker = context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return any(stage.currentAttemptId > 0 for stage in stages if stage)
+
+    try:
+        yield was_restarted
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # takes it away
+
+
+def _share(limits: Limits, tasks: int) -> Limits:
+    """What one of several tasks that run at once may use of the budget of the sync."""
+    rate = limits.requests_per_second
+    return replace(
+        limits,
+        concurrency=max(1, limits.concurrency // tasks),
+        requests_per_second=None if rate is None else rate / tasks,
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one task does: called by Spark with the batches of its partition."""
+
+    make_sink: Callable[[], Sink]
+    order: Order
+    task: SinkTask
+    limits: Limits
+    policy: Policy
+    until: datetime
+    clock: Clock = field(default_factory=SystemClock)
+    step: Step = no_step
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sent = self.send(batches)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            sent = after_a_lost_attempt(sent)
+        yield pa.RecordBatch.from_arrays([pa.array([_SENT.dump_json(sent).decode()])], schema=_ACKS)
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
+        """Send every row, chunk by chunk, through one sink."""
+        return sum(self._sent(batches), NOTHING_SENT)
+
+    def _sent(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sent]:
+        clock, sink, stop = self.clock, None, None
+        try:
+            for table in _chunks(batches):
+                if sink is None:
+                    sink = self.make_sink()
+                    sink.open(self.task)
+                    engine = Engine(
+                        sink,
+                        self.task,
+                        self.policy,
+                        clock,
+                        lambda: True,  # the driver holds the lease
+                        interrupted=lambda: clock.now() >= self.until,
+                        step=self.step,
+                        limits=self.limits,
+                        alone=False,
+                    )
+                sent = send(engine, self.order, table, stop)
+                stop = stop or sent.stop
+                yield sent
+        finally:
+            if sink is not None:
+                sink.close()
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _CHUNK:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def after_a_lost_attempt(sent: Sent) -> Sent:
+    """Nobody knows what the first attempt of this task applied: what was not delivered now is in doubt."""
+    return replace(sent, undelivered=tuple(map(_in_doubt, sent.undelivered)), nothing_applied=False)
+
+
+def _in_doubt(row: Undelivered) -> Undelivered:
+    return replace(row, outcome=Outcome.UNKNOWN.value, doubt=True, maybe=row.maybe or row.after_hash is not None)

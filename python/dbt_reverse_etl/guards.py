@@ -1,0 +1,45 @@
+"""What may not be sent without a word from the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.errors import GuardBlocked, Problem
+from dbt_reverse_etl.settings import Guards
+
+
+def check_guards(
+    sync: str, guards: Guards, planned: PerOperation, head: tuple[int, int], overrides: Collection[str]
+) -> str:
+    """Look at a plan before its first send.
+
+    Args:
+        head: snapshot to deliver, and the rows of the model at it.
+        overrides: `SYNC@HEAD:+I~U-D`, each lets the push with this head and these counts pass.
+
+    Returns:
+        The override that let it pass, or an empty text if none was needed.
+
+    Raises:
+        GuardBlocked: the message prints the counts and the exact override.
+    """
+    snapshot, live_rows = head
+    found = _violations(guards, planned, live_rows)
+    word = f"{sync}@{snapshot}:+{planned.insert}~{planned.update}-{planned.delete}"
+    if not found or word in overrides:
+        return word if found else ""
+    next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {sync} --override '{word}'"
+    raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
+
+
+def _violations(guards: Guards, planned: PerOperation, live_rows: int) -> list[str]:
+    before = max(1, live_rows - planned.insert + planned.delete)
+    found = []
+    if planned.delete and not live_rows:
+        found.append(f"the model is empty, and {planned.delete} rows would be deleted")
+    if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
+        found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
+    if guards.max_changes and planned.total > guards.max_changes.rows_of(before):
+        found.append(f"{planned.total} changes, of {before} rows (max_changes: {guards.max_changes})")
+    return found
