@@ -7,14 +7,20 @@
   Default: a full outer join of (key, hash) against the stored hash.
   A key that stands twice could hide behind an unchanged row. Counting copies in a window costs more than the whole diff, so the rows are
   only counted, in a second reader of the same exchange: the total must be the rows that stayed plus the rows that came (see _stage_counts).
-  The row number is there because Spark never runs a query twice that is not deterministic: it keeps the exchange for both readers.
+  The row number is there because Spark never runs a query twice that is not deterministic: it keeps the exchange for both readers, as
+  long as that is the last step and every column is read; otherwise it adds two exchanges of its own.
   Which keys are at fault is asked only when it is not. Quarantine needs to know them at once, so there they are counted one by one.
 #}
 {% macro compare_hash(target, head, columns, query, settings) %}
     {%- set counted = settings.on_bad_key == 'fail' %}
     with model_rows as (
-        select {{ '/*+ repartition(' ~ reverse_etl._columns(columns.key) ~ ') */ ' if counted }}{{ reverse_etl._columns(columns.names) }}{{ ', monotonically_increasing_id() as _row_number' if counted }}
-        from {{ query.name }}
+        {%- if counted %}
+        select /*+ repartition({{ reverse_etl._columns(columns.key) }}) */ * from (
+            select {{ reverse_etl._columns(columns.names) }}, monotonically_increasing_id() as _row_number from {{ query.name }}
+        )
+        {%- else %}
+        select {{ reverse_etl._columns(columns.names) }} from {{ query.name }}
+        {%- endif %}
     ),
     new_rows as (
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
@@ -25,7 +31,7 @@
     {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
     {%- if counted %}
     union all
-    select 'total', {{ reverse_etl._null_columns(columns.model) }}, cast(null as bigint), count(*) from model_rows
+    select 'total', {{ reverse_etl._null_columns(columns.model) }}, cast(null as bigint), count_if(_row_number >= 0) from model_rows
     {%- endif %}
 {% endmacro %}
 

@@ -36,6 +36,7 @@ class HttpSink(Sink):
     type = "http"
     settings_model = HttpSettings
     options_model = HttpOptions
+    distributable = True
     modes = frozenset({Mode.UPSERT, Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
 

@@ -57,6 +57,7 @@ class PostgresSink(Sink):
     options_model = PostgresOptions
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
+    distributable = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     def __init__(self, settings: Settings) -> None:
@@ -73,8 +74,8 @@ class PostgresSink(Sink):
         return f"{host}:{self._settings.port}/{self._settings.database}"
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
-        """One writer, because each batch holds the fence, and batches that keep the number of commits low."""
-        return Limits(rows=100_000, bytes=64 * 2**20, concurrency=1)
+        """Batches that keep the number of commits low, and few connections; more only compete for the same index pages."""
+        return Limits(rows=100_000, bytes=64 * 2**20, concurrency=4)
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that Postgres would cut, keys that are not mapped, and types without an exact form."""

@@ -53,9 +53,9 @@ class Record:
             connection.execute(text.format(name.sql, sql.SQL(columns)))
 
     def fence(self, connection: Connection[Any], *, lock: bool = False) -> int | None:
-        """The fence in the table; with its row locked until the transaction ends."""
+        """The fence in the table; with its row locked until the transaction ends, against a newer run and not against our own tasks."""
         query = sql.SQL("SELECT fence FROM {} WHERE sync_id = %s {}")
-        locked = sql.SQL("FOR UPDATE" if lock else "")
+        locked = sql.SQL("FOR SHARE" if lock else "")
         row = connection.execute(query.format(self.fences.sql, locked), (self.sync_id,)).fetchone()
         return None if row is None else int(row[0])
 
