@@ -105,7 +105,8 @@ class _Place:
     def project(self, target: str | None = None) -> Any:
         from dbt_reverse_etl.invocation import Project
 
-        return Project(self.artifacts, self.profiles, target or self._target or self._default_target(), self.env)
+        target = target or self._target or self._default_target()
+        return Project(self.artifacts, self.profiles, target, self.folder, self.env)
 
     def pushed_target(self) -> str:
         """The target of run_results.json; another one that is asked for is an error, none at all too."""
@@ -300,7 +301,7 @@ class _Opened:
 
         spark = self._place.session(self._project.target)
         ledger = open_ledger(spark, self._manifest)
-        self.pusher = Pusher(spark, ledger)
+        self.pusher = Pusher(spark, ledger, project_dir=self._place.folder)
         self.overview = ledger.overview(ledger_names(self.chosen))
         return self
 

@@ -37,11 +37,13 @@ class Project:
         artifacts: the folder with manifest.json and run_results.json.
         profiles: folders where profiles.yml may stand.
         target: name of the dbt target.
+        folder: where dbt_project.yml stands.
     """
 
     artifacts: Path
     profiles: Sequence[Path]
     target: str
+    folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         invocation_id=invocation.invocation_id,
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
+        project_dir=project.folder,
     )
     if refuse_repeat:
         _refuse_repeat(invocation, wanted, overview)

@@ -75,7 +75,7 @@ class _Listener:
         from dbt_reverse_etl import console, invocation
         from dbt_reverse_etl.errors import ExitCode
 
-        project = invocation.Project(folder, _profiles(), _target_name(), dict(os.environ))
+        project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), dict(os.environ))
         if not _has_syncs(folder):
             return True
         reports = invocation.after_dbt(project, _spark(), say, retried=self._retried)
@@ -125,9 +125,12 @@ def _profiles() -> list[Path]:
     return [Path(_flag("PROFILES_DIR"))]
 
 
+def _project_root() -> Path:
+    return Path(_adapter().config.project_root)
+
+
 def _target_path() -> Path:
-    config = _adapter().config
-    return Path(config.project_root) / str(config.target_path)
+    return _project_root() / str(_adapter().config.target_path)
 
 
 def _spark() -> Any:

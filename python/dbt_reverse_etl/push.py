@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ class Pusher:
     Attributes:
         overrides: see `guards.check_guards`.
         known: by unique id of the changelog model.
+        project_dir: where files stand that a sync's options name.
         interrupt: once it is set, every push ends after the requests that are under way.
         step: called at each fault point.
     """
@@ -99,6 +101,7 @@ class Pusher:
     invocation_id: str = ""
     overrides: Sequence[str] = ()
     known: Mapping[str, Known] = field(default_factory=dict)
+    project_dir: Path | None = None
     interrupt: threading.Event = field(default_factory=threading.Event)
     step: Step = no_step
     _heads: dict[str, Head | None] = field(default_factory=dict)
@@ -317,6 +320,7 @@ class _Sync:
             key=tuple(names[column] for column in self._resolved.sync.changelog.key),
             schema=spec.arrow_schema(),
             options=self._resolved.options,
+            project_dir=self._pusher.project_dir,
         )
         return Job(
             run_id=uuid.uuid4().hex,

@@ -1,0 +1,139 @@
+"""One run in a process of its own, which may be killed at any fault point; a ledger that survives it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.facts import Fact, RunStarted
+from dbt_reverse_etl.delivery.policy import Policy, Retries
+from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.delivery.run import Job, Ports, run
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.ledger import _ADAPTERS, _word
+from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
+from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
+
+KEYS = [f"k{number}" for number in range(8)]  # one in each bin
+WAVE_ROWS = 3
+WAVES = 3
+
+
+class FileLedger:
+    """`LedgerPort` on one file: a fact a line, on the disk before the call returns."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def facts(self) -> list[Fact]:
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        return [_ADAPTERS[word].validate_json(body) for word, body in map(json.loads, lines)]
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        wanted = self.fence(sync_id) if fence is None else fence
+        return fold(fact for fact in self.facts() if fact.fence == wanted)
+
+    def fence(self, sync_id: str) -> int:
+        return max((f.fence for f in self.facts() if isinstance(f, RunStarted) and f.sync_id == sync_id), default=0)
+
+    def start(self, started: RunStarted) -> bool:
+        with self._locked() as file:
+            if started.fence <= self.fence(started.sync_id):
+                return False
+            self._write(file, started)
+        return True
+
+    def append(self, *facts: Fact) -> None:
+        with self._locked() as file:
+            for fact in facts:
+                self._write(file, fact)
+
+    @contextmanager
+    def _locked(self) -> Iterator[TextIO]:
+        with self._file.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def _write(file: TextIO, fact: Fact) -> None:
+        word = _word(type(fact))
+        file.write(json.dumps([word, _ADAPTERS[word].dump_json(fact).decode()]) + "\n")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the process is to do, and where it dies.
+
+    Attributes:
+        images: of the changelog, by snapshot; the last is the head.
+        kill: fault point and its which occurrence; None: it lives.
+        linger: seconds to sleep after the first request, which is longer than the lease that is then given.
+    """
+
+    ledger: Path
+    sink: type[Sink]
+    settings: Settings
+    options: dict[str, Any]
+    object: str
+    images: Sequence[Image]
+    kill: tuple[str, int] | None = None
+    linger: float = 0.0
+
+
+def push(orders: Orders) -> None:
+    """Target of the process; writes the fault points that it came by beside the ledger."""
+    changelog = Changelog()
+    for image in orders.images:
+        changelog.capture(image)
+    spec = Spec()
+    options = orders.sink.options_model(**orders.options)
+    task = SinkTask("ab" * 16, "sync", 0, orders.object, Mode.MIRROR, ("key",), SCHEMA, options=options)
+    owner = str(os.getpid())
+    job = Job(f"{owner}.{time.time_ns()}", "uuid", changelog.head, spec.id, "{}", task, owner)
+    ports = Ports(
+        FileLedger(orders.ledger),
+        lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
+        orders.sink(orders.settings),
+        SystemClock(),
+        owner_alive=_alive,
+        step=_Steps(orders),
+    )
+    lease = timedelta(seconds=orders.linger / 3) if orders.linger else Policy().lease
+    policy = Policy(waves=WaveSize(WAVE_ROWS, grow_below=-1), retries=Retries(first=0.01, seconds=5), lease=lease)
+    result = run(job, ports, policy)
+    orders.ledger.with_suffix(".result").write_text(result.status)
+
+
+class _Steps:
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            self._seen[name] = self._seen.get(name, 0) + 1
+            here = (name, self._seen[name])
+            with self._orders.ledger.with_suffix(".steps").open("a") as file:
+                file.write(f"{name}\n")
+        if self._orders.kill == here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._orders.linger and here == ("batch.after", 1):
+            time.sleep(self._orders.linger)
+
+
+def _alive(owner: str) -> bool:
+    return Path(f"/proc/{owner}").exists()
