@@ -167,14 +167,29 @@ class _Place:
 )
 def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...]) -> int:
     """Push what the last dbt run made due, from its artifacts."""
-    from dbt_reverse_etl import console, invocation
+    from dbt_reverse_etl import invocation
 
     target = place.pushed_target()
     project = place.project(target)
     project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
+    return _pushed(project, place, as_json, selectors=selectors, refuse_repeat=True)
+
+
+@cli.command()
+@_project_options
+def retry(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+    """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
+    return _pushed(
+        place.project(place.pushed_target()), place, as_json, selectors=selectors, retried=True, retry_now=True
+    )
+
+
+def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
+    from dbt_reverse_etl import console, invocation
+
     project.configuration(project.manifest())
     say = _quiet if as_json else _say
-    reports = invocation.after_dbt(project, place.session(target), say, selectors=selectors, refuse_repeat=True)
+    reports = invocation.after_dbt(project, place.session(project.target), say, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:

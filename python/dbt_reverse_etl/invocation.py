@@ -109,12 +109,14 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     retried: bool = False,
     selectors: Sequence[str] = (),
     refuse_repeat: bool = False,
+    retry_now: bool = False,
 ) -> list[Report]:
     """Push what the last dbt command made due.
 
     Args:
         retried: the command was `dbt retry`: syncs whose last push failed are due, too.
         refuse_repeat: stop at artifacts that were pushed before.
+        retry_now: rows that wait or are parked are sent, too.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
@@ -134,11 +136,14 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         return []
     overview = ledger.overview(names)
     if retried:
-        wanted.push.extend(_failed_before(configuration, wanted, overview))
+        chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+        wanted.push.extend(
+            one for one in _failed_before(configuration, wanted, overview) if one.sync.unique_id in chosen
+        )
     pusher = Pusher(
         spark,
         ledger,
-        Policy(),
+        Policy(retry_now=retry_now),
         invocation_id=invocation.invocation_id,
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),

@@ -71,7 +71,7 @@ class PostgresPlace:
         self.settings = PostgresSink.settings_model(**self._database.settings())
 
     def rows(self) -> dict[str, int]:
-        return {key: value for key, value in self._database.rows("select key, value from people")}
+        return dict(self._database.rows("select key, value from people"))
 
     def applied(self) -> Sequence[tuple[str, int | None]]:
         return []

@@ -1,0 +1,154 @@
+"""Large pushes leave from the executors: the same rows arrive, one action a wave, and a lost worker loses nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+
+from dbt_reverse_etl import invocation
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.executors import Executors
+from tests.integration.project import Project
+from tests.unit.http_server import HttpServer, Received, Reply, http_server
+from tests.unit.postgres_server import new_database
+
+pytestmark = pytest.mark.spark
+
+BATCHES = {
+    "batch": {"rows": 50, "wrap": "array"},
+    "upsert": {"method": "POST", "path": "/upsert"},
+    "delete": {"method": "POST", "path": "/delete"},
+}
+SOURCE = "select id, concat('name ', id) as name, id * 1.5d as amount from range({rows})"
+
+
+class Api:
+    """Applies batches and counts how often each row came."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, str] = {}
+        self.received: Counter[tuple[int, str | None]] = Counter()
+        self.before_answer: Callable[[int], None] = lambda number: None
+        self._lock = threading.Lock()
+        self._requests = 0
+
+    def __call__(self, request: Received) -> Reply:
+        with self._lock:
+            self._requests += 1
+            for row in request.json:
+                name = None if request.path == "/delete" else row["name"]
+                self.received[row["id"], name] += 1
+                if name is None:
+                    del self.rows[row["id"]]
+                else:
+                    self.rows[row["id"]] = name
+        self.before_answer(self._requests)
+        return Reply(204)
+
+
+@pytest.fixture
+def api() -> Iterator[tuple[HttpServer, Api]]:
+    keeps = Api()
+    with http_server(keeps) as server:
+        yield server, keeps
+
+
+@pytest.fixture
+def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every push leaves from the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
+    found: list[int] = []
+    real = Executors.send
+    policy = partial(Policy, executors_from=1, executor_waves=WaveSize(rows=500, grow_below=-1))
+    monkeypatch.setattr(invocation, "Policy", policy)
+
+    def counted(self: Executors, *arguments: Any) -> Any:
+        tracker = self._spark.sparkContext.statusTracker()
+        before = {*tracker.getJobIdsForGroup()}
+        sent = real(self, *arguments)
+        found.append(len({*tracker.getJobIdsForGroup()} - before))
+        return sent
+
+    monkeypatch.setattr(Executors, "send", counted)
+    return found
+
+
+def people(project: Project) -> dict[int, str]:
+    return {row.id: row.name for row in project.rows("select id, name from {s}.source")}
+
+
+def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave(
+    project: Project, api: tuple[HttpServer, Api], waves: list[int]
+) -> None:
+    server, keeps = api
+    project.table("source", SOURCE.format(rows=2000))
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.destinations = {"crm": {"type": "http", "url": server.url}}
+    project.sync("crm_people", "people", mode="mirror", options=BATCHES)
+    first = project.run()
+    assert first.success, first.text
+    assert first.sync("crm_people") == "+2000 ~0 -0"
+    assert keeps.rows == people(project)
+    assert {*keeps.received.values()} == {1}
+    assert len(waves) >= 4
+    assert {*waves} == {1}
+
+    project.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
+    assert project.run().sync("crm_people") == "+0 ~0 -290"
+    assert keeps.rows == people(project)
+    assert {*keeps.received.values()} == {1}
+
+
+def test_tasks_share_one_claim_of_a_transactional_destination(project: Project, waves: list[int]) -> None:
+    database = new_database()
+    database.table("create table people (id bigint primary key, name text, amount double precision check (id <> 77))")
+    project.table("source", SOURCE.format(rows=2000))
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.destinations = {"crm": {"type": "postgres", **database.settings()}}
+    project.sync("crm_people", "people", mode="mirror", object="people")
+    first = project.run()
+    assert not first.success
+    assert first.sync("crm_people").startswith("+1999 ~0 -0")
+    expected = {key: name for key, name in people(project).items() if key != 77}
+    assert dict(database.rows("select id, name from people")) == expected
+    [row] = project.dbt("run", "--select", "undelivered_rows").success and project.rows(
+        "select key, operation, outcome, reason from {s}.undelivered_rows"
+    )
+    assert (row.operation, row.outcome, "check" in row.reason.lower()) == ("insert", "rejected", True)
+    assert "77" in row.key
+    assert len(waves) >= 4
+
+
+def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
+    project: Project, api: tuple[HttpServer, Api], waves: list[int]
+) -> None:
+    server, keeps = api
+    project.table("source", SOURCE.format(rows=2000))
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.destinations = {"crm": {"type": "http", "url": server.url}}
+    project.sync("crm_people", "people", mode="mirror", options=BATCHES)
+    keeps.before_answer = lambda number: kill_workers() if number == 15 else None
+    first = project.run()
+    assert not first.success
+    assert len(keeps.rows) < 2000
+
+    keeps.before_answer = lambda number: None
+    second = project.run()
+    assert second.success, second.text
+    assert keeps.rows == people(project)
+    assert len([row for row, times in keeps.received.items() if times > 1]) <= 2 * 500, "two waves"
+    assert max(keeps.received.values()) == 2
+
+
+def kill_workers() -> None:
+    """SIGKILL every Python worker of Spark; the daemon that forks them stays."""
+    daemons = [one for one in psutil.Process().children(recursive=True) if "pyspark.daemon" in one.cmdline()]
+    for one in daemons:
+        if "pyspark.daemon" in psutil.Process(one.ppid()).cmdline():
+            one.kill()

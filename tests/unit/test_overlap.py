@@ -1,0 +1,85 @@
+"""Several pushes at once, and what a signal makes of them: real processes, real signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from dbt_reverse_etl.overlap import Overlap, Unfinished
+
+PUSHES = """
+import sys, threading, time
+from dbt_reverse_etl import overlap
+
+overlap.GRACE = 1.0
+interrupt, cancelled = threading.Event(), []
+
+def polite():
+    print("polite begins", flush=True)
+    interrupt.wait(30)
+    return "polite ended"
+
+def deaf():
+    print("deaf begins", flush=True)
+    time.sleep(30)
+
+def never():
+    print("never", flush=True)
+
+at_once = overlap.Overlap(2, interrupt, lambda: cancelled.append(1))
+left = at_once.run([polite, deaf, never], lambda answer: print(answer, flush=True))
+print(left, cancelled, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_polite_pushes_end_and_leaves_deaf_ones_behind(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", PUSHES], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    begun = {process.stdout.readline().strip() for _ in range(2)}
+    assert begun == {"polite begins", "deaf begins"}
+    process.send_signal(number)
+    began = time.monotonic()
+    rest = process.stdout.read()
+    assert process.wait(10) == 0
+    assert time.monotonic() - began < 10, "a hanging request must not keep the process"
+    assert rest.splitlines() == ["polite ended", f"{[Unfinished(1, True), Unfinished(2, False)]} [1]"]
+
+
+def test_tasks_overlap_up_to_the_limit_and_each_result_is_heard_once_in_the_calling_thread() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+    meet = threading.Barrier(3)
+
+    def task(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        meet.wait(10)  # passes only if three run at once
+        with lock:
+            running -= 1
+        return number
+
+    heard: list[tuple[int, threading.Thread]] = []
+    overlap = Overlap[int](3, threading.Event(), pytest.fail)
+    left = overlap.run(
+        [partial(task, n) for n in range(9)], lambda answer: heard.append((answer, threading.current_thread()))
+    )
+    assert left == []
+    assert most == 3
+    assert sorted(answer for answer, _ in heard) == [*range(9)]
+    assert {thread for _, thread in heard} == {threading.main_thread()}
+
+
+def test_an_error_of_a_task_is_raised_to_the_caller() -> None:
+    def fail() -> None:
+        raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        Overlap[None](1, threading.Event(), pytest.fail).run([fail], lambda answer: None)
