@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 from pydantic import TypeAdapter
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
@@ -39,6 +41,7 @@ class Executors:
 
     def __init__(self, spark: SparkSession, rows: PendingRows, make_sink: Callable[[], Sink], policy: Policy) -> None:
         self._spark, self._rows, self._make_sink, self._policy = spark, rows, make_sink, policy
+        _use_this_python(spark.sparkContext)
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         """As `Remote.send`."""
@@ -50,6 +53,12 @@ class Executors:
             acks = rows.mapInArrow(work, "sent string").toArrow()
             sent = sum((_SENT.validate_json(text) for text in acks.column("sent").to_pylist()), NOTHING_SENT)
             return after_a_lost_attempt(sent) if was_restarted() else sent
+
+
+def _use_this_python(context: SparkContext) -> None:
+    """On one machine Spark would take the first `python3` of PATH, which need not be that of our packages."""
+    if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,7 @@ class Api:
     def __call__(self, request: Received) -> Reply:
         with self._lock:
             self._requests += 1
+            number = self._requests
             for row in request.json:
                 name = None if request.path == "/delete" else row["name"]
                 self.received[row["id"], name] += 1
@@ -49,7 +51,7 @@ class Api:
                     del self.rows[row["id"]]
                 else:
                     self.rows[row["id"]] = name
-        self.before_answer(self._requests)
+        self.before_answer(number)
         return Reply(204)
 
 
@@ -69,10 +71,10 @@ def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(invocation, "Policy", policy)
 
     def counted(self: Executors, *arguments: Any) -> Any:
-        tracker = self._spark.sparkContext.statusTracker()
-        before = {*tracker.getJobIdsForGroup()}
+        scheduler = self._spark.sparkContext._jsc.sc().dagScheduler()
+        before = scheduler.numTotalJobs()
         sent = real(self, *arguments)
-        found.append(len({*tracker.getJobIdsForGroup()} - before))
+        found.append(scheduler.numTotalJobs() - before)
         return sent
 
     monkeypatch.setattr(Executors, "send", counted)
@@ -117,11 +119,10 @@ def test_tasks_share_one_claim_of_a_transactional_destination(project: Project, 
     assert first.sync("crm_people").startswith("+1999 ~0 -0")
     expected = {key: name for key, name in people(project).items() if key != 77}
     assert dict(database.rows("select id, name from people")) == expected
-    [row] = project.dbt("run", "--select", "undelivered_rows").success and project.rows(
-        "select key, operation, outcome, reason from {s}.undelivered_rows"
-    )
+    assert project.dbt("run", "--select", "undelivered_rows").success
+    [row] = project.rows("select row_key, operation, outcome, reason from {s}.undelivered_rows")
     assert (row.operation, row.outcome, "check" in row.reason.lower()) == ("insert", "rejected", True)
-    assert "77" in row.key
+    assert "77" in row.row_key
     assert len(waves) >= 4
 
 
@@ -148,7 +149,7 @@ def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
 
 def kill_workers() -> None:
     """SIGKILL every Python worker of Spark; the daemon that forks them stays."""
-    daemons = [one for one in psutil.Process().children(recursive=True) if "pyspark.daemon" in one.cmdline()]
-    for one in daemons:
-        if "pyspark.daemon" in psutil.Process(one.ppid()).cmdline():
-            one.kill()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "pyspark.daemon" in one.cmdline() and "pyspark.daemon" in psutil.Process(one.ppid()).cmdline():
+                one.kill()
