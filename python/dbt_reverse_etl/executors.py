@@ -57,7 +57,7 @@ class Executors:
 
 def _use_this_python(context: SparkContext) -> None:
     """On one machine Spark would take the first `python3` of PATH, which need not be that of our packages."""
-    if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
 
 
