@@ -17,6 +17,7 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.files import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +28,7 @@ SECTIONS = {
     "sqlite": [SqliteSettings],
     "files": [FilesSettings, FilesOptions],
     "http": [HttpSettings, HttpOptions],
+    "postgres": [PostgresSettings, PostgresOptions],
 }
 
 

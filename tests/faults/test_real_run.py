@@ -1,0 +1,134 @@
+"""A whole `dbt run` in a process of its own, as a scheduler runs it: stopped by SIGTERM, watched for what it writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import spark_settings
+from tests.integration.project import PACKAGE
+from tests.unit.http_server import HttpServer, Received, Reply, http_server
+
+SECRET, EMAIL = "canary-token-27182818", "canary.person@example.com"
+# Put together row by row, so that no SQL text and no plan holds it.
+MODEL = """
+select id, concat('name ', id) as name, if(id = 7, concat('canary.person', chr(64 + id - id), 'example.com'), null) as email
+from range(40)
+"""
+EXPOSURE = {
+    "name": "crm_people",
+    "type": "application",
+    "owner": {"name": "Growth", "email": "growth@example.com"},
+    "depends_on": ["ref('people')"],
+    "config": {"meta": {"reverse_etl": {"destination": "crm", "object": "people", "mode": "mirror"}}},
+}
+
+
+class Api:
+    """Holds back the answers after the tenth row, refuses one row with its own words, and keeps the others."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        self.stuck, self.go_on = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Received) -> Reply:
+        if request.headers.get("authorization") != f"Bearer {SECRET}":
+            return Reply(401)
+        row = request.json
+        if row["email"] is not None and not self.go_on.is_set():
+            return Reply(422, f"the e-mail {row['email']} is refused, token {SECRET}".encode())
+        with self._lock:
+            if len(self.rows) >= 10 and not self.go_on.is_set():
+                self.stuck.set()
+                time.sleep(1)  # the request that is under way when the signal comes
+            self.rows[request.path] = row["name"]
+        return Reply(204)
+
+
+@pytest.fixture
+def api() -> Iterator[tuple[HttpServer, Api]]:
+    keeps = Api()
+    with http_server(keeps) as server:
+        yield server, keeps
+
+
+@pytest.fixture
+def project(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
+    """A user's project; its profile makes a Spark session that also writes an event log."""
+    home = tmp_path / "shop"
+    events = tmp_path / "events"
+    (home / "models").mkdir(parents=True)
+    events.mkdir()
+    spark = spark_settings(tmp_path / "spark") | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+    output = {"type": "spark", "method": "session", "host": "NA", "schema": "shop", "server_side_parameters": spark}
+    crm = {
+        "type": "http",
+        "url": api[0].url,
+        "concurrency": 2,
+        "auth": {"type": "bearer", "token": "{{ env_var('T') }}"},
+    }
+    documents = {
+        "dbt_project.yml": {"name": "shop", "version": "1.0.0", "profile": "shop", "flags": {"use_colors": False}},
+        "packages.yml": {"packages": [{"local": str(PACKAGE)}]},
+        "profiles.yml": {
+            "shop": {"target": "dev", "outputs": {"dev": output}},
+            "dbt_reverse_etl": {"outputs": {"dev": {"crm": crm}}},
+        },
+        "models/exposures.yml": {"exposures": [EXPOSURE]},
+    }
+    for name, document in documents.items():
+        (home / name).write_text(yaml.safe_dump(document))
+    config = "{{ config(materialized='changelog', unique_key='id') }}\n"
+    (home / "models/people.sql").write_text(config + MODEL)
+    return home
+
+
+def dbt(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "T": SECRET, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
+    command = [sys.executable, "-m", "dbt.cli.main", *arguments, "--profiles-dir", str(project)]
+    return subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def written_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path, path.read_bytes()
+
+
+def test_a_run_ended_by_sigterm_leaves_in_time_leaks_nothing_and_the_next_one_goes_on(
+    project: Path, api: tuple[HttpServer, Api], tmp_path: Path
+) -> None:
+    keeps = api[1]
+    assert dbt(project, "deps").wait(120) == 0
+    run = dbt(project, "--log-level", "debug", "run")
+    assert keeps.stuck.wait(300)
+    run.send_signal(signal.SIGTERM)
+    told = time.monotonic()
+    output = run.communicate(timeout=60)[0]
+    assert time.monotonic() - told < 10, "it leaves within 10 seconds"
+    assert run.returncode == 1, output
+    assert "interrupted" in output
+    assert 10 <= len(keeps.rows) < 39
+
+    for path, content in [*written_below(tmp_path), (Path("the console"), output.encode())]:
+        is_data = "warehouse" in path.parts and "reverse_etl_ledger" not in path.parts
+        assert SECRET.encode() not in content, path
+        assert is_data or EMAIL.encode() not in content, path
+
+    keeps.go_on.set()
+    again = dbt(project, "run")
+    output = again.communicate(timeout=300)[0]
+    assert again.returncode == 0, output
+    assert keeps.rows == {f"/people/{n}": f"name {n}" for n in range(40)}
