@@ -9,7 +9,7 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -31,6 +31,9 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 
 bench: $(STAMP) ## Measure: tests/benchmarks
 	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench
+
+soak: $(STAMP) ## Kill pushes at random for ten minutes, or SECONDS=60; SEED=1 repeats a campaign
+	$(BIN)/python -m tests.faults.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .demo .bench .tools build dist

@@ -21,6 +21,7 @@ PUSHING_COMMANDS = frozenset({"run", "build"})
 _HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)")
 _SELECTED = frozenset({"success", "no-op"})
 _FAILED = frozenset({"fail", "error", "runtime error"})
+_PASSED = frozenset({"pass", "warn"})
 
 
 class Configuration(NamedTuple):
@@ -81,9 +82,9 @@ class Invocation:
         target: the name of the dbt target; None where the artifacts do not tell, for dbt notes only an explicit one.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed.
+        passed_tests: unique ids of all tests that passed.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
-        blocked: those that are due, but for a failed test of their changelog.
     """
 
     invocation_id: str
@@ -93,9 +94,9 @@ class Invocation:
     target: str | None
     changelogs: Mapping[str, ChangelogResult]
     failed_tests: Mapping[str, tuple[str, ...]]
+    passed_tests: frozenset[str] = frozenset()
     push: tuple[Sync, ...] = ()
     plan: tuple[Sync, ...] = ()
-    blocked: tuple[Sync, ...] = ()
 
 
 def run(run_results: Node, manifest: Node) -> Invocation:
@@ -123,6 +124,7 @@ def run(run_results: Node, manifest: Node) -> Invocation:
         target=args.get("target") or (metadata.get("env") or {}).get("DBT_TARGET"),
         changelogs=_changelog_results(results, manifest),
         failed_tests=_failed_tests(results, manifest),
+        passed_tests=frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED),
     )
     if invocation.command not in PUSHING_COMMANDS or invocation.empty or invocation.sample:
         return invocation
@@ -130,11 +132,9 @@ def run(run_results: Node, manifest: Node) -> Invocation:
 
 
 def _decided(invocation: Invocation, due: Sequence[Sync]) -> Invocation:
-    blocked = tuple(sync for sync in due if sync.changelog.unique_id in invocation.failed_tests)
-    free = [sync for sync in due if sync not in blocked]
-    push = tuple(sync for sync in free if invocation.command in sync.settings.push_on)
-    plan = tuple(sync for sync in free if sync not in push)
-    return replace(invocation, push=push, plan=plan, blocked=blocked)
+    push = tuple(sync for sync in due if invocation.command in sync.settings.push_on)
+    plan = tuple(sync for sync in due if sync not in push)
+    return replace(invocation, push=push, plan=plan)
 
 
 def _is_due(sync: Sync, results: Mapping[str, Node]) -> bool:

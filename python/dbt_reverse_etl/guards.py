@@ -10,12 +10,13 @@ from dbt_reverse_etl.settings import Guards
 
 
 def check_guards(
-    sync: str, guards: Guards, planned: PerOperation, head: tuple[int, int], overrides: Collection[str]
+    sync: str, found: Collection[str], planned: PerOperation, head: int, overrides: Collection[str]
 ) -> str:
     """Look at a plan before its first send.
 
     Args:
-        head: snapshot to deliver, and the rows of the model at it.
+        found: what speaks against the push.
+        head: snapshot to deliver.
         overrides: `SYNC@HEAD:+I~U-D`, each lets the push with this head and these counts pass.
 
     Returns:
@@ -24,16 +25,21 @@ def check_guards(
     Raises:
         GuardBlocked: the message prints the counts and the exact override.
     """
-    snapshot, live_rows = head
-    found = _violations(guards, planned, live_rows)
-    word = f"{sync}@{snapshot}:+{planned.insert}~{planned.update}-{planned.delete}"
+    word = f"{sync}@{head}:+{planned.insert}~{planned.update}-{planned.delete}"
     if not found or word in overrides:
         return word if found else ""
     next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {sync} --override '{word}'"
     raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
 
 
-def _violations(guards: Guards, planned: PerOperation, live_rows: int) -> list[str]:
+def test_failures(changelog: str, tests: Collection[str]) -> list[str]:
+    """Tests, by unique id, that a changelog has failed and not passed since."""
+    names = ", ".join(test.split(".")[2] for test in tests)
+    return [f"failed tests of {changelog}: {names}"] if tests else []
+
+
+def violations(guards: Guards, planned: PerOperation, live_rows: int) -> list[str]:
+    """What of the plan is more than the guards allow; `live_rows` of the model at the head."""
     before = max(1, live_rows - planned.insert + planned.delete)
     found = []
     if planned.delete and not live_rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl import console
 from dbt_reverse_etl.artifacts import Configuration, Invocation, configure, run, select
 from dbt_reverse_etl.config import PlanOnly, ResolvedSync
+from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
-from dbt_reverse_etl.settings import Sync
 from dbt_reverse_etl.spark import cancel_jobs
 
 OFF, PLAN, ON = "off", "plan", "on"
@@ -87,7 +87,6 @@ class Due:
 
     push: list[ResolvedSync]
     plan: list[ResolvedSync]
-    blocked: list[Sync]
 
 
 def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
@@ -98,7 +97,7 @@ def due(invocation: Invocation, configuration: Configuration, selectors: Sequenc
     plan = [resolved[sync.unique_id] for sync in invocation.plan if sync.unique_id in resolved]
     if switch == PLAN:
         push, plan = [], push + plan
-    return Due(push, plan, [sync for sync in invocation.blocked if sync.unique_id in chosen])
+    return Due(push, plan)
 
 
 def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
@@ -131,10 +130,14 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
     ledger = open_ledger(spark, manifest)
-    names = ledger_names(configuration.resolved)
-    if not (wanted.push or wanted.plan or wanted.blocked or retried):
+    if not (wanted.push or wanted.plan or retried or invocation.failed_tests or invocation.passed_tests):
         return []
-    overview = ledger.overview(names)
+    overview = ledger.overview(ledger_names(configuration.resolved))
+    failing = _failing(overview.failing, invocation, manifest)
+    changed = {one: tests for one, tests in failing.items() if tests != overview.failing.get(one, ())}
+    if changed:
+        ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
+    overview = replace(overview, failing=failing)
     if retried:
         chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
         wanted.push.extend(
@@ -152,19 +155,17 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     if refuse_repeat:
         _refuse_repeat(invocation, wanted, overview)
         _refuse_older(wanted, pusher)
-    return _execute(wanted, pusher, overview, invocation, say)
+    return _execute(wanted, pusher, overview, say)
 
 
-def _execute(wanted: Due, pusher: Pusher, overview: Overview, invocation: Invocation, say: Say) -> list[Report]:
+def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say) -> list[Report]:
     reports: list[Report] = []
-    total = len(wanted.blocked) + len(wanted.push) + len(wanted.plan)
+    total = len(wanted.push) + len(wanted.plan)
 
     def ended(report: Report) -> None:
         reports.append(report)
         tell(report, len(reports), total, say)
 
-    for sync in wanted.blocked:
-        ended(_blocked(sync, invocation))
     push_all(pusher, wanted.push, overview, ended)
     if not pusher.interrupt.is_set():
         for one in wanted.plan:
@@ -190,8 +191,8 @@ def tell(report: Report, number: int, total: int, say: Say) -> None:
 
 
 def ledger_names(resolved: Sequence[ResolvedSync]) -> list[str]:
-    """Under what names the ledger may know these syncs: their own and their former ones."""
-    named = [(one.sync.name, one.sync.settings.renamed_from) for one in resolved]
+    """Under what names the ledger may know these syncs: their own, their former ones, and those of their changelogs."""
+    named = [(one.sync.name, one.sync.settings.renamed_from, one.sync.changelog.unique_id) for one in resolved]
     return [name for names in named for name in names if name]
 
 
@@ -221,20 +222,19 @@ def _known(invocation: Invocation) -> dict[str, Known]:
     }
 
 
-def _blocked(sync: Sync, invocation: Invocation) -> Report:
-    tests = ", ".join(test.split(".")[2] for test in invocation.failed_tests[sync.changelog.unique_id])
-    problem = Problem(
-        sync.name,
-        f"failed tests of {sync.changelog.name}: {tests}",
-        "tests that pass; nothing was sent",
-        "mend the model, then dbt build",
-    )
-    label = f"{sync.settings.destination}.{sync.settings.object}"
-    return Report(sync.name, label, "blocked", ExitCode.BLOCKED, message=str(problem))
+def _failing(
+    before: Mapping[str, Sequence[str]], invocation: Invocation, manifest: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """Tests by changelog that failed now, or failed before and have neither passed nor been removed since."""
+    there = {*manifest["nodes"], *(manifest.get("unit_tests") or {})} - invocation.passed_tests
+    found = {one: {*tests} & there for one, tests in before.items()}
+    for one, tests in invocation.failed_tests.items():
+        found.setdefault(one, set()).update(tests)
+    return {one: tuple(sorted(tests)) for one, tests in found.items()}
 
 
 def _failed_before(configuration: Configuration, wanted: Due, overview: Overview) -> list[ResolvedSync]:
-    taken = {one.sync.name for one in wanted.push} | {sync.name for sync in wanted.blocked}
+    taken = {one.sync.name for one in wanted.push}
     failed = {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
     return [one for one in configuration.resolved if one.sync.name in failed - taken]
 

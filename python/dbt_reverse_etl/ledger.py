@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
 
 REQUEST = "request"
+TESTS = "tests"  # sync_id of what is known of the tests of a changelog
 
 _SCHEMA = pa.schema(
     {
@@ -60,12 +61,14 @@ class Overview:
         names: sync id -> name.
         requests: by name, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
+        failing: tests that have failed and not passed since, by the unique id of their changelog.
     """
 
     states: dict[str, State] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
     started: dict[str, RunStarted] = field(default_factory=dict)
+    failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class DeltaLedger:
@@ -116,32 +119,51 @@ class DeltaLedger:
         """One commit."""
         self._insert(facts)
 
+    def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
+        """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
+        rows = [
+            {
+                **dict.fromkeys(_SCHEMA.names),
+                "sync_id": TESTS,
+                "fence": 0,
+                "seq": 0,
+                "fact": TESTS,
+                "recorded_at": now,
+                "sync": changelog,
+                "run_id": invocation_id,
+                "body": json.dumps(sorted(tests)),
+            }
+            for changelog, tests in failing.items()
+        ]
+        self._write(rows)
+
     def overview(self, names: Iterable[str]) -> Overview:
-        """States and open requests of all syncs of these names."""
+        """What is known under these names: of syncs, and unique ids of changelogs."""
         wanted = sorted(set(names))
         if not wanted:
             return Overview()
         runs = self._spark.sql(
-            f"select sync_id, fence, fact, sync, run_id, recorded_at, if(fact = '{REQUEST}', body, null) as body "  # noqa: S608
-            f"from {self._relation} where fact in ('run_started', '{REQUEST}') and sync in ({', '.join(map(_literal, wanted))})"
+            f"select sync_id, fence, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
+            f"from {self._relation} where fact in ('run_started', '{REQUEST}', '{TESTS}') and sync in ({', '.join(map(_literal, wanted))})"
         ).collect()
-        started = [row for row in runs if row.fact != REQUEST]
+        runs.sort(key=lambda row: row.recorded_at)
+        started = [row for row in runs if row.fact == "run_started"]
         newest: dict[str, Row] = {}
         for row in sorted(started, key=lambda row: row.fence):
             newest[row.sync_id] = row
         facts = self._facts([(sync_id, row.fence) for sync_id, row in newest.items()])
         done = {row.run_id for row in started}
         requests: dict[str, list[Request]] = {}
-        for row in sorted(
-            (row for row in runs if row.fact == REQUEST and row.run_id not in done), key=lambda row: row.recorded_at
-        ):
-            request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], row.recorded_at)
-            requests.setdefault(row.sync, []).append(request)
+        for row in runs:
+            if row.fact == REQUEST and row.run_id not in done:
+                request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], row.recorded_at)
+                requests.setdefault(row.sync, []).append(request)
         return Overview(
             {sync_id: fold(found) for sync_id, found in facts.items()},
             {sync_id: row.sync for sync_id, row in newest.items()},
             requests,
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
+            {row.sync: tuple(json.loads(row.body)) for row in runs if row.fact == TESTS},
         )
 
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:
@@ -164,7 +186,10 @@ class DeltaLedger:
         return found
 
     def _insert(self, facts: Sequence[Fact], **options: str) -> None:
-        frame = self._spark.createDataFrame(pa.Table.from_pylist([_row(fact) for fact in facts], schema=_SCHEMA))
+        self._write([_row(fact) for fact in facts], **options)
+
+    def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
+        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
         frame.write.format("delta").mode("append").options(**options).saveAsTable(self._relation.replace("`", ""))
 
 

@@ -39,7 +39,7 @@ from dbt_reverse_etl.errors import (
     unexpected,
 )
 from dbt_reverse_etl.executors import Executors
-from dbt_reverse_etl.guards import check_guards
+from dbt_reverse_etl.guards import check_guards, test_failures, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.redaction import redact
@@ -371,11 +371,13 @@ class _Sync:
         return PendingRows(self._pusher.spark, Pending(relation, head, self.id, _spec_id(spec), spec, state, kept_at))
 
     def _guard(self, planned: PerOperation, state: State) -> str:
-        if state.first:
+        if not planned.total:
             return ""
-        head = self._head()
-        name, guards = self._resolved.sync.name, self._resolved.guards
-        return check_guards(name, guards, planned, (head.snapshot, head.live_rows), self._pusher.overrides)
+        changelog, head = self._resolved.sync.changelog, self._head()
+        found = test_failures(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
+        if not state.first:
+            found += violations(self._resolved.guards, planned, head.live_rows)
+        return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._pusher.overrides)
 
     def _moved_from(self) -> str:
         """Another destination or object is another sync; the rows at the former one stay."""

@@ -6,29 +6,26 @@ Candidates take turns, and the fastest of several rounds counts: other jobs on t
 from __future__ import annotations
 
 import argparse
-import sqlite3
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 from jinja2 import Environment
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl import sql
-from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from tests.benchmarks.destinations import http, postgres, sqlite
+from tests.benchmarks.turns import fastest, report
 from tests.conftest import spark_settings
 from tests.integration.project import Project
 
+PARTS = ["capture", "push", "sqlite", "postgres", "http"]
 COLUMNS = (
     "id, cast(id % 1000 as int) as i, id * 7 as l, id * 1.1d as d, cast(id * 1.01 as decimal(18, 2)) as m, concat('name', id) as s, "
     "if(id % 10 = 0, null, concat('mail', id, '@example.com')) as e, concat('city', id % 100) as c, "
     "timestamp_micros(id * 1000000) as t, date_add(date'2020-01-01', cast(id % 3000 as int)) as b"
 )
-Figures = dict[str, float]
 
 
 def main() -> None:
@@ -36,18 +33,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--part", action="append", choices=["capture", "push", "sqlite"], help="default: all")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
     options = parser.parse_args()
-    parts = options.part or ["capture", "push", "sqlite"]
+    parts = options.part or PARTS
     with tempfile.TemporaryDirectory() as home:
-        spark = _session(Path(home))
-        if "capture" in parts:
-            capture(spark, Path(home), options.rows, options.rounds)
-        if "push" in parts:
-            push(spark, Path(home))
-        spark.stop()
+        if {"capture", "push"} & {*parts}:
+            spark = _session(Path(home))
+            if "capture" in parts:
+                capture(spark, Path(home), options.rows, options.rounds)
+            if "push" in parts:
+                push(spark, Path(home))
+            spark.stop()
         if "sqlite" in parts:
             sqlite(Path(home), options.rounds)
+        if "postgres" in parts:
+            postgres(options.rows // 3, options.rounds)
+        if "http" in parts:
+            http(options.rounds)
 
 
 def _session(home: Path) -> SparkSession:
@@ -59,22 +61,6 @@ def _session(home: Path) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def report(claim: str, value: float, bound: str) -> None:
-    print(f"{claim:<88} {value:6.2f}   {bound}", flush=True)
-
-
-def fastest(rounds: int, candidates: Mapping[str, Callable[[], float | None]]) -> Figures:
-    """Seconds of the fastest of several rounds of each candidate, in turn; a candidate may tell its seconds itself."""
-    found: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(rounds + 1):  # the first round warms up
-        for name, work in candidates.items():
-            began = time.perf_counter()
-            told = work()
-            if number:
-                found[name].append(time.perf_counter() - began if told is None else told)
-    return {name: min(times) for name, times in found.items()}
 
 
 def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
@@ -192,47 +178,6 @@ def push(spark: SparkSession, home: Path) -> None:
             min(added),
             "<= 1.0" if syncs == 5 else "<= 3.0",
         )
-
-
-def sqlite(home: Path, rounds: int) -> None:
-    """100 000 changed rows into SQLite against a plain upsert of ready tuples in one transaction."""
-    rows = 100_000
-    table = pa.table(
-        {
-            "_operation": pa.array(["update"] * rows),
-            "_event_id": pa.array([f"{n:064x}" for n in range(rows)]),
-            "id": pa.array(range(rows), pa.int64()),
-            "name": pa.array([f"name {n}" for n in range(rows)]),
-            "amount": pa.array([n * 1.5 for n in range(rows)]),
-            "city": pa.array([f"city {n % 100}" for n in range(rows)]),
-        }
-    )
-    ready = list(zip(*(table.column(name).to_pylist() for name in table.column_names[2:]), strict=True))
-    schema = pa.schema([table.schema.field(name) for name in table.column_names[2:]])
-    numbers = iter(range(1000))
-
-    def plain() -> None:
-        connection = sqlite3.connect(home / f"plain_{next(numbers)}.db")
-        connection.execute("create table t (id integer primary key, name text, amount real, city text)")
-        with connection:
-            connection.executemany(
-                "insert into t values (?, ?, ?, ?) on conflict (id) do update set name = excluded.name, amount = excluded.amount, city = excluded.city",
-                ready,
-            )
-        connection.close()
-
-    def ours() -> None:
-        sink = SqliteSink(SqliteSettings(path=str(home / f"ours_{next(numbers)}.db")))
-        task = SinkTask("ab", "bench", 1, "t", Mode.MIRROR, ("id",), schema)
-        sink.open(task)
-        limit = sink.limits(task).rows
-        for start in range(0, rows, limit):
-            assert not sink.deliver(Batch(table.slice(start, limit), "claim", last=start + limit >= rows)).results
-        sink.finish()
-        sink.close()
-
-    figures = fastest(max(rounds, 5), {"plain": plain, "ours": ours})
-    report("100 000 rows into SQLite / plain executemany of ready tuples", figures["ours"] / figures["plain"], "<= 2")
 
 
 if __name__ == "__main__":

@@ -101,8 +101,17 @@ def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(s
     assert not failed.success
     assert failed.statuses["contacts_changelog"] == "success"
     assert failed.sync("crm_contacts") == "ERROR blocked"
-    assert "failed tests of contacts_changelog" in failed.text
+    assert "failed tests of contacts_changelog: reverse_etl_current_accepted_values" in failed.text
     assert not (shop.folder / "crm.db").exists()
+
+    untested = shop.run()
+    assert untested.sync("crm_contacts") == "ERROR blocked", "the ledger keeps it until the test passes"
+    contacts(shop, "(1, 'Ann', 'pro')")
+    assert shop.run().sync("crm_contacts") == "ERROR blocked", "a later head was not tested either"
+    tested = shop.dbt("build", "--exclude", "package:reverse_etl")
+    assert tested.success, tested.text
+    assert tested.sync("crm_contacts") == "+1 ~0 -0"
+    assert shop.run().success
 
 
 def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt_stays(shop: Project) -> None:
@@ -225,9 +234,13 @@ def test_guards_stop_a_push_before_its_first_send_and_the_override_of_the_messag
     assert blocked.sync("crm_contacts") == "ERROR blocked"
     assert len(shop.crm()) == 3
     assert "--override 'crm_contacts@2:+0~0-2'" in blocked.text
+    monkeypatch.setenv("DBT_REVERSE_ETL_OVERRIDE", "crm_contacts@1:+0~0-2 crm_contacts@2:+0~0-1")
+    assert not shop.run().success, "another head, or other counts"
     monkeypatch.setenv("DBT_REVERSE_ETL_OVERRIDE", "crm_contacts@2:+0~0-2")
     assert shop.run().success
     assert len(shop.crm()) == 1
+    started = shop.rows("select body from {s}.reverse_etl_ledger where fact = 'run_started' order by fence")
+    assert [json.loads(row.body)["override"] for row in started] == ["", "crm_contacts@2:+0~0-2"], "it is recorded"
 
 
 def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(shop: Project) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, StopKind, WaveResult
-from dbt_reverse_etl.delivery.gate import never
+from dbt_reverse_etl.delivery.gate import Permits, never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections, Retries
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
@@ -454,3 +455,36 @@ def test_a_claim_is_never_closed_with_nothing_left_out_if_a_row_was_refused(rows
     bench.wave(rows)
     closing = [batch for batch in bench.sink.batches if batch.last and bad % rows not in batch.rows["id"].to_pylist()]
     assert all(batch.left_out for batch in closing)
+
+
+# --- how many requests at once
+
+
+def test_the_number_of_requests_under_way_settles_where_the_destination_takes_them() -> None:
+    under_way, refused, lock = 0, 0, threading.Lock()
+
+    def answer(ids: list[int], number: int) -> Delivery:
+        nonlocal under_way, refused
+        with lock:
+            under_way += 1
+            too_many = under_way > 3
+            refused += too_many
+        time.sleep(0.002)
+        with lock:
+            under_way -= 1
+        return Delivery.of_all(len(ids), Outcome.RETRYABLE, "busy", retry_after=0.0) if too_many else Delivery()
+
+    bench = Bench(answer, Limits(rows=1, concurrency=16))
+    assert not bench.wave(400).failures
+    assert refused < 120, "with sixteen at once most requests would be refused"
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(1, 20))
+def test_permits_stay_between_one_and_the_limit_of_the_sink(troubles: list[bool], most: int) -> None:
+    permits, held = Permits(most), 0
+    for trouble in troubles:
+        while permits.take(lambda: True):
+            held += 1
+        assert 1 <= held <= most
+        permits.give_back(trouble=trouble)
+        held -= 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Repeat, Stop, StopKind, jitter, never
+from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.delivery.waves import batches
@@ -75,6 +75,7 @@ class Engine:
         self._limits = limits or sink.limits(task)
         # A record that says "closed" is only true if the batches of a claim arrive in order.
         self._workers = 1 if sink.transactional else self._limits.concurrency
+        self._permits = Permits(self._workers)
         self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
 
     def deliver_wave(self, claim: str, table: pa.Table, left_out: int = 0, stop: Stop | None = None) -> WaveResult:
@@ -127,8 +128,12 @@ class Engine:
 
     def _deliver(self, wave: Wave, rows: Sequence[int], *, last: bool) -> None:
         sent = 0
-        while rows and self._gate.enter(wave.is_stopped, first=sent == 0):
+        while rows and self._permits.take(wave.is_stopped):
+            if not self._gate.enter(wave.is_stopped, first=sent == 0):
+                self._permits.give_back(trouble=False)
+                return
             delivery, sent = self._request(wave, rows, last=last), sent + 1
+            self._permits.give_back(trouble=_in_trouble(delivery))
             if delivery.retry_after is not None:
                 self._pause(wave, delivery.retry_after)
             if delivery.refused_whole and len(rows) > 1 and not wave.is_stopped():
@@ -178,3 +183,9 @@ class Engine:
             self._deliver(wave, second[:1], last=False)
             second = second[1:]
         self._deliver(wave, second, last=last)
+
+
+def _in_trouble(delivery: Delivery) -> bool:
+    """The destination had too much to do, or nobody knows whether it did anything."""
+    trouble = (Outcome.RETRYABLE, Outcome.UNKNOWN)
+    return delivery.retry_after is not None or any(result.outcome in trouble for result in delivery.results)

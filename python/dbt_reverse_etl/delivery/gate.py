@@ -1,4 +1,4 @@
-"""The gate before each request: the pause that the destination asked for, the rate budget, the budget of retries."""
+"""The gate before each request: how many at once, the pause that was asked for, the rate budget, the budget of retries."""
 
 from __future__ import annotations
 
@@ -51,6 +51,42 @@ class Repeat(Enum):
 
 class LeaseLost(Exception):
     """Another run may hold the sync: nothing more may be sent or acknowledged."""
+
+
+class Permits:
+    """How many requests may be under way: one more for each round without trouble, half as many after trouble.
+
+    Additive increase, multiplicative decrease, as TCP does it (Chiu and Jain, 1989). Thread-safe.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._limit = most, float(most)
+        self._under_way = 0
+        self._echoes = 0  # requests that were under way at the last decrease: their trouble is the same
+        self._changed = threading.Condition()
+
+    def take(self, stopped: Callable[[], bool]) -> bool:
+        """Wait for a permit; False if the sync was stopped meanwhile."""
+        with self._changed:
+            while self._under_way >= max(1, int(self._limit)):
+                if stopped():
+                    return False
+                self._changed.wait(SLICE)
+            self._under_way += 1
+            return True
+
+    def give_back(self, *, trouble: bool) -> None:
+        """A request has ended; `trouble`: the destination asked for less, or did not answer."""
+        with self._changed:
+            self._under_way -= 1
+            if self._echoes:
+                self._echoes -= 1
+            elif trouble:
+                self._limit = max(1.0, self._limit / 2)
+                self._echoes = self._under_way
+            if not trouble:
+                self._limit = min(self._most, self._limit + 1 / self._limit)
+            self._changed.notify()
 
 
 class Gate:
