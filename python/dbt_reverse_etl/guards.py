@@ -32,7 +32,7 @@ def check_guards(
     raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
 
 
-def test_failures(changelog: str, tests: Collection[str]) -> list[str]:
+def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
     """Tests, by unique id, that a changelog has failed and not passed since."""
     names = ", ".join(test.split(".")[2] for test in tests)
     return [f"failed tests of {changelog}: {names}"] if tests else []

@@ -39,7 +39,7 @@ from dbt_reverse_etl.errors import (
     unexpected,
 )
 from dbt_reverse_etl.executors import Executors
-from dbt_reverse_etl.guards import check_guards, test_failures, violations
+from dbt_reverse_etl.guards import check_guards, failed_tests, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.redaction import redact
@@ -374,7 +374,7 @@ class _Sync:
         if not planned.total:
             return ""
         changelog, head = self._resolved.sync.changelog, self._head()
-        found = test_failures(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
+        found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
         if not state.first:
             found += violations(self._resolved.guards, planned, head.live_rows)
         return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._pusher.overrides)

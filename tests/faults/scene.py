@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +16,17 @@ from dbt_reverse_etl.sinks.base import Settings, Sink
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.postgres import PostgresSink
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
-from tests.faults.victim import FileLedger, Orders, push
+from tests.faults.victim import KEYS, FileLedger, Orders, push
 from tests.unit.http_server import HttpServer, Received, Reply
 from tests.unit.postgres_server import new_database
 
 SINKS = [f"dbt_reverse_etl.sinks.{name}" for name in ("http", "http_transport", "postgres", "sqlite")]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.faults.victim", *SINKS])
+
+FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
+# Every key changes: inserts, updates and deletes.
+SECOND = {key: n + 10 for n, key in enumerate(KEYS) if n not in (1, 4)}
 
 
 class Place(Protocol):
@@ -107,12 +112,17 @@ class Scene:
 
     def push(self, **changes: Any) -> int | None:
         """Exit code of the process; below zero: the signal that killed it."""
+        process = self.start(**changes)
+        process.join(60)
+        return process.exitcode
+
+    def start(self, **changes: Any) -> ForkServerProcess:
+        """A push that goes on beside the test."""
         for suffix in (".steps", ".result"):
             self._orders.ledger.with_suffix(suffix).unlink(missing_ok=True)
         process = PROCESSES.Process(target=push, args=(replace(self._orders, **changes),))
         process.start()
-        process.join(60)
-        return process.exitcode
+        return process
 
     def capture(self, image: Mapping[str, int]) -> None:
         self._orders = replace(self._orders, images=[*self._orders.images, image])

@@ -48,8 +48,8 @@ def history(seed: int) -> list[str]:
             image = {key: rnd.randrange(100) for key in KEYS if rnd.random() < 0.7}
             scene.capture(image)
             if rnd.random() < 0.8:
-                linger = 1.5 if rnd.random() < 0.1 else 0.0
-                scene.push(kill=(rnd.choice(FAULT_POINTS), rnd.randint(1, 4)), linger=linger)
+                slow = {"linger": 1.5, "lease": 0.5} if rnd.random() < 0.1 else {}
+                scene.push(kill=(rnd.choice(FAULT_POINTS), rnd.randint(1, 4)), **slow)
         ended = scene.push()
         found = [] if ended == 0 else [f"the last push ended with {ended}"]
         found += [] if place.rows() == image else [f"{place.sink.type} holds {place.rows()}, not {image}"]

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
-from tests.faults.scene import HttpPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.faults.scene import FIRST, SECOND, Place, Scene
 from tests.faults.victim import KEYS, WAVE_ROWS, WAVES
-from tests.unit.http_server import http_server
 
-FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
-# Every key changes: inserts, updates and deletes.
-SECOND = {key: n + 10 for n, key in enumerate(KEYS) if n not in (1, 4)}
 NEVER = {True: {"doubt.recorded"}, False: {"claims.settled", "claims.recorded"}}  # by whether the sink is transactional
-
-
-@pytest.fixture(params=["sqlite", "postgres", "http"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "sqlite":
-        yield SqlitePlace(tmp_path)
-    elif request.param == "postgres":
-        yield PostgresPlace()
-    else:
-        with http_server() as server:
-            yield HttpPlace(server)
-
-
-@pytest.fixture
-def scene(place: Place, tmp_path: Path) -> Scene:
-    scene = Scene(place, tmp_path)
-    scene.capture(FIRST)
-    assert scene.push() == 0
-    assert place.rows() == FIRST
-    scene.capture(SECOND)
-    return scene
 
 
 def kills() -> Iterator[Any]:
@@ -54,7 +28,7 @@ def occurrence(point: str, which: str, place: Place) -> int:
 
 
 def lingers(point: str) -> dict[str, float]:
-    return {"linger": 3.0} if point in ("lease.lost", "doubt.recorded") else {}
+    return {"linger": 3.0, "lease": 1.0} if point in ("lease.lost", "doubt.recorded") else {}
 
 
 def follows_a_crash(point: str) -> bool:

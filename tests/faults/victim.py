@@ -21,6 +21,7 @@ from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.run import Job, Ports, run
 from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.errors import SyncBusy
 from dbt_reverse_etl.ledger import _ADAPTERS, _word
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
@@ -79,8 +80,9 @@ class Orders:
 
     Attributes:
         images: of the changelog, by snapshot; the last is the head.
-        kill: fault point and its which occurrence; None: it lives.
-        linger: seconds to sleep after the first request, which is longer than the lease that is then given.
+        kill: fault point and its which occurrence at which the process gets `signal`; None: it lives.
+        lease: seconds; 0: the usual one.
+        linger: seconds to sleep after the first request.
     """
 
     ledger: Path
@@ -90,6 +92,8 @@ class Orders:
     object: str
     images: Sequence[Image]
     kill: tuple[str, int] | None = None
+    signal: int = signal.SIGKILL
+    lease: float = 0.0
     linger: float = 0.0
 
 
@@ -111,10 +115,13 @@ def push(orders: Orders) -> None:
         owner_alive=_alive,
         step=_Steps(orders),
     )
-    lease = timedelta(seconds=orders.linger / 3) if orders.linger else Policy().lease
+    lease = timedelta(seconds=orders.lease) if orders.lease else Policy().lease
     policy = Policy(waves=WaveSize(WAVE_ROWS, grow_below=-1), retries=Retries(first=0.01, seconds=5), lease=lease)
-    result = run(job, ports, policy)
-    orders.ledger.with_suffix(".result").write_text(result.status)
+    try:
+        status = run(job, ports, policy).status
+    except SyncBusy:
+        status = "busy"
+    orders.ledger.with_suffix(".result").write_text(status)
 
 
 class _Steps:
@@ -130,7 +137,7 @@ class _Steps:
             with self._orders.ledger.with_suffix(".steps").open("a") as file:
                 file.write(f"{name}\n")
         if self._orders.kill == here:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._orders.signal)
         if self._orders.linger and here == ("batch.after", 1):
             time.sleep(self._orders.linger)
 

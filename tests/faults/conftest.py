@@ -1,0 +1,32 @@
+"""Every kind of destination, and a scene in which a first push is done and a second one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.scene import FIRST, SECOND, HttpPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.unit.http_server import http_server
+
+
+@pytest.fixture(params=["sqlite", "postgres", "http"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "sqlite":
+        yield SqlitePlace(tmp_path)
+    elif request.param == "postgres":
+        yield PostgresPlace()
+    else:
+        with http_server() as server:
+            yield HttpPlace(server)
+
+
+@pytest.fixture
+def scene(place: Place, tmp_path: Path) -> Scene:
+    scene = Scene(place, tmp_path)
+    scene.capture(FIRST)
+    assert scene.push() == 0
+    assert place.rows() == FIRST
+    scene.capture(SECOND)
+    return scene

@@ -1,0 +1,56 @@
+"""Two runners of one sync: one wins, and one that slept cannot undo what came after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from tests.faults.scene import SECOND, Place, Scene
+from tests.faults.victim import KEYS
+
+THIRD = {key: n + 20 for n, key in enumerate(KEYS)}
+STOPPED = ("batch.before", 1)
+
+
+def wait_until_stopped(process: ForkServerProcess) -> int:
+    pid = process.pid
+    assert pid is not None
+    until = time.monotonic() + 30
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < until, "it never came there"
+        time.sleep(0.01)
+    return pid
+
+
+def test_of_two_runners_one_wins_and_the_other_leaves_having_sent_nothing(scene: Scene, place: Place) -> None:
+    first = scene.start(kill=STOPPED, signal=signal.SIGSTOP)
+    pid = wait_until_stopped(first)
+    before, began = place.rows(), time.monotonic()
+    assert scene.push() == 0
+    assert scene.status == "busy"
+    assert time.monotonic() - began < 5
+    assert place.rows() == before
+    os.kill(pid, signal.SIGCONT)
+    first.join(60)
+    assert first.exitcode == 0
+    assert place.rows() == SECOND
+
+
+def test_a_run_that_slept_through_its_lease_does_not_undo_newer_values(scene: Scene, place: Place) -> None:
+    zombie = scene.start(kill=STOPPED, signal=signal.SIGSTOP, lease=1.0)
+    pid = wait_until_stopped(zombie)
+    time.sleep(1.1)
+    scene.capture(THIRD)
+    assert scene.push() == 0
+    assert place.rows() == THIRD
+    os.kill(pid, signal.SIGCONT)
+    zombie.join(60)
+    assert zombie.exitcode == 0
+    if place.transactional:
+        assert place.rows() == THIRD, "its fence is too old"
+    assert scene.push() == 0
+    assert place.rows() == THIRD, "what it may have written late was in doubt, and is sent again"
+    assert scene.unbalanced() == []

@@ -1,0 +1,55 @@
+"""Guards, as pure functions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.errors import GuardBlocked
+from dbt_reverse_etl.guards import check_guards, failed_tests, violations
+from dbt_reverse_etl.settings import Guards
+
+counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)
+
+
+@given(counts, st.integers(0, 1000), st.integers(0, 1000))
+def test_a_push_passes_exactly_if_its_deletes_are_within_the_limit(
+    planned: PerOperation, live_rows: int, most: int
+) -> None:
+    found = violations(Guards.model_validate({"max_deletes": most or 1}), planned, live_rows)
+    emptied = planned.delete > 0 and live_rows == 0
+    assert bool(found) is (planned.delete > (most or 1) or emptied)
+
+
+@given(counts, st.integers(1, 1000), st.integers(1, 100))
+def test_a_share_is_of_the_rows_before_the_push(planned: PerOperation, live_rows: int, percent: int) -> None:
+    found = violations(Guards.model_validate({"max_changes": f"{percent}%"}), planned, live_rows)
+    before = max(1, live_rows - planned.insert + planned.delete)
+    assert bool(found) is (planned.total > before * percent / 100)
+
+
+@given(counts, counts, st.integers(1, 99), st.integers(1, 99))
+def test_an_override_holds_for_its_head_and_its_counts_only(
+    planned: PerOperation, other: PerOperation, head: int, other_head: int
+) -> None:
+    word = f"crm@{head}:+{planned.insert}~{planned.update}-{planned.delete}"
+    assert check_guards("crm", ["too many"], planned, head, [word]) == word
+    with pytest.raises(GuardBlocked) as refused:
+        check_guards("crm", ["too many"], planned, head, [])
+    assert f"--override '{word}'" in str(refused.value)
+    if (other, other_head) != (planned, head):
+        with pytest.raises(GuardBlocked):
+            check_guards("crm", ["too many"], other, other_head, [word])
+
+
+def test_nothing_is_asked_of_a_push_without_an_objection() -> None:
+    assert check_guards("crm", [], PerOperation(delete=9), 3, ["crm@3:+0~0-9"]) == ""
+
+
+def test_failed_tests_are_named_as_dbt_names_them() -> None:
+    assert failed_tests("people", []) == []
+    assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
+        "failed tests of people: current_unique_people_id"
+    ]
