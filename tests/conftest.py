@@ -52,3 +52,8 @@ def project(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest)
     """A dbt project and a schema of its own for one test."""
     schema = re.sub(r"\W+", "_", request.node.name)[:60].strip("_") + f"_{abs(hash(str(tmp_path))) % 10**6}"
     return Project(tmp_path / "shop", spark, schema)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test begins first, so that no process waits for it at the end."""
+    items.sort(key=lambda item: "test_flights" not in item.nodeid)
