@@ -13,28 +13,34 @@ import pytest
 
 from dbt_reverse_etl.overlap import Overlap, Unfinished
 
-PUSHES = """
-import sys, threading, time
+PUSHES = r"""
+import signal, sys, threading, time
 from dbt_reverse_etl import overlap
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with SIGINT ignored
 
 overlap.GRACE = 1.0
 interrupt, cancelled = threading.Event(), []
 
+def say(text):
+    sys.stdout.write(f"{text}\n")  # whole, whichever thread says it
+    sys.stdout.flush()
+
 def polite():
-    print("polite begins", flush=True)
+    say("polite begins")
     interrupt.wait(30)
     return "polite ended"
 
 def deaf():
-    print("deaf begins", flush=True)
+    say("deaf begins")
     time.sleep(30)
 
 def never():
-    print("never", flush=True)
+    say("never")
 
 at_once = overlap.Overlap(2, interrupt, lambda: cancelled.append(1))
-left = at_once.run([polite, deaf, never], lambda answer: print(answer, flush=True))
-print(left, cancelled, flush=True)
+left = at_once.run([polite, deaf, never], say)
+say(f"{left} {cancelled}")
 """
 
 
