@@ -1,9 +1,4 @@
-with newest as (
-    select sync_id, max(fence) as fence
-    from {{ ref('reverse_etl_ledger') }}
-    where fact = 'run_started'
-    group by sync_id
-),
+with newest as ({{ reverse_etl._newest_runs(ref('reverse_etl_ledger')) }}),
 
 facts as (
     select

@@ -3,12 +3,7 @@
 #}
 {% set undelivered = 'array<struct<key:string,bucket:bigint,changed:bigint,operation:string,outcome:string,reason:string,attempts:bigint,maybe:boolean,doubt:boolean,first_failed_at:timestamp,next_attempt_at:timestamp>>' %}
 
-with newest as (
-    select sync_id, max(fence) as fence
-    from {{ ref('reverse_etl_ledger') }}
-    where fact = 'run_started'
-    group by sync_id
-),
+with newest as ({{ reverse_etl._newest_runs(ref('reverse_etl_ledger')) }}),
 
 facts as (
     select

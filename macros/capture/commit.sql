@@ -64,7 +64,7 @@
   txnVersion makes the commit exclusive: of rivals one commits, the others get a conflict, and a late repeat inserts nothing.
   So the header is read back: a foreign capture uuid means that another run won.
 #}
-{% macro _commit(target, stage, head, header, columns, settings) %}
+{% macro _commit(target, stage, head, header, columns) %}
     {%- do reverse_etl._stage_old_images(target, stage, head, header, columns) -%}
     {%- call statement('commit') -%}
         insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}') by name

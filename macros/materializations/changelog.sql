@@ -46,7 +46,7 @@
     {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
     {%- if changes or head is none or quarantined != head.quarantined -%}
         {%- set header = reverse_etl._next_header(head, counts, columns, quarantined, capture_uuid, settings) -%}
-        {%- do reverse_etl._commit(target, stage, head, header, columns, settings) -%}
+        {%- do reverse_etl._commit(target, stage, head, header, columns) -%}
         {%- set snapshot_id, uuid = header.snapshot_id, header.changelog_uuid -%}
     {%- else -%}
         {%- set snapshot_id, uuid = head.snapshot_id, head.changelog_uuid -%}

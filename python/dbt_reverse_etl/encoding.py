@@ -36,11 +36,21 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt_reverse_etl.arrow import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    PER_SECOND,
+    is_bytes,
+    is_list,
+    is_text,
+    not_utf8,
+    plain_array,
+    plain_type,
+)
+
 Nan = Literal["reject", "null"]
 
 _TEXT = pa.large_string()
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 0001 to 9999
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
@@ -136,24 +146,24 @@ class _Encoder:
 
     def json(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         """JSON text for each value, never null."""
-        array = _plain(array)
+        array = plain_array(array)
         kind = array.type
         if pa.types.is_map(kind):
             text = self._map(array, where, rows)
-        elif _is_list(kind):
+        elif is_list(kind):
             text = self._list(array, where, rows)
         elif pa.types.is_struct(kind):
             text = self._struct(array, where, rows)
         else:
             text, quoted = self.scalar(array, where, rows)
             if quoted:
-                text = _quote(text, may_need_escape=_is_string(kind))
+                text = _quote(text, may_need_escape=is_text(kind))
             return pc.fill_null(text, "null")
         return pc.if_else(array.is_null(), pa.scalar("null", _TEXT), text)
 
     def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
         """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
-        array = _plain(array)
+        array = plain_array(array)
         kind = array.type
         if pa.types.is_floating(kind):
             return self._float(array, where, rows), False
@@ -172,12 +182,8 @@ class _Encoder:
 
     def _string(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         text = array.cast(_TEXT)
-        try:
-            text.validate(full=True)
-        except pa.ArrowInvalid:
-            bad = pa.array([_is_not_utf8(value) for value in text.cast(pa.large_binary()).to_pylist()], pa.bool_())
-            text = self._without(text, bad, where, NOT_UTF8, rows)
-        return text
+        damaged = not_utf8(text)
+        return text if damaged is None else self._without(text, damaged, where, NOT_UTF8, rows)
 
     def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
         text = array.cast(_TEXT)
@@ -187,7 +193,7 @@ class _Encoder:
         return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], _TEXT)
 
     def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        array = self._microseconds(self._within_years(array, _PER_SECOND[array.type.unit], where, rows), where, rows)
+        array = self._microseconds(self._within_years(array, PER_SECOND[array.type.unit], where, rows), where, rows)
         # Through int64, so that the zone is dropped and never applied: Arrow holds instants in UTC.
         clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(_TEXT)
         text = pc.replace_substring(clock, " ", "T", max_replacements=1)
@@ -203,8 +209,8 @@ class _Encoder:
 
     def _within_years(self, array: pa.Array, per_second: float, where: str, rows: _Rows) -> pa.Array:
         ticks = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(array.type) else array.cast(pa.int64())
-        first = max(int(_FIRST_SECOND * per_second), _INT64_MIN)
-        last = min(int((_LAST_SECOND + 1) * per_second) - 1, _INT64_MAX)
+        first = max(int(FIRST_SECOND * per_second), _INT64_MIN)
+        last = min(int((LAST_SECOND + 1) * per_second) - 1, _INT64_MAX)
         outside = pc.or_(pc.less(ticks, first), pc.greater(ticks, last))
         return self._without(array, outside, where, NOT_A_YEAR, rows)
 
@@ -230,7 +236,7 @@ class _Encoder:
         lengths, keys, values = _entries(array)
         offsets, parent = _extents(lengths, rows)
         names, items = self.json(keys, f"{where} key", parent), self.json(values, f"{where}[]", parent)
-        if _is_string(array.type.key_type):
+        if is_text(array.type.key_type):
             return _lists(offsets, _join(names, pa.scalar(":", _TEXT), items), "{}")
         return _lists(offsets, _objects([("key", names), ("value", items)], [], len(names)), "[]")
 
@@ -243,17 +249,6 @@ class _Encoder:
             for position in pc.indices_nonzero(marked).to_pylist():
                 self._rejected.setdefault(rows(position), f"field {where}: {reason}")
         return pc.if_else(marked, pa.scalar(None, array.type), array)
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Undo the types that only wrap another one."""
-    while True:
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
-        elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        else:
-            return array
 
 
 def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -326,41 +321,11 @@ def _base64(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode()
 
 
-def _is_not_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"  # newer than Arrow 15
-    )
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or str(kind) == "binary_view"
-    )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _is_supported(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_supported(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return _is_supported(kind.value_type)
+    kind = plain_type(kind)
     if pa.types.is_map(kind):
         return _is_supported(kind.key_type) and _is_supported(kind.item_type)
-    if _is_list(kind):
+    if is_list(kind):
         return _is_supported(kind.value_type)
     if pa.types.is_struct(kind):
         return all(_is_supported(field.type) for field in kind)
@@ -373,9 +338,9 @@ def _is_scalar_type(kind: pa.DataType) -> bool:
 
 
 _QUOTED = (
-    (_is_string, _Encoder._string),
+    (is_text, _Encoder._string),
     (pa.types.is_decimal, _Encoder._decimal),
-    (_is_binary, _Encoder._binary),
+    (is_bytes, _Encoder._binary),
     (pa.types.is_timestamp, _Encoder._timestamp),
     (pa.types.is_date, _Encoder._date),
     (pa.types.is_time, _Encoder._time),

@@ -36,16 +36,24 @@ class Executors:
 
     Args:
         rows: the pending rows; each key stands in one partition.
+        limits: of the sink, for a task.
         make_sink: pickled with its settings into the tasks; it stands in no plan and in no configuration of Spark.
     """
 
-    def __init__(self, spark: SparkSession, rows: PendingRows, make_sink: Callable[[], Sink], policy: Policy) -> None:
-        self._spark, self._rows, self._make_sink, self._policy = spark, rows, make_sink, policy
+    def __init__(
+        self,
+        spark: SparkSession,
+        rows: PendingRows,
+        limits: Callable[[SinkTask], Limits],
+        make_sink: Callable[[], Sink],
+        policy: Policy,
+    ) -> None:
+        self._spark, self._rows, self._limits, self._make_sink, self._policy = spark, rows, limits, make_sink, policy
         _use_this_python(spark.sparkContext)
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         """As `Remote.send`."""
-        limits = self._make_sink().limits(task)
+        limits = self._limits(task)
         tasks = max(1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism))
         work = Work(self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN)
         rows = self._rows.frame(order.claim.lo, order.claim.hi).coalesce(tasks)

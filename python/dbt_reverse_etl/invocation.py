@@ -132,17 +132,10 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     ledger = open_ledger(spark, manifest)
     if not (wanted.push or wanted.plan or retried or invocation.failed_tests or invocation.passed_tests):
         return []
-    overview = ledger.overview(ledger_names(configuration.resolved))
-    failing = _failing(overview.failing, invocation, manifest)
-    changed = {one: tests for one, tests in failing.items() if tests != overview.failing.get(one, ())}
-    if changed:
-        ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
-    overview = replace(overview, failing=failing)
+    overview = _with_tests(ledger.overview(ledger_names(configuration.resolved)), ledger, invocation, manifest)
     if retried:
-        chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
-        wanted.push.extend(
-            one for one in _failed_before(configuration, wanted, overview) if one.sync.unique_id in chosen
-        )
+        again = wanted.plan if project.switch == PLAN else wanted.push
+        again.extend(_failed_before(configuration, selectors, again, overview))
     pusher = Pusher(
         spark,
         ledger,
@@ -222,6 +215,17 @@ def _known(invocation: Invocation) -> dict[str, Known]:
     }
 
 
+def _with_tests(
+    overview: Overview, ledger: DeltaLedger, invocation: Invocation, manifest: Mapping[str, Any]
+) -> Overview:
+    """The overview with the tests of this invocation, which the ledger hears of, too."""
+    failing = _failing(overview.failing, invocation, manifest)
+    changed = {one: tests for one, tests in failing.items() if tests != overview.failing.get(one, ())}
+    if changed:
+        ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
+    return replace(overview, failing=failing)
+
+
 def _failing(
     before: Mapping[str, Sequence[str]], invocation: Invocation, manifest: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
@@ -233,10 +237,13 @@ def _failing(
     return {one: tuple(sorted(tests)) for one, tests in found.items()}
 
 
-def _failed_before(configuration: Configuration, wanted: Due, overview: Overview) -> list[ResolvedSync]:
-    taken = {one.sync.name for one in wanted.push}
+def _failed_before(
+    configuration: Configuration, selectors: Sequence[str], already: Sequence[ResolvedSync], overview: Overview
+) -> list[ResolvedSync]:
+    chosen = {sync.name for sync in select(configuration.syncs, selectors)}
+    taken = {one.sync.name for one in already}
     failed = {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
-    return [one for one in configuration.resolved if one.sync.name in failed - taken]
+    return [one for one in configuration.resolved if one.sync.name in (failed & chosen) - taken]
 
 
 def _ended_well(state: State) -> bool:

@@ -42,6 +42,17 @@ def _word(kind: type) -> str:
 _ADAPTERS: dict[str, TypeAdapter[Fact]] = {_word(kind): TypeAdapter(kind) for kind in Fact.__args__}
 
 
+def encode(fact: Fact) -> tuple[str, str]:
+    """The ledger's word for the kind of a fact, and its body, JSON."""
+    word = _word(type(fact))
+    return word, _ADAPTERS[word].dump_json(fact).decode()
+
+
+def decode(word: str, body: str) -> Fact:
+    """What `encode` was given."""
+    return _ADAPTERS[word].validate_json(body)
+
+
 @dataclass(frozen=True)
 class Request:
     """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push."""
@@ -182,7 +193,7 @@ class DeltaLedger:
         query = f"select sync_id, fact, body from {self._relation} where {wanted}"  # noqa: S608
         found: dict[str, list[Fact]] = {}
         for row in self._spark.sql(query).collect():
-            found.setdefault(row.sync_id, []).append(_ADAPTERS[row.fact].validate_json(row.body))
+            found.setdefault(row.sync_id, []).append(decode(row.fact, row.body))
         return found
 
     def _insert(self, facts: Sequence[Fact], **options: str) -> None:
@@ -194,7 +205,7 @@ class DeltaLedger:
 
 
 def _row(fact: Fact) -> dict[str, Any]:
-    word = _word(type(fact))
+    word, body = encode(fact)
     return {
         "sync_id": fact.sync_id,
         "fence": fact.fence,
@@ -203,7 +214,7 @@ def _row(fact: Fact) -> dict[str, Any]:
         "recorded_at": fact.at,
         "sync": getattr(fact, "sync", ""),
         "run_id": getattr(fact, "run_id", ""),
-        "body": _ADAPTERS[word].dump_json(fact).decode(),
+        "body": body,
     }
 
 

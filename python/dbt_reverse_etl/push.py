@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import socket
 import threading
@@ -29,7 +28,6 @@ from dbt_reverse_etl.delivery.ports import Job, Ports, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.errors import (
-    ConfigurationError,
     ExitCode,
     GuardBlocked,
     OtherChangelog,
@@ -44,7 +42,8 @@ from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, Spec, read_head
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, read_head
+from dbt_reverse_etl.spec import Spec, given_spec, resolve
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
 Say = Callable[[str, str], None]  # text, level: info, warn, error
@@ -212,7 +211,7 @@ class _Sync:
             return Report(
                 self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
             )
-        source = self._source(self.state.for_spec(_spec_id(spec), spec.text), spec)
+        source = self._source(self.state.for_spec(spec.id, spec.text), spec)
         try:
             planned = source.planned().total
             sample = source.sample(rows).to_pylist() if rows else []
@@ -266,48 +265,12 @@ class _Sync:
 
     def _spec(self, known: Known) -> Spec:
         """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
-        given = json.dumps([self._settings.fields, self._settings.where, self._settings.mode.value])
-        places = self.state.positions
+        given, places = given_spec(self._settings), self.state.positions
         if self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot:
             stored = Spec.of(self.state.specs[places[0].spec])
             if stored.given == given:
                 return stored
-        head = self._head()
-        types = dict(head.columns)
-        mapping = self._settings.fields or {name: name for name in types}
-        unknown = [column for column in mapping if column not in types]
-        if unknown:
-            raise ConfigurationError(
-                Problem(
-                    f"{self._resolved.sync.file}: {'.'.join(self._resolved.sync.keys)}.fields",
-                    ", ".join(unknown),
-                    f"columns of the changelog: {', '.join(types)}",
-                    "correct the name (case counts), or add the column to the model",
-                )
-            )
-        fields = tuple((column, name, types[column]) for column, name in mapping.items())
-        spec = Spec(fields, self._settings.where, self._settings.mode, given)
-        self._refuse_bad_filter(spec)
-        return spec
-
-    def _refuse_bad_filter(self, spec: Spec) -> None:
-        if spec.where is None:
-            return
-        relation = self._resolved.sync.changelog.relation_name
-        place = f"{self._resolved.sync.file}: {'.'.join(self._resolved.sync.keys)}.where"
-        expected = "a deterministic SQL condition over the columns of the changelog"
-        try:
-            frame = self._pusher.spark.sql(f"select ({spec.where}) as kept from {relation}")  # noqa: S608
-        except Exception as error:
-            found = f"what Spark cannot resolve ({type(error).__name__})"
-            raise ConfigurationError(Problem(place, found, expected, "correct the expression")) from None
-        if frame.schema["kept"].dataType.simpleString() != "boolean" or not _deterministic(frame):
-            found = (
-                f"an expression of type {frame.schema['kept'].dataType.simpleString()}, or one that changes by itself"
-            )
-            raise ConfigurationError(
-                Problem(place, found, expected, "leave out rand(), current_date() and sub-queries")
-            )
+        return resolve(self._pusher.spark, self._resolved.sync, self._head().columns)
 
     def _job(self, known: Known, spec: Spec) -> Job:
         names = {column: name for column, name, _ in spec.fields}
@@ -326,7 +289,7 @@ class _Sync:
             run_id=uuid.uuid4().hex,
             changelog=known.changelog,
             head=known.snapshot,
-            spec=_spec_id(spec),
+            spec=spec.id,
             spec_text=spec.text,
             task=task,
             owner=f"{socket.gethostname()}:{os.getpid()}",
@@ -352,7 +315,7 @@ class _Sync:
         )
 
     def _executors(self, source: Any) -> Executors:
-        return Executors(self._pusher.spark, source, self._make_sink, self._pusher.policy)
+        return Executors(self._pusher.spark, source, self.sink.limits, self._make_sink, self._pusher.policy)
 
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()
@@ -368,7 +331,7 @@ class _Sync:
         kept_at = self._pusher.ledger.acknowledged(self.id) if deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
-        return PendingRows(self._pusher.spark, Pending(relation, head, self.id, _spec_id(spec), spec, state, kept_at))
+        return PendingRows(self._pusher.spark, Pending(relation, head, self.id, spec.id, spec, state, kept_at))
 
     def _guard(self, planned: PerOperation, state: State) -> str:
         if not planned.total:
@@ -401,15 +364,6 @@ class _Prefetched:
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """As the ledger's."""
         return self._state if fence is None else self._ledger.read(sync_id, fence)
-
-
-def _spec_id(spec: Spec) -> str:
-    return hashlib.sha256(json.dumps([spec.fields, spec.where, spec.mode.value]).encode()).hexdigest()[:16]
-
-
-def _deterministic(frame: Any) -> bool:
-    plan = frame._jdf.queryExecution().analyzed()
-    return bool(plan.deterministic()) and "scalar-subquery" not in plan.toString() and "current_" not in plan.toString()
 
 
 def _refuse_other_version(head: Head, relation: str) -> None:

@@ -7,14 +7,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl import sql
@@ -23,7 +21,7 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.spec import Spec
 
 _BINS = 1024
 _MOST_LITERALS = 500
@@ -94,41 +92,6 @@ def read_head(spark: SparkSession, relation: str) -> Head | None:
         target=header["target_name"],
         package_version=header["package_version"],
     )
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What of a changelog a destination sees: the filter, the mapped columns, the mode.
-
-    Attributes:
-        fields: column, field and Spark type, in order.
-        given: the settings that it was made from, before columns were filled in.
-    """
-
-    fields: tuple[tuple[str, str, str], ...]
-    where: str | None
-    mode: Mode
-    given: str = ""
-
-    @staticmethod
-    def of(text: str) -> Spec:
-        """From the JSON that the ledger keeps."""
-        read = json.loads(text)
-        return Spec(tuple(map(tuple, read["fields"])), read["where"], Mode(read["mode"]), read["given"])
-
-    @property
-    def text(self) -> str:
-        return json.dumps({"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given})
-
-    @property
-    def projection(self) -> dict[str, Any]:
-        """As the text macros take it."""
-        return {"fields": [{"column": c, "field": f, "type": t} for c, f, t in self.fields], "where": self.where}
-
-    def arrow_schema(self) -> pa.Schema:
-        """The destination fields with their Arrow types."""
-        names = ", ".join(f"`{name.replace('`', '``')}` {kind}" for _, name, kind in self.fields)
-        return to_arrow_schema(cast(StructType, StructType.fromDDL(names)))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.run import Job, Ports, run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import SyncBusy
-from dbt_reverse_etl.ledger import _ADAPTERS, _word
+from dbt_reverse_etl.ledger import decode, encode
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
 
@@ -39,7 +39,7 @@ class FileLedger:
 
     def facts(self) -> list[Fact]:
         lines = self._file.read_text().splitlines() if self._file.exists() else []
-        return [_ADAPTERS[word].validate_json(body) for word, body in map(json.loads, lines)]
+        return [decode(*json.loads(line)) for line in lines]
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         wanted = self.fence(sync_id) if fence is None else fence
@@ -70,8 +70,7 @@ class FileLedger:
 
     @staticmethod
     def _write(file: TextIO, fact: Fact) -> None:
-        word = _word(type(fact))
-        file.write(json.dumps([word, _ADAPTERS[word].dump_json(fact).decode()]) + "\n")
+        file.write(json.dumps(encode(fact)) + "\n")
 
 
 @dataclass(frozen=True)

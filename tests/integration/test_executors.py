@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.executors import Executors
 from tests.integration.project import Project
-from tests.unit.http_server import HttpServer, Received, Reply, http_server
+from tests.unit.http_server import Received, Reply, http_server
 from tests.unit.postgres_server import new_database
 
 pytestmark = pytest.mark.spark
@@ -56,10 +56,20 @@ class Api:
 
 
 @pytest.fixture
-def api() -> Iterator[tuple[HttpServer, Api]]:
-    keeps = Api()
-    with http_server(keeps) as server:
-        yield server, keeps
+def shop(project: Project) -> Project:
+    """2 000 people and a changelog of them."""
+    project.table("source", SOURCE.format(rows=2000))
+    project.changelog("people", f"select * from {project.schema}.source")
+    return project
+
+
+@pytest.fixture
+def api(shop: Project) -> Iterator[Api]:
+    """An API to which the people are synced, in batches."""
+    with http_server(keeps := Api()) as server:
+        shop.destinations = {"crm": {"type": "http", "url": server.url}}
+        shop.sync("crm_people", "people", mode="mirror", options=BATCHES)
+        yield keeps
 
 
 @pytest.fixture
@@ -86,65 +96,53 @@ def people(project: Project) -> dict[int, str]:
 
 
 def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave(
-    project: Project, api: tuple[HttpServer, Api], waves: list[int]
+    shop: Project, api: Api, waves: list[int]
 ) -> None:
-    server, keeps = api
-    project.table("source", SOURCE.format(rows=2000))
-    project.changelog("people", f"select * from {project.schema}.source")
-    project.destinations = {"crm": {"type": "http", "url": server.url}}
-    project.sync("crm_people", "people", mode="mirror", options=BATCHES)
-    first = project.run()
+    first = shop.run()
     assert first.success, first.text
     assert first.sync("crm_people") == "+2000 ~0 -0"
-    assert keeps.rows == people(project)
-    assert {*keeps.received.values()} == {1}
+    assert api.rows == people(shop)
+    assert {*api.received.values()} == {1}
     assert len(waves) >= 4
     assert {*waves} == {1}
 
-    project.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
-    assert project.run().sync("crm_people") == "+0 ~0 -290"
-    assert keeps.rows == people(project)
-    assert {*keeps.received.values()} == {1}
+    shop.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
+    assert shop.run().sync("crm_people") == "+0 ~0 -290"
+    assert api.rows == people(shop)
+    assert {*api.received.values()} == {1}
 
 
-def test_tasks_share_one_claim_of_a_transactional_destination(project: Project, waves: list[int]) -> None:
+def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, waves: list[int]) -> None:
     database = new_database()
     database.table("create table people (id bigint primary key, name text, amount double precision check (id <> 77))")
-    project.table("source", SOURCE.format(rows=2000))
-    project.changelog("people", f"select * from {project.schema}.source")
-    project.destinations = {"crm": {"type": "postgres", **database.settings()}}
-    project.sync("crm_people", "people", mode="mirror", object="people")
-    first = project.run()
+    shop.destinations = {"crm": {"type": "postgres", **database.settings()}}
+    shop.sync("crm_people", "people", mode="mirror", object="people")
+    first = shop.run()
     assert not first.success
     assert first.sync("crm_people").startswith("+1999 ~0 -0")
-    expected = {key: name for key, name in people(project).items() if key != 77}
+    expected = {key: name for key, name in people(shop).items() if key != 77}
     assert dict(database.rows("select id, name from people")) == expected
-    assert project.dbt("run", "--select", "undelivered_rows").success
-    [row] = project.rows("select row_key, operation, outcome, reason from {s}.undelivered_rows")
+    assert shop.dbt("run", "--select", "undelivered_rows").success
+    [row] = shop.rows("select row_key, operation, outcome, reason from {s}.undelivered_rows")
     assert (row.operation, row.outcome, "check" in row.reason.lower()) == ("insert", "rejected", True)
     assert "77" in row.row_key
     assert len(waves) >= 4
 
 
 def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
-    project: Project, api: tuple[HttpServer, Api], waves: list[int]
+    shop: Project, api: Api, waves: list[int]
 ) -> None:
-    server, keeps = api
-    project.table("source", SOURCE.format(rows=2000))
-    project.changelog("people", f"select * from {project.schema}.source")
-    project.destinations = {"crm": {"type": "http", "url": server.url}}
-    project.sync("crm_people", "people", mode="mirror", options=BATCHES)
-    keeps.before_answer = lambda number: kill_workers() if number == 15 else None
-    first = project.run()
+    api.before_answer = lambda number: kill_workers() if number == 15 else None
+    first = shop.run()
     assert not first.success
-    assert len(keeps.rows) < 2000
+    assert len(api.rows) < 2000
 
-    keeps.before_answer = lambda number: None
-    second = project.run()
+    api.before_answer = lambda number: None
+    second = shop.run()
     assert second.success, second.text
-    assert keeps.rows == people(project)
-    assert len([row for row, times in keeps.received.items() if times > 1]) <= 2 * 500, "two waves"
-    assert max(keeps.received.values()) == 2
+    assert api.rows == people(shop)
+    assert len([row for row, times in api.received.items() if times > 1]) <= 2 * 500, "two waves"
+    assert max(api.received.values()) == 2
 
 
 def kill_workers() -> None:

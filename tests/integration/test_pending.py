@@ -16,7 +16,8 @@ from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, Spec
+from dbt_reverse_etl.spark import Head, Pending, PendingRows
+from dbt_reverse_etl.spec import Spec
 from tests.unit.reference import decide
 
 pytestmark = pytest.mark.spark

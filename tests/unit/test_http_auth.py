@@ -8,10 +8,9 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
@@ -26,31 +25,13 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.redaction import MASK, redact
-from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_answer import Answer, Failure
 from dbt_reverse_etl.sinks.http_auth import Tokens, signature
 from dbt_reverse_etl.sinks.http_settings import HttpSettings, OAuth2
 from dbt_reverse_etl.testing import batch_of, person
+from tests.unit.http_sending import BATCH, CANARY, DELIVERED, FATAL, RETRYABLE, inserts, one, send, settings_of, task_of
 from tests.unit.http_server import HttpServer, Received, Reply, free_port, http_server, json_reply
-from tests.unit.test_http_sink import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    FATAL,
-    RETRYABLE,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
-
-
-@pytest.fixture
-def server() -> Iterator[HttpServer]:
-    with http_server() as running:
-        yield running
 
 
 class TokenServer:
@@ -198,7 +179,8 @@ class TestOAuth2:
         life = {None: 300, "3600": 3600, "junk": 300}.get(
             expires_in if not isinstance(expires_in, list) else None, expires_in
         )
-        token, refused = tokens.get(), None
+        token = tokens.get()
+        assert isinstance(token, str)
         for wait, revoked in steps:
             before = token
             now += wait
@@ -352,7 +334,7 @@ class TestMutualTls:
     ) -> None:
         tls.minimum_version = tls.maximum_version = version
         with http_server(tls=tls) as server:
-            common = {"verify": str(files["ca"])}
+            common: dict[str, Any] = {"verify": str(files["ca"])}
             known = self.of(files, "known.pem", "known.key")
             assert one(server.url, client_certificate=known, **common)[0] is DELIVERED
             encrypted = self.of(files, "known.pem", "encrypted.key", password="pw")
@@ -380,35 +362,6 @@ class TestMutualTls:
                 step()
             assert CANARY not in str(caught.value)
         assert server.connections == 0
-
-
-class TestOtherWay:
-    """An upsert whose first request says that the row exists, or that it does not."""
-
-    OPTIONS: ClassVar[dict[str, Any]] = {
-        "insert": {"method": "POST", "path": "contacts"},
-        "update": {"method": "PATCH", "path": "contacts/{id}"},
-    }
-
-    @pytest.mark.parametrize(("operation", "status", "methods"), [
-        ("insert", 409, ["POST", "PATCH"]), ("update", 404, ["PATCH", "POST"]), ("update", 410, ["PATCH", "POST"]),
-        ("insert", 404, ["POST"]), ("update", 409, ["PATCH"]),
-    ])  # fmt: skip
-    def test_it_is_sent_the_other_way_once_with_an_id_of_its_own(
-        self, operation: str, status: int, methods: list[str], server: HttpServer
-    ) -> None:
-        server.script(Reply(status))
-        delivery = send(server.url, task_of(self.OPTIONS, mode=Mode.UPSERT), (operation, person(7)))
-        assert [request.method for request in server.received] == methods
-        assert (delivery.results == ()) == (len(methods) == 2)
-        assert len({request.headers["idempotency-key"] for request in server.received}) == len(methods)
-        assert all(request.json == person(7) for request in server.received)
-
-    def test_a_row_that_exists_and_does_not_is_rejected_and_not_sent_for_ever(self, server: HttpServer) -> None:
-        server.default = lambda request: Reply(409 if request.method == "POST" else 404)
-        delivery = send(server.url, task_of(self.OPTIONS, mode=Mode.UPSERT), *inserts(7))
-        assert [result.outcome for result in delivery.results] == [Outcome.REJECTED]
-        assert len(server.received) == 2
 
 
 def test_the_settings_show_no_secret_of_any_kind_of_auth() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,11 @@ from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_preset import DIRECTORY, load_preset, merged, preset_names
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from dbt_reverse_etl.testing import batch_of, outcomes
-from tests.unit.http_server import HttpServer, Received, Reply, http_server, json_reply
+from tests.unit.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
+from tests.unit.http_server import HttpServer, Received, Reply, json_reply
 
 TOKEN = "canary-token"
-DELIVERED, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.REJECTED, Outcome.RETRYABLE
-FATAL, UNKNOWN = Outcome.FATAL, Outcome.UNKNOWN
 Answers = Callable[[Received], Reply] | Reply
-
-
-@pytest.fixture
-def server() -> Iterator[HttpServer]:
-    with http_server() as running:
-        yield running
 
 
 def task_of(object_: str, key: str, mode: Mode = Mode.MIRROR, options: dict[str, Any] | None = None) -> SinkTask:

@@ -1,52 +1,25 @@
-"""Bodies from template files, sizes of bodies, and what an answer may say beside a status."""
+"""Bodies from template files, and the sizes of bodies."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
+import tempfile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from dbt_reverse_etl.encoding import encode_rows
 from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge, retry_after
-from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_template import compiled, samples
 from dbt_reverse_etl.testing import outcomes, person
-from tests.unit.http_server import HttpServer, http_server, json_reply
-from tests.unit.test_http_sink import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    REJECTED,
-    RETRYABLE,
-    UNKNOWN,
-    inserts,
-    send,
-    settings_of,
-    task_of,
-)
-
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-@pytest.fixture
-def server() -> Iterator[HttpServer]:
-    with http_server() as running:
-        yield running
+from tests.unit.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of
+from tests.unit.http_server import HttpServer, http_server
 
 
 def templated(folder: Path, text: str, rows: int = 1, **changes: Any) -> SinkTask:
@@ -165,7 +138,7 @@ class TestTemplates:
     def test_a_row_that_breaks_the_template_is_rejected_alone(self, good: list[bool], tmp_path_factory: Any) -> None:
         text = "[{% for row in rows %}{{ row.name[0] }}{% if not loop.last %},{% endif %}{% endfor %}]"
         task = templated(tmp_path_factory.mktemp("t"), text, rows=20)
-        changes = [("insert", person(n, "Ada" if fine else None)) for n, fine in enumerate(good)]
+        changes = [("insert", person(n) | {"name": "Ada" if fine else None}) for n, fine in enumerate(good)]
         with http_server() as server:
             delivery = send(server.url, task, *changes)
             assert sum(len(request.json) for request in server.received) == sum(good)
@@ -195,8 +168,6 @@ class TestTemplates:
 
 
 def _compiled(text: str) -> Any:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "b.j2").write_text(text, encoding="utf-8")
         return compiled("b.j2", Path(folder), "contacts", ("id",))
@@ -234,123 +205,3 @@ class TestSizes:
         assert [(request.method, request.path) for request in server.received] == [
             ("DELETE", "/contacts/8"), ("DELETE", "/contacts/9"), ("POST", "/contacts/batch"), ("POST", "/contacts/batch"),
         ]  # fmt: skip
-
-
-class TestRetryAfter:
-    @settings(max_examples=200, deadline=None)
-    @given(st.integers(-(10**6), 10**9))
-    def test_seconds_and_every_form_of_a_date_mean_the_same_moment(self, seconds: int) -> None:
-        moment = NOW + timedelta(seconds=seconds)
-        assert retry_after(str(max(0, seconds)), NOW) == max(0, seconds)
-        # RFC 9110 5.6.7: IMF-fixdate, and the obsolete forms of RFC 850 and of asctime.
-        forms = [format_datetime(moment, usegmt=True), moment.strftime("%a %b %d %H:%M:%S %Y").replace(" 0", "  ", 1)]
-        if 1969 <= moment.year <= 2068:  # two digits of the year
-            forms.append(moment.strftime("%A, %d-%b-%y %H:%M:%S GMT"))
-        for text in forms:
-            assert retry_after(text, NOW) == max(0, seconds), text
-
-    @settings(max_examples=300, deadline=None)
-    @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))
-    def test_junk_is_no_pause_and_never_an_exception_or_a_negative_one(self, text: str) -> None:
-        seconds = retry_after(text, NOW)
-        assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
-
-    @pytest.mark.parametrize(
-        ("unit", "header", "value", "pause"),
-        [
-            ("epoch", "X-RateLimit-Reset", str(int(NOW.timestamp()) + 9), 9),
-            ("epoch", "x-ratelimit-reset", str(int(NOW.timestamp()) - 9), 0),
-            ("seconds", "X-RateLimit-Reset", "2.5", 2.5),
-            ("seconds", "X-RateLimit-Reset", "-2", None),
-            ("seconds", "X-RateLimit-Reset", "soon", None),
-            ("seconds", "X-Other", "7", None),
-        ],
-    )
-    def test_a_header_of_ones_own_is_read_only_where_the_options_name_it(
-        self, unit: str, header: str, value: str, pause: float | None, server: HttpServer
-    ) -> None:
-        options = HttpOptions.model_validate({"retry_after": {"header": "X-RateLimit-Reset", "unit": unit}})
-
-        def paused(headers: dict[str, str], given: HttpOptions) -> float | None:
-            from urllib3 import HTTPHeaderDict
-
-            answer = Answer(429, headers=HTTPHeaderDict(headers))
-            return judge(answer, Sent(1), given, Mode.UPSERT, NOW).retry_after
-
-        assert paused({header: value}, options) == pause
-        assert paused({header: value, "Retry-After": "3"}, options) == 3
-        assert paused({header: value}, HttpOptions()) is None
-
-
-class TestCodes:
-    def test_a_code_tells_what_a_refusal_means(self, server: HttpServer) -> None:
-        task = task_of({"error": "code", "codes": {"LOCKED": "retryable", "EXPIRED": "fatal", "BAD": "rejected"}})
-        for status, code, outcome in [
-            (400, "LOCKED", RETRYABLE), (422, "EXPIRED", Outcome.FATAL), (403, "BAD", REJECTED), (400, "OTHER", REJECTED),
-            (403, "OTHER", Outcome.FATAL), (500, "LOCKED", UNKNOWN), (200, "LOCKED", DELIVERED),
-        ]:  # fmt: skip
-            server.default = json_reply({"code": code}, status)
-            assert outcomes(send(server.url, task, *inserts(1)), 1) == [outcome], (status, code)
-
-    def test_a_code_tells_what_an_entry_means(self, server: HttpServer) -> None:
-        results = {"path": "", "ok": {"path": "s", "in": [200, 204]}, "error": "code"}
-        task = task_of({**BATCH, "results": results, "codes": {"LOCKED": "retryable"}})
-        server.default = json_reply([{"s": 204}, {"s": 500, "code": "LOCKED"}, {"s": 500, "code": "X"}])
-        assert outcomes(send(server.url, task, *inserts(1, 2, 3)), 3) == [DELIVERED, RETRYABLE, REJECTED]
-
-
-class TestMultiStatus:
-    RESULTS: ClassVar[dict[str, Any]] = {
-        "path": "done", "by": "id", "id": "key", "refused": [{"path": "bad.list", "at": ""}, {"path": "worse", "at": "key", "error": "code"}],
-    }  # fmt: skip
-
-    def judged(self, document: Any, status: int = 207) -> Any:
-        options = HttpOptions.model_validate({"results": self.RESULTS, "success": {"status": [200, 207]}})
-        answer = Answer(status, "application/json", orjson.dumps(document))
-        return judge(answer, Sent(4, tuple("abcd"), alone=False, results=options.results), options, Mode.UPSERT, NOW)
-
-    @settings(max_examples=200, deadline=None)
-    @given(st.lists(st.sampled_from(["done", "bad", "worse", "both", "none"]), min_size=4, max_size=4))
-    def test_each_row_of_a_multi_status_has_its_own_outcome(self, kinds: list[str]) -> None:
-        ids = dict(zip("abcd", kinds, strict=True))
-        document: dict[str, Any] = {"done": [{"key": key} for key, kind in ids.items() if kind == "done"]}
-        bad = [key for key, kind in ids.items() if kind in ("bad", "both")]
-        worse = [{"key": key, "code": "E1", "text": CANARY} for key, kind in ids.items() if kind in ("worse", "both")]
-        document |= {"bad": {"list": bad}} if bad else {}
-        document |= {"worse": worse} if worse else {"worse": None}
-        delivery = self.judged(document)
-        assert outcomes(delivery, 4) == [
-            {"done": DELIVERED, "none": UNKNOWN}.get(kind, REJECTED) for kind in kinds
-        ]  # fmt: skip
-        assert CANARY not in repr(delivery)
-        assert not delivery.refused_whole
-
-    @pytest.mark.parametrize(
-        "document",
-        [
-            {"done": [{"key": "a"}], "worse": [{"key": "a"}]},
-            {"done": [{"key": "z"}]},
-            {"done": [], "worse": [{"key": "z"}]},
-            {"done": [], "worse": {"key": "a"}},
-            {"worse": []},
-        ],
-    )
-    def test_an_answer_that_contradicts_itself_leaves_every_row_in_doubt(self, document: Any) -> None:
-        delivery = self.judged(document)
-        assert outcomes(delivery, 4) == [UNKNOWN] * 4
-        assert delivery.stop is not None
-
-    @pytest.mark.parametrize(
-        "results",
-        [
-            {"path": None},
-            {"path": None, "refused": [{"path": "e", "at": "i"}]},
-            {"refused": [{"path": "e", "at": "i"}]},
-            {"ok": {"path": "a"}},
-            {"ok": {"path": "a", "equals": 1, "in": [1]}},
-            {"ok": {"path": "a", "in": []}},
-        ],
-    )
-    def test_results_that_acknowledge_nothing_are_refused(self, results: dict[str, Any]) -> None:
-        with pytest.raises(ValidationError):
-            HttpOptions.model_validate({"results": results})

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timezone
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -111,6 +111,7 @@ class TestPostgres(SinkContract):
 class _FilesContract(SinkContract):
     sink_class = FilesSink
     format: str
+    rows_in: Callable[[Path], list[dict[str, Any]]]
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> dict[str, Any]:
@@ -135,23 +136,24 @@ class _FilesContract(SinkContract):
 
         return read
 
-    def rows_in(self, part: Path) -> list[dict[str, Any]]:
-        raise NotImplementedError
+
+def parquet_rows(part: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(part).to_pylist()
+    return rows
+
+
+def json_rows(part: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in part.read_bytes().splitlines()]
 
 
 class TestParquetFiles(_FilesContract):
     format = "parquet"
-
-    def rows_in(self, part: Path) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = pq.read_table(part).to_pylist()
-        return rows
+    rows_in = staticmethod(parquet_rows)
 
 
 class TestJsonFiles(_FilesContract):
     format = "jsonl"
-
-    def rows_in(self, part: Path) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in part.read_bytes().splitlines()]
+    rows_in = staticmethod(json_rows)
 
     def expected(self, field: pa.Field, value: Any) -> Any:
         if pa.types.is_nested(field.type):

@@ -1,14 +1,19 @@
-"""What the sinks of relational databases share: the words, the names of our tables, and exact values of Arrow columns."""
+"""What the sinks of relational databases share: words, problems, the names of our tables, exact values of Arrow columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
+
+from dbt_reverse_etl.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND, not_utf8
+from dbt_reverse_etl.encoding import NOT_UTF8, TOO_FINE
+from dbt_reverse_etl.errors import Problem
+from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import SinkTask
 
 OURS = "_dbt_reverse_etl_"
 FENCES, CLAIMS = f"{OURS}fences", f"{OURS}claims"
@@ -18,13 +23,9 @@ NEVER_DELETES = "this mode never deletes"
 IGNORED = "the table ignored the row (a trigger?)"
 NO_ROW = "no row to update"
 
-FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}
 
 YEAR = "a year outside 1 to 9999"
-TOO_FINE = "a time finer than a microsecond"
-NOT_UTF8 = "text that is not UTF-8"
 NULL_KEY = "NULL in a key field"
 
 Refusal = tuple[Any, str]  # boolean Arrow array (true: refused), reason
@@ -36,29 +37,32 @@ class RolledBack(Exception):
     """The table ended the transaction itself, so nothing of the batch is applied."""
 
 
-def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type of the values, without dictionary or extension."""
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return plain_type(arrow_type.storage_type)
-    return plain_type(arrow_type.value_type) if pt.is_dictionary(arrow_type) else arrow_type
+def unmapped_key(task: SinkTask) -> list[Problem]:
+    """A key that is empty or not among the fields."""
+    names = list(task.schema.names)
+    if task.key and set(task.key) <= set(names):
+        return []
+    return [Problem(f"sync {task.sync}, key", str(list(task.key)), f"fields among {names}", "map the key columns")]
 
 
-def plain_array(array: Any) -> Any:
-    """The values themselves, without dictionary or extension."""
-    if isinstance(array, pa.ExtensionArray):
-        return plain_array(array.storage)
-    return plain_array(array.dictionary_decode()) if pt.is_dictionary(array.type) else array
+def inexact_types(task: SinkTask, database: str, is_supported: Callable[[pa.DataType], bool]) -> list[Problem]:
+    """Fields of a type without an exact form."""
+    expected, next_step = f"a type that {database} can hold exactly", "cast the column in the model"
+    return [
+        Problem(f"sync {task.sync}, field {field.name}", f"the type {field.type}", expected, next_step)
+        for field in task.schema
+        if not is_supported(field.type)
+    ]
 
 
-def is_text(arrow_type: pa.DataType) -> bool:
-    """Whether the values are texts in Arrow too."""
-    return bool(pt.is_string(arrow_type) or pt.is_large_string(arrow_type) or str(arrow_type) == "string_view")
-
-
-def is_bytes(arrow_type: pa.DataType) -> bool:
-    """Whether the values are bytes."""
-    kinds = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
-    return any(is_kind(arrow_type) for is_kind in kinds) or str(arrow_type) == "binary_view"
+def unfilled_column(where: str, column: str) -> Problem:
+    """A column without which no row can be inserted."""
+    return Problem(
+        where,
+        f"column {column} is NOT NULL, has no default and is not mapped",
+        "a field for each column that a new row must have",
+        f"map a column to {column}, or give it a default",
+    )
 
 
 def one_array(column: pa.ChunkedArray) -> Any:
@@ -80,22 +84,33 @@ def without(array: Any, mask: Any) -> Any:
     return pc.if_else(mask, pa.scalar(None, array.type), array) if pc.any(mask).as_py() else array
 
 
+def reasons_of(name: str, refusals: Iterable[Refusal]) -> dict[int, str]:
+    """Row -> reason of each value of a field that is refused."""
+    return {row: f"field {name}: {reason}" for mask, reason in refusals for row in positions(mask)}
+
+
+def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
+    """Row -> reason of each row with NULL in its key."""
+    found: dict[int, str] = {}
+    for name in key:
+        found |= reasons_of(name, [(one_array(batch.column(name)).is_null(), NULL_KEY)])
+    return found
+
+
+def rejections(refused: Mapping[int, str]) -> Delivery:
+    """Every row was delivered but the refused ones."""
+    return Delivery(tuple(RowResult(row, Outcome.REJECTED, refused[row]) for row in sorted(refused)))
+
+
+def cast_to(target: pa.DataType) -> Convert:
+    """A conversion that refuses nothing."""
+    return lambda array: (array.cast(target), [])
+
+
 def utf8(array: Any) -> Converted:
     """Texts; what is not UTF-8 is refused."""
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:  # Spark hands over any bytes as a string
-        damaged = pa.array([not _is_utf8(value) for value in array.cast(pa.large_binary()).to_pylist()], pa.bool_())
-        return without(array, damaged), [(damaged, NOT_UTF8)]
-    return array, []
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    damaged = not_utf8(array)
+    return (array, []) if damaged is None else (without(array, damaged), [(damaged, NOT_UTF8)])
 
 
 def decimal_text(array: Any) -> Converted:

@@ -40,7 +40,7 @@ class Answer:
         body: the decoded body, or None if it could not be read.
         body_problem: why `body` is None.
         cut: the connection ended before the body did.
-        headers: as they came; names in any case, or in lower case.
+        headers: as they came, in a mapping that finds a name in any case.
     """
 
     status: int
@@ -154,9 +154,9 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
         document = _document(answer)
         _check_body(document, options)
-        return (
-            Delivery() if sent.results is None else _Results(sent.results, sent, status, options.codes).judge(document)
-        )
+        if sent.results is None:
+            return Delivery()
+        return _Results(sent.results, sent, status, options.codes).judge(document)
     except _FormError as problem:
         return _not_understood(sent, f"{status}, but {problem}")
 
@@ -263,11 +263,9 @@ class _Results:
 
 
 def _refusal_code(entry: Any, refused: RefusedOptions) -> str:
-    return (
-        _code_of(entry, refused.error)
-        if refused.error is not None
-        else str((parse_path(refused.path) or ("entry",))[-1])
-    )
+    if refused.error is not None:
+        return _code_of(entry, refused.error)
+    return str((parse_path(refused.path) or ("entry",))[-1])
 
 
 def _reason(answer: Answer, options: HttpOptions) -> str:

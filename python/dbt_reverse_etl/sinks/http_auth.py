@@ -57,12 +57,12 @@ class Tokens:
 
     def get(self, refused: str | None = None) -> str | Failure:
         """A token that is not the `refused` one; or why there is none, with nothing sent to the destination."""
-        asked, token = self._asked, self._token
-        if self._usable(token, refused):
-            return token.text  # type: ignore[union-attr]
+        asked = self._asked
+        if (text := self._usable(refused)) is not None:
+            return text
         with self._lock:
-            if self._usable(self._token, refused):
-                return self._token.text  # type: ignore[union-attr]
+            if (text := self._usable(refused)) is not None:
+                return text
             if self._asked > asked and self._failure is not None:
                 return self._failure  # another thread asked while this one waited
             answer = _token(self._post(self._headers, self._form), self._clock())
@@ -70,8 +70,11 @@ class Tokens:
             self._token, self._failure = (answer, None) if isinstance(answer, Token) else (None, answer)
         return answer.text if isinstance(answer, Token) else answer
 
-    def _usable(self, token: Token | None, refused: str | None) -> bool:
-        return token is not None and token.text != refused and self._clock() < token.renew_at
+    def _usable(self, refused: str | None) -> str | None:
+        token = self._token
+        if token is None or token.text == refused or self._clock() >= token.renew_at:
+            return None
+        return token.text
 
 
 def _request(settings: OAuth2) -> tuple[dict[str, str], bytes]:

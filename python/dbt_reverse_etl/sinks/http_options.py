@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from dbt_reverse_etl.sinks.base import Options
 from dbt_reverse_etl.sinks.http_answer import parse_path
@@ -140,7 +140,7 @@ class HttpOptions(Options):
     `codes` tells what an error code means where the status or the entry alone does not say it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = Strict.model_config
 
     insert: OperationOptions | None = None
     update: OperationOptions | None = None

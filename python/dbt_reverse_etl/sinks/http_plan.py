@@ -41,9 +41,6 @@ def plan_of(task: SinkTask, options: HttpOptions) -> tuple[Plan, list[Problem]]:
             continue
         call = _call(written, name, task, options)
         problems += _call_problems(call, name, where, task)
-        if call.results is not None and call.results.by == "id" and len(task.key) != 1:
-            found = f"by: id with {len(task.key)} key fields"
-            problems.append(Problem(f"sync {task.sync}: options.results", found, "one key field", "use by: index"))
         if written.body_template is not None:
             template, wrong = _template(written, call, where, task, options)
             problems += wrong
@@ -137,6 +134,9 @@ def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterato
         found = f"{call.method} with a path that does not name {', '.join(missing)}"
         expected = "a path with a placeholder for each key field"
         yield Problem(where, found, expected, f"write path: .../{'/'.join(f'{{{field}}}' for field in task.key)}")
+    if call.by_id and len(task.key) != 1:
+        found = f"by: id with {len(task.key)} key fields"
+        yield Problem(f"sync {task.sync}: options.results", found, "one key field", "use by: index")
 
 
 def _text_problems(call: Call, where: str) -> Iterator[Problem]:

@@ -66,6 +66,11 @@ class Call:
         return self.rows == 1
 
     @property
+    def by_id(self) -> bool:
+        """The answer names rows by their only key field."""
+        return self.results is not None and self.results.by == "id"
+
+    @property
     def fields(self) -> set[str]:
         """The fields that its placeholders name."""
         return {field for template in (self.path, *(value for _, value in self.headers)) for field in template.fields}
@@ -171,7 +176,7 @@ class Plan:
         """The rows of one call that can be encoded and addressed; the reasons of the others go into `refused`."""
         part = rows.take(pa.array(indexes, pa.int64())) if len(indexes) < rows.num_rows else rows
         bodies = self._bodies(call, part)
-        id_fields = self.key if call.results is not None and call.results.by == "id" else ()
+        id_fields = self.key if call.by_id else ()
         named = {field: texts(part.column(field)) for field in {*call.fields, *id_fields}}
         events = part.column(EVENT_ID).to_pylist()
         same = None if call.fields else _addressed(call, {})
@@ -227,7 +232,7 @@ class Plan:
             body=body,
             event=event,
             rows=tuple(row.at for row in rows),
-            ids=tuple(row.id for row in rows) if call.results is not None and call.results.by == "id" else (),
+            ids=tuple(row.id for row in rows) if call.by_id else (),
             deletes=call.deletes,
             alone=call.alone,
             results=call.results,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import re
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -11,12 +10,13 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Settings
+from dbt_reverse_etl.sinks.hosts import is_link_local, is_loopback
 from dbt_reverse_etl.sinks.http_preset import load_preset, merged
 
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 # What the client itself sets, and what would make two readers of one connection disagree.
-OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
+_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
 
 
 class Strict(Settings):
@@ -26,7 +26,7 @@ class Strict(Settings):
 
 
 def _header_name(name: str) -> str:
-    if not HEADER_NAME.fullmatch(name) or name.lower() in OWN_HEADERS:
+    if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
         raise ValueError("found a header that cannot be set; expected a plain header name; next: remove or rename it")
     return name
 
@@ -236,23 +236,6 @@ def _checked_url(url: str) -> SplitResult:
         raise ValueError("found ? or # in url; expected a base URL; next: move the query to the paths of the sync")
     if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
         raise ValueError("found a character or a /../ that a base URL cannot hold; next: percent-encode it")
-    if _is_link_local(parts.hostname):
+    if is_link_local(parts.hostname):
         raise ValueError("found a link-local host (cloud metadata); expected a destination; next: change url")
     return parts
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a request to this host stays on this machine, judged without asking DNS."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _is_link_local(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    inner = getattr(address, "ipv4_mapped", None) or address
-    return bool(inner.is_link_local)

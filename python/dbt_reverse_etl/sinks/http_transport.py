@@ -43,7 +43,7 @@ class Transport:
     """
 
     def __init__(self, settings: HttpSettings) -> None:
-        self._context = tls_context(settings)
+        tls_context(settings)  # the adapter would read these files only when it connects
         self._settings = settings
         self._url = settings.url.rstrip("/") + "/"
         self._adapter = _Adapter(settings.concurrency, settings)
@@ -92,9 +92,8 @@ class Transport:
         elif isinstance(self._auth, StandardWebhooks):
             headers |= signature(self._auth.key, request.event, int(time.time()), request.body or b"")
         elif isinstance(self._auth, ApiKey) and self._auth.query is not None:
-            url += (
-                f"{'&' if '?' in url else '?'}{self._auth.query}={quote(self._auth.value.get_secret_value(), safe='')}"
-            )
+            key = quote(self._auth.value.get_secret_value(), safe="")
+            url += f"{'&' if '?' in url else '?'}{self._auth.query}={key}"
         sent = requests.Request(request.method, url, headers, data=request.body)
         return self._over(self._adapter, sent, wants_body=wants_body)
 
@@ -125,7 +124,7 @@ class Transport:
         try:
             sent_bytes = _read(raw, time.monotonic() + self._settings.timeout.read)
             body, problem = decoded(sent_bytes, headers.get("Content-Encoding", "")) if wants_body else (b"", "")
-        except _BodyError as error:
+        except _UnreadableBody as error:
             body, problem, cut = None, str(error), error.cut
         except (OSError, HTTPError, HTTPException):
             body, problem, cut = None, "the connection ended before the answer did", True
@@ -149,7 +148,7 @@ class _Adapter(HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, key_password=self._password, **more)
 
 
-class _BodyError(Exception):
+class _UnreadableBody(Exception):
     """A body that cannot be used; `cut`: it did not end in time."""
 
     def __init__(self, reason: str, *, cut: bool) -> None:
@@ -166,9 +165,9 @@ def _read(raw: Any, deadline: float) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > BODY_CAP:
-            raise _BodyError("the answer is larger than 1 MiB", cut=False)
+            raise _UnreadableBody("the answer is larger than 1 MiB", cut=False)
         if time.monotonic() > deadline:
-            raise _BodyError("the answer did not end in time", cut=True)
+            raise _UnreadableBody("the answer did not end in time", cut=True)
     return b"".join(pieces)
 
 
@@ -200,14 +199,15 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ValueError, _REFUSED),
 )
 # Alerts by which a server ends a handshake: no request of the connection was read.
-_NO_CLIENT = re.compile(
+_CLIENT_REFUSED = re.compile(
     r"ALERT_(CERTIFICATE_(REQUIRED|EXPIRED|REVOKED|UNKNOWN)|BAD_CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE)"
 )
 
 
 def _failure(error: Exception) -> Failure:
     causes = list(_causes(error))
-    if any(isinstance(cause, ssl.SSLError) and _NO_CLIENT.search(cause.reason or "") for cause in causes):
+    alerts = " ".join(cause.reason or "" for cause in causes if isinstance(cause, ssl.SSLError))
+    if _CLIENT_REFUSED.search(alerts):
         return Failure(Outcome.FATAL, "the destination did not accept the client certificate")
     for kind, failure in _FAILURES:
         if any(isinstance(cause, kind) for cause in causes):

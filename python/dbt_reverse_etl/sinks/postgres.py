@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, OTHER_RUN, RolledBack
+from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, OTHER_RUN, RolledBack, rejections
 from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
 
 try:
@@ -163,8 +163,7 @@ class PostgresSink(Sink):
                 return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, lost)
             refused = changes.refused | RowWriter(connection, self._sql, self._task.mode).write(changes)
             self._record.add(connection, batch, part, len(refused))
-            answer = Delivery(tuple(RowResult(at, Outcome.REJECTED, refused[at]) for at in sorted(refused)))
-            return self._commit(connection, batch, part, answer)
+            return self._commit(connection, batch, part, rejections(refused))
 
     def _commit(self, connection: Connection, batch: Batch, part: str, answer: Delivery) -> Delivery:
         try:

@@ -50,7 +50,7 @@ class Column:
         type: the type of its values: the base type where the column's is a domain.
         modifier: its type modifier (length, precision and scale), -1 without one.
         category: typcategory of the type: S text, N number, D date and time, A array, E enum, U user-defined, ...
-        element: type of the elements of an array, and their category.
+        element: type of the elements of an array, or None.
         required: an insert that does not name it fails.
         nullable: it takes NULL.
         writable: it is neither generated nor GENERATED ALWAYS AS IDENTITY.

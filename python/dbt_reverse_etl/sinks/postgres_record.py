@@ -17,7 +17,7 @@ CREATION_LOCK = 0x6462745F72657472  # any number that nobody else uses
 
 @dataclass(frozen=True)
 class Record:
-    """The record of one sync in a schema; `fence` is the run's own."""
+    """The record of one sync in a schema; `own_fence` is the run's."""
 
     schema: str
     sync_id: str

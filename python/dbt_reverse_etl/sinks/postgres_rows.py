@@ -20,6 +20,7 @@ from dbt_reverse_etl.sinks.postgres_statements import (
     Query,
     Render,
     Statements,
+    search,
 )
 from dbt_reverse_etl.sinks.postgres_values import Staged
 
@@ -122,14 +123,14 @@ class RowWriter:
         self, statement: Render, refused: dict[int, tuple[str, str]], direction: int
     ) -> dict[int, tuple[str, str]]:
         waiting = sorted(index for index, (state, _) in refused.items() if state.startswith("23"))
-        rest = {index: found for index, found in refused.items() if index not in waiting}
+        rest = {index: found for index, found in refused.items() if not found[0].startswith("23")}
         return rest | self._search(statement, [range(index, index + 1) for index in waiting[::direction]])
 
     def _search(self, statement: Render, ranges: Sequence[range]) -> dict[int, tuple[str, str]]:
         """index -> SQLSTATE and place of each row that a statement cannot carry out; it is carried out for the others."""
         strict = self._sql.strict and statement is self._sql.write
         firsts, afters = [part.start for part in reversed(ranges)], [part.stop for part in reversed(ranges)]
-        self._connection.execute(self._sql.search(statement, firsts, afters, strict=strict))
+        self._connection.execute(search(statement, firsts, afters, strict=strict))
         found = self._connection.execute(sql.SQL("DELETE FROM {} RETURNING *").format(REFUSED))
         return {index: (state, place) for index, state, place in found}
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
-from dbt_reverse_etl.sinks.http_settings import is_loopback
+from dbt_reverse_etl.sinks.hosts import is_loopback
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 WEAK: frozenset[str] = frozenset({"disable", "allow", "prefer"})

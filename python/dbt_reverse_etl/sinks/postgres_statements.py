@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 from psycopg import sql
 
+from dbt_reverse_etl.arrow import plain_type
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import OURS, plain_type
+from dbt_reverse_etl.sinks.database import OURS
 from dbt_reverse_etl.sinks.postgres_catalog import Column, Name, Table
 from dbt_reverse_etl.sinks.postgres_table import merges_texts, soft_delete
 from dbt_reverse_etl.sinks.postgres_values import staging_type
@@ -87,19 +88,20 @@ class Statements:
     strict: bool
     merges: bool
 
-    def search(self, statement: Render, firsts: Sequence[int], afters: Sequence[int], *, strict: bool) -> sql.Composed:
-        """A block that finds the rows between `firsts` and `afters` that the table refuses, and carries out the others."""
-        body = _SEARCH.format(
-            firsts=_array(firsts),
-            afters=_array(afters),
-            statement=statement(IN_RANGE),
-            strict=sql.SQL("true" if strict else "false"),
-            stage=STAGE,
-            in_range=IN_RANGE,
-            refused=REFUSED,
-            no_effect=sql.Literal(NO_EFFECT),
-        )
-        return sql.SQL("DO {}").format(sql.Literal(body.as_string(None)))
+
+def search(statement: Render, firsts: Sequence[int], afters: Sequence[int], *, strict: bool) -> sql.Composed:
+    """A block that finds the rows between `firsts` and `afters` that the table refuses, and carries out the others."""
+    body = _SEARCH.format(
+        firsts=_array(firsts),
+        afters=_array(afters),
+        statement=statement(IN_RANGE),
+        strict=sql.SQL("true" if strict else "false"),
+        stage=STAGE,
+        in_range=IN_RANGE,
+        refused=REFUSED,
+        no_effect=sql.Literal(NO_EFFECT),
+    )
+    return sql.SQL("DO {}").format(sql.Literal(body.as_string(None)))
 
 
 def _array(numbers: Iterable[int]) -> sql.Composed:

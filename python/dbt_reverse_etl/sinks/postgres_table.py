@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
 from psycopg import sql
 
+from dbt_reverse_etl.arrow import is_bytes, is_list, is_text, plain_type
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import OURS, is_bytes, is_text, plain_type
+from dbt_reverse_etl.sinks.database import OURS, inexact_types, unfilled_column, unmapped_key
 from dbt_reverse_etl.sinks.postgres_catalog import Column, Name, Table, object_name
 from dbt_reverse_etl.sinks.postgres_settings import LONGEST_NAME, PostgresOptions
 from dbt_reverse_etl.sinks.postgres_values import is_supported
@@ -85,15 +87,11 @@ def task_problems(task: SinkTask) -> list[Problem]:
     if name is None or name.name.startswith(OURS):
         expected = 'table, schema.table or "quoted".name of at most 63 bytes a part, not a reserved one'
         found.append(Problem(f"{where}, object", repr(task.object), expected, "choose another object"))
-    if not task.key or not set(task.key) <= set(names):
-        found.append(Problem(f"{where}, key", str(list(task.key)), f"fields among {names}", "map the key columns"))
+    found += unmapped_key(task)
     if len(set(names)) < len(names) or not all(map(_is_name, names)):
         expected = "different names of 1 to 63 bytes"
         found.append(Problem(f"{where}, fields", str(names), expected, "rename a field under `fields:`"))
-    for column in task.schema:
-        if not is_supported(column.type):
-            expected, next_step = "a type that Postgres can hold exactly", "cast the column in the model"
-            found.append(Problem(f"{where}, field {column.name}", f"the type {column.type}", expected, next_step))
+    found += inexact_types(task, "Postgres", is_supported)
     soft = soft_delete(task)
     if soft and (task.mode is not Mode.MIRROR or soft in names):
         expected = "a column that is no field, and mode: mirror"
@@ -124,12 +122,7 @@ def table_problems(table: Table, name: Name, task: SinkTask) -> list[Problem]:
 
 def _unmapped_problems(where: str, table: Table, task: SinkTask) -> list[Problem]:
     return [
-        Problem(
-            where,
-            f"column {column.name} is NOT NULL, has no default and is not mapped",
-            "a field for each column that a new row must have",
-            f"map a column to {column.name}, or give it a default",
-        )
+        unfilled_column(where, column.name)
         for column in table.columns.values()
         if column.required and column.name not in task.schema.names
     ]
@@ -181,14 +174,13 @@ def _keeps(column: Column, arrow_type: pa.DataType) -> bool:
 
 
 def _keeps_elements(column: Column, plain: pa.DataType) -> bool:
-    is_list = pt.is_list(plain) or pt.is_large_list(plain) or pt.is_fixed_size_list(plain)
-    if not is_list or column.element is None:
+    if not is_list(plain) or column.element is None:
         return False
     inner = plain_type(plain.value_type)
     if pt.is_nested(inner) or is_bytes(inner):
         return False
     category = "S" if column.element.name in _TEXTS else "U"
-    return _keeps(Column("", column.element, column.modifier, category, None, False, True, True, True), inner)
+    return _keeps(replace(column, type=column.element, category=category, element=None), inner)
 
 
 def _keeps_integer(column: Column, plain: pa.DataType) -> bool:

@@ -30,19 +30,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from dbt_reverse_etl.arrow import is_bytes, is_text, plain_array, plain_type
 from dbt_reverse_etl.encoding import encode_values, unsupported
 from dbt_reverse_etl.sinks.base import OPERATION
 from dbt_reverse_etl.sinks.database import (
-    NULL_KEY,
+    Convert,
     Converted,
+    cast_to,
     date_days,
     decimal_text,
-    is_bytes,
-    is_text,
+    null_keys,
     one_array,
-    plain_array,
-    plain_type,
     positions,
+    reasons_of,
     time_micros,
     timestamp_micros,
     utf8,
@@ -82,16 +82,15 @@ def staged(batch: pa.Table, fields: Sequence[str], key: Sequence[str], *, delete
     """Convert one batch; rows with a value that Postgres cannot hold exactly are refused, and all deletes if `deletes` says why."""
     deleted = pc.equal(one_array(batch.column(OPERATION)), "delete")
     cells: list[Pieces] = [_fixed(pa.array(range(batch.num_rows), pa.int32()), "i"), _bool_cells(deleted)]
-    refused = dict.fromkeys(positions(deleted), deletes) if deletes else {}
+    refused: dict[int, str] = dict.fromkeys(positions(deleted), deletes) if deletes else {}
     for name in fields:
         pieces, reasons = _cells(name, one_array(batch.column(name)))
         cells.append(pieces)
         refused |= reasons
-    for name in key:
-        refused |= dict.fromkeys(positions(one_array(batch.column(name)).is_null()), f"field {name}: {NULL_KEY}")
+    refused |= null_keys(batch, key)
     removed = sum(1 for index in positions(deleted) if index not in refused)
     stream: list[bytes | memoryview] = [HEADER, _rows(cells, batch.num_rows, refused), TRAILER]
-    return Staged(stream, batch.num_rows - len(refused) - removed, removed, batch.num_rows, _sorted(refused))
+    return Staged(stream, batch.num_rows - len(refused) - removed, removed, batch.num_rows, refused)
 
 
 def staging_type(arrow_type: pa.DataType) -> str:
@@ -112,11 +111,7 @@ def is_supported(arrow_type: pa.DataType) -> bool:
     return any(is_type(plain) for is_type, _, _ in FORMS)
 
 
-def _sorted(refused: dict[int, Any]) -> dict[int, str]:
-    return {index: refused[index] for index in sorted(refused)}
-
-
-def _rows(cells: Sequence[Pieces], rows: int, refused: dict[int, Any]) -> memoryview:
+def _rows(cells: Sequence[Pieces], rows: int, refused: dict[int, str]) -> memoryview:
     """All cells of all rows, row by row, in one piece of memory."""
     pieces = [piece for pair in cells for piece in pair]
     joined = pc.binary_join_element_wise(pa.scalar(struct.pack(">h", len(cells)), _BYTES), *pieces, _EMPTY)
@@ -137,11 +132,10 @@ def _cells(name: str, array: Any) -> tuple[Pieces, dict[int, str]]:
         return _variable(pa.array(texts, _BYTES)), encoded.rejected
     _, convert, cells = _form(array.type)
     converted, refusals = convert(array)
-    reasons = {index: f"field {name}: {reason}" for mask, reason in refusals for index in positions(mask)}
-    return cells(converted), reasons
+    return cells(converted), reasons_of(name, refusals)
 
 
-def _form(arrow_type: pa.DataType) -> tuple[str, Callable[[Any], Converted], Callable[[Any], Pieces]]:
+def _form(arrow_type: pa.DataType) -> tuple[str, Convert, Callable[[Any], Pieces]]:
     for is_type, (name, cells), convert in FORMS:
         if is_type(arrow_type):
             return name, convert, cells
@@ -192,10 +186,6 @@ def _bytes_cells(array: Any) -> Pieces:
     )
 
 
-def _cast(target: pa.DataType) -> Callable[[Any], Converted]:
-    return lambda array: (array.cast(target), [])
-
-
 def _as_it_is(array: Any) -> Converted:
     return array, []
 
@@ -219,18 +209,16 @@ def _date(array: Any) -> Converted:
 _INT8, _FLOAT8 = ("int8", _numbers("q")), ("float8", _numbers("d"))
 _TEXT = ("text", _text_cells)
 
-FORMS: tuple[
-    tuple[Callable[[pa.DataType], bool], tuple[str, Callable[[Any], Pieces]], Callable[[Any], Converted]], ...
-] = (
-    (pt.is_uint64, _TEXT, _cast(pa.string())),
-    (pt.is_integer, _INT8, _cast(pa.int64())),
+FORMS: tuple[tuple[Callable[[pa.DataType], bool], tuple[str, Callable[[Any], Pieces]], Convert], ...] = (
+    (pt.is_uint64, _TEXT, cast_to(pa.string())),
+    (pt.is_integer, _INT8, cast_to(pa.int64())),
     (pt.is_boolean, ("bool", _bool_cells), _as_it_is),
-    (pt.is_floating, _FLOAT8, _cast(pa.float64())),
+    (pt.is_floating, _FLOAT8, cast_to(pa.float64())),
     (is_text, _TEXT, _text),
     (is_bytes, ("bytea", _bytes_cells), _as_it_is),
     (pt.is_decimal, _TEXT, decimal_text),
     (pt.is_timestamp, ("timestamp", _numbers("q")), _timestamp),
     (pt.is_date, ("date", _numbers("i")), _date),
     (pt.is_time, ("time", _numbers("q")), time_micros),
-    (pt.is_null, _TEXT, _cast(pa.string())),
+    (pt.is_null, _TEXT, cast_to(pa.string())),
 )

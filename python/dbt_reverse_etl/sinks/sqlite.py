@@ -16,9 +16,9 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN, RolledBack
+from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN, RolledBack, rejections
 from dbt_reverse_etl.sinks.sqlite_rows import DISK_FULL, RowWriter, failure
 from dbt_reverse_etl.sinks.sqlite_table import (
     OWN_TABLES,
@@ -176,7 +176,7 @@ class SqliteSink(Sink):
                 return Delivery.of_all(rows, Outcome.FATAL, lost)
             refused = changes.refused | RowWriter(connection, self._sql, self._task.mode).write(changes)
             self._record(connection, batch, len(refused))
-            return self._commit(connection, rows) or _answer(refused)
+            return self._commit(connection, rows) or rejections(refused)
 
     def _commit(self, connection: sqlite3.Connection, rows: int) -> Delivery | None:
         """None if committed. Only a lock and a full disk leave surely nothing on the disk."""
@@ -281,10 +281,6 @@ def _fence(connection: sqlite3.Connection, task: SinkTask) -> int | None:
     query = f"SELECT fence FROM {FENCES} WHERE sync_id = ?"  # noqa: S608
     row = connection.execute(query, (task.sync_id,)).fetchone()
     return None if row is None else int(row[0])
-
-
-def _answer(refused: dict[int, str]) -> Delivery:
-    return Delivery(tuple(RowResult(index, Outcome.REJECTED, refused[index]) for index in sorted(refused)))
 
 
 @contextmanager

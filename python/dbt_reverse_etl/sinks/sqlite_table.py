@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
+from dbt_reverse_etl.arrow import is_text, plain_type
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, OURS, is_text, plain_type
+from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, OURS, inexact_types, unfilled_column, unmapped_key
 from dbt_reverse_etl.sinks.sqlite_values import Storage, is_supported, storage_of
 
 OWN_TABLES = (
@@ -108,16 +109,11 @@ def task_problems(task: SinkTask) -> list[Problem]:
         found.append(
             Problem(f"{where}, object", repr(task.object), "a table name that is not reserved", "choose another object")
         )
-    if not task.key or not set(task.key) <= set(names):
-        found.append(Problem(f"{where}, key", str(list(task.key)), f"fields among {names}", "map the key columns"))
+    found += unmapped_key(task)
     if len({fold(name) for name in names}) < len(names) or any("\0" in name or not name for name in names):
         expected = "names that differ in more than the case of letters"
         found.append(Problem(f"{where}, fields", str(names), expected, "rename a field under `fields:`"))
-    for column in task.schema:
-        if not is_supported(column.type):
-            expected, next_step = "a type that SQLite can hold exactly", "cast the column in the model"
-            found.append(Problem(f"{where}, field {column.name}", f"the type {column.type}", expected, next_step))
-    return found
+    return found + inexact_types(task, "SQLite", is_supported)
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,6 @@ class _Column:
     name: str
     declared: str
     required: bool  # an insert that does not name it fails
-    key_part: int
     writable: bool
 
 
@@ -139,12 +134,7 @@ def table_problems(connection: sqlite3.Connection, task: SinkTask) -> list[Probl
     if task.mode is not Mode.UPDATE_ONLY:
         mapped = {fold(name) for name in task.schema.names}
         problems += [
-            Problem(
-                where,
-                f"column {column.name} is NOT NULL, has no default and is not mapped",
-                "a field for each column that a new row must have",
-                f"map a column to {column.name}, or give it a default",
-            )
+            unfilled_column(where, column.name)
             for folded, column in columns.items()
             if column.required and folded not in mapped
         ]
@@ -165,7 +155,7 @@ def _kind(connection: sqlite3.Connection, name: str) -> str | None:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> dict[str, _Column]:
-    query = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
+    query = 'SELECT name, type, "notnull", dflt_value, hidden FROM pragma_table_xinfo(?)'
     rows = connection.execute(query, (table,)).fetchall()
     alias = _rowid_alias(connection, table)
     return {
@@ -173,10 +163,9 @@ def _columns(connection: sqlite3.Connection, table: str) -> dict[str, _Column]:
             name,
             declared or "",
             bool(not_null) and default is None and not hidden and fold(name) != alias,
-            key_part,
             not hidden,
         )
-        for name, declared, not_null, default, key_part, hidden in rows
+        for name, declared, not_null, default, hidden in rows
     }
 
 

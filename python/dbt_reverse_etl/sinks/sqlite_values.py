@@ -28,19 +28,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from dbt_reverse_etl.arrow import is_bytes, is_text, plain_array, plain_type
 from dbt_reverse_etl.encoding import encode_values, unsupported
 from dbt_reverse_etl.sinks.base import OPERATION
 from dbt_reverse_etl.sinks.database import (
-    NULL_KEY,
     Convert,
     Converted,
+    cast_to,
     date_days,
     decimal_text,
-    is_bytes,
-    is_text,
+    null_keys,
     one_array,
-    plain_type,
     positions,
+    reasons_of,
     time_micros,
     timestamp_micros,
     utf8,
@@ -109,8 +109,7 @@ def changes_of(batch: pa.Table, fields: Sequence[str], key: Sequence[str]) -> Ch
     for name in fields:
         values[name], reasons = _values(name, one_array(batch.column(name)))
         refused |= reasons
-    for name in key:
-        refused |= dict.fromkeys(positions(one_array(batch.column(name)).is_null()), f"field {name}: {NULL_KEY}")
+    refused |= null_keys(batch, key)
     deleted = set(positions(pc.equal(one_array(batch.column(OPERATION)), "delete")))
     every = range(batch.num_rows)
     writes = Rows(every, [values[name] for name in fields])
@@ -136,32 +135,22 @@ def is_supported(arrow_type: pa.DataType) -> bool:
 
 def _values(name: str, array: Any) -> tuple[list[Any], dict[int, str]]:
     """One column as SQLite values, and the reason of each row that it refuses."""
-    if pt.is_nested(plain_type(array.type)):
+    array = plain_array(array)
+    if pt.is_nested(array.type):
         encoded = encode_values(array, name=name)
         texts = [None if row is None or row == b"null" else row.decode() for row in encoded.rows]
         return texts, encoded.rejected
     _, convert = _form(array.type)
     converted, refusals = convert(array)
-    reasons = {index: f"field {name}: {reason}" for mask, reason in refusals for index in positions(mask)}
-    return converted.to_pylist(), reasons
+    return converted.to_pylist(), reasons_of(name, refusals)
 
 
 def _form(arrow_type: pa.DataType) -> tuple[Storage, Convert]:
-    """How values of a type are stored, and the function that converts an array of them."""
+    """How values of a plain type are stored, and the function that converts an array of them."""
     for is_type, storage, convert in FORMS:
         if is_type(arrow_type):
             return storage, convert
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        storage, convert = _form(arrow_type.storage_type)
-        return storage, lambda array: convert(array.storage)
-    if pt.is_dictionary(arrow_type):
-        storage, convert = _form(arrow_type.value_type)
-        return storage, lambda array: convert(array.dictionary_decode())
     raise TypeError(f"SQLite has no form for the type {arrow_type}")
-
-
-def _cast(target: pa.DataType) -> Convert:
-    return lambda array: (array.cast(target), [])
 
 
 def _uint64(array: Any) -> Converted:
@@ -196,11 +185,11 @@ def _time(array: Any) -> Converted:
 
 FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
     (pt.is_uint64, Storage.INTEGER, _uint64),
-    (pt.is_integer, Storage.INTEGER, _cast(pa.int64())),
+    (pt.is_integer, Storage.INTEGER, cast_to(pa.int64())),
     (pt.is_boolean, Storage.INTEGER, _bool),
     (pt.is_floating, Storage.REAL, _float),
     (is_text, Storage.TEXT, utf8),
-    (is_bytes, Storage.BLOB, _cast(pa.binary())),
+    (is_bytes, Storage.BLOB, cast_to(pa.binary())),
     (pt.is_decimal, Storage.TEXT, decimal_text),
     (pt.is_timestamp, Storage.TEXT, _timestamp),
     (pt.is_date, Storage.TEXT, _date),

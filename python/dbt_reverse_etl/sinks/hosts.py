@@ -1,0 +1,23 @@
+"""What the name of a host tells by itself, without asking DNS."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a connection to this host stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def is_link_local(host: str) -> bool:
+    """Whether it is a link-local address, where clouds serve the credentials of a machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    inner = getattr(address, "ipv4_mapped", None) or address
+    return bool(inner.is_link_local)

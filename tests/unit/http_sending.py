@@ -1,0 +1,56 @@
+"""Tasks and rows for the http sink, sent to a server, and what became of them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
+
+CANARY = "canary-5772156649"
+DELIVERED, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.REJECTED, Outcome.RETRYABLE
+UNKNOWN, FATAL = Outcome.UNKNOWN, Outcome.FATAL
+NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+BATCH: dict[str, Any] = {
+    "batch": {"rows": 100},
+    "upsert": {"method": "POST", "path": "contacts/batch"},
+    "delete": {"method": "POST", "path": "contacts/delete"},
+}
+
+
+def task_of(options: dict[str, Any] | None = None, **changes: Any) -> SinkTask:
+    values: dict[str, Any] = {"sync_id": "a1", "sync": "people", "fence": 1, "object": "contacts", "mode": Mode.MIRROR}
+    model = HttpOptions.model_validate(options or {})
+    return SinkTask(**{**values, "key": ("id",), "schema": PEOPLE, "options": model, **changes})
+
+
+def settings_of(url: str, **more: Any) -> HttpSettings:
+    return HttpSettings.model_validate({"url": url, **more})
+
+
+def send(url: str, task: SinkTask, *changes: Any, **more: Any) -> Delivery:
+    sink = HttpSink(settings_of(url, **more))
+    try:
+        sink.open(task)
+        return sink.deliver(batch_of(task, changes))
+    finally:
+        sink.close()
+
+
+def one(url: str, task: SinkTask | None = None, **more: Any) -> tuple[Outcome, str]:
+    delivery = send(url, task or task_of(), ("insert", person(1)), **more)
+    (outcome,) = outcomes(delivery, 1)
+    return outcome, delivery.results[0].reason if delivery.results else ""
+
+
+def inserts(*numbers: int) -> list[Any]:
+    return [("insert", person(number)) for number in numbers]
