@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
 class Proxy:
-    """Cuts once: when `word` passes; `after`: once the server has it and has answered, else before it reaches the server."""
+    """Does its harm once, when `word` passes."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -17,12 +18,24 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
         self.down = False
-        self._word, self._after = b"", False
+        self._word, self._after, self._says = b"", False, b""
+        self._stall: Callable[[], None] | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_at(self, word: str, *, after: bool) -> None:
-        """Arm the next cut."""
-        self._word, self._after = word.encode(), after
+        """Cut; `after`: once the server has it and has answered, else before it reaches the server."""
+        self._word, self._after, self._stall, self._says = word.encode(), after, None, b""
+
+    def cut_and_stall_at(self, word: str, stall: Callable[[], None]) -> None:
+        """Cut the client's side alone, without an answer, while the server, which `stall` has stopped, has the word to read."""
+        self._word, self._after, self._stall, self._says = word.encode(), True, stall, b""
+
+    def answer_at(self, word: str, sqlstate: str, severity: str) -> None:
+        """Let the server carry it out, but answer with an error, on a connection that stands; as a pooler might."""
+        values = (severity.encode(), severity.encode(), sqlstate.encode(), b"said by a pooler")
+        fields = b"".join(kind + text + b"\0" for kind, text in zip(_FIELDS, values, strict=True))
+        said = _message(b"E", fields + b"\0") + _message(b"Z", b"I")
+        self._word, self._after, self._stall, self._says = word.encode(), True, None, said
 
     def close(self) -> None:
         """Accept nothing any more."""
@@ -50,6 +63,11 @@ class Proxy:
                 if not self._after:
                     break
                 lost.set()
+                if self._stall:
+                    self._stall()
+                    server.sendall(data)
+                    _end(client)
+                    return
             with suppress(OSError):
                 server.sendall(data)
         if not lost.is_set():
@@ -58,10 +76,20 @@ class Proxy:
     def _answer(self, server: socket.socket, client: socket.socket, lost: threading.Event) -> None:
         while data := _read(server):
             if lost.is_set():
-                break
+                if not self._says:
+                    break
+                data, self._says = self._says, b""
+                lost.clear()
             with suppress(OSError):
                 client.sendall(data)
         _end(client, server)
+
+
+_FIELDS = (b"S", b"V", b"C", b"M")
+
+
+def _message(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">i", len(body) + 4) + body
 
 
 def _read(source: socket.socket) -> bytes:

@@ -20,6 +20,7 @@ from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
 from dbt_reverse_etl.sinks.postgres_table import create_table
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"
+NOBODY = "nobody"  # may log in without a password, but is no role
 DOCS = Path(__file__).parents[2] / "docs" / "postgres.md"
 _numbers = itertools.count()
 
@@ -115,7 +116,7 @@ def server() -> str:
         connection.execute(grants()[0].replace("a long one", PASSWORD).encode())
         hba = connection.execute("SHOW hba_file").fetchone()
         assert hba
-        Path(hba[0]).write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+        Path(hba[0]).write_text(f"local all postgres,{NOBODY} trust\nlocal all all scram-sha-256\n")
         connection.execute("SELECT pg_reload_conf()")
     return folder
 

@@ -51,10 +51,12 @@ CONSTRAINTS: list[tuple[str, dict[str, Any], str]] = [
         {"name": "Ada0"},
         "unique violation (23505), constraint one",
     ),
-    ("name varchar(5)", {"name": "123456"}, "string data right truncation (22001)"),
+    ("name varchar(5)", {"name": "123456"}, "field name: longer than the 5 characters of its column"),
+    ("name varchar(5)", {"name": "1234  "}, "field name: longer than the 5 characters of its column"),
+    ("name char(5)", {"name": "123456"}, "string data right truncation (22001)"),
     ("name uuid", {"name": "no uuid"}, "invalid text representation (22P02)"),
     ("name mood", {"name": "bad"}, "invalid text representation (22P02)"),
-    ("name short", {"name": "123456"}, "string data right truncation (22001)"),
+    ("name short", {"name": "1234  "}, "field name: longer than the 5 characters of its column"),
     ("name jsonb", {"name": "{"}, "invalid text representation (22P02)"),
 ]
 
@@ -166,7 +168,8 @@ KINDS: list[tuple[pa.DataType, str, list[Any]]] = [
     (pa.decimal128(9, 2), "numeric(12, 4)", [Decimal("-1.10")]),
     (pa.uint64(), "numeric(20)", [2**64 - 1]),
     (pa.int64(), "text", [7]),
-    (pa.string(), "varchar(3)", ["abc", "", None]),
+    (pa.string(), "varchar(3)", ["abc", "äöü", "a  ", "", None]),
+    (pa.list_(pa.string()), "varchar(3)[]", [["abc", None], ["äö "], [], None]),
     (pa.struct([("a", pa.list_(pa.int64()))]), "jsonb", [{"a": [1]}, {"a": None}]),
     (pa.float64(), "float8", [float("inf"), 1e-300]),
 ]
@@ -183,6 +186,16 @@ def test_values_arrive_exactly_in_columns_of_other_types(
     assert [v for (v,) in db.rows("SELECT v FROM people ORDER BY id")] == shown
 
 
+def test_a_text_that_is_longer_than_its_column_by_blanks_is_refused_and_deletes_no_other_row(db: Database) -> None:
+    schema = pa.schema([("id", pa.string()), ("tags", pa.list_(pa.string()))])
+    db.table("CREATE TABLE people (id varchar(3) PRIMARY KEY, tags varchar(3)[])")
+    rows = people({"id": "a  ", "tags": ["äöü"]}, {"id": "b", "tags": [None, "abc "]}, {"id": "a   ", "tags": None})
+    said = {row: f"field {name}: longer than the 3 characters of its column" for row, name in ((1, "tags"), (2, "id"))}
+    assert reasons(db, rows, schema=schema) == said
+    assert reasons(db, [("delete", {"id": "a   "})], schema=schema, fence=2) == {}
+    assert db.rows("SELECT id, tags FROM people") == [("a  ", ["äöü"])]
+
+
 WRONG: list[tuple[pa.DataType, str]] = [
     (pa.decimal128(9, 2), "numeric(9, 1)"),
     (pa.decimal128(9, 2), "float8"),
@@ -193,6 +206,8 @@ WRONG: list[tuple[pa.DataType, str]] = [
     (pa.string(), "numeric(9, 1)"),
     (pa.string(), "bytea"),
     (pa.string(), "timestamptz"),
+    *((pa.string(), column) for column in ("name", '"char"', "tsvector", "point", "bit(3)", "money")),
+    *((pa.list_(pa.string()), f"{of}[]") for of in ("numeric(9, 1)", "real", "timestamptz", "int", "name", "short")),
     (pa.int64(), "float8"),
     (pa.list_(pa.float64()), "real[]"),
     (pa.list_(pa.list_(pa.int64())), "int[]"),
@@ -205,6 +220,7 @@ WRONG: list[tuple[pa.DataType, str]] = [
 def test_a_column_that_would_change_values_or_cannot_be_written_is_refused(
     kind: pa.DataType, column: str, db: Database
 ) -> None:
+    db.run("CREATE DOMAIN short AS varchar(5)")
     db.table(f"CREATE TABLE people (id int PRIMARY KEY, v {column})")
     with pytest.raises(DestinationError, match=r"column v|v is a generated"):
         reasons(db, [], schema=pa.schema([("id", pa.int64()), ("v", kind)]))

@@ -15,7 +15,7 @@ from typing import Any
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, OTHER_RUN, RolledBack, rejections
+from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, RolledBack, rejections
 from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
 
 try:
@@ -38,11 +38,19 @@ from dbt_reverse_etl.sinks.postgres_session import (
     begin,
     connect,
     failure,
+    is_doubtful,
     rollback_on_error,
     transaction,
 )
 from dbt_reverse_etl.sinks.postgres_statements import Statements, statements
-from dbt_reverse_etl.sinks.postgres_table import add_column, create_table, missing_fields, table_problems, task_problems
+from dbt_reverse_etl.sinks.postgres_table import (
+    add_column,
+    create_table,
+    lengths,
+    missing_fields,
+    table_problems,
+    task_problems,
+)
 from dbt_reverse_etl.sinks.postgres_values import Staged, staged
 
 RESYNC = "restore the database, or dbt run-operation resync for this sync"
@@ -113,7 +121,9 @@ class PostgresSink(Sink):
             self._drop_connection()
             with transaction(self._connected(), self._settings) as connection:
                 self._take_fence(connection)
-                self._sql: Statements = statements(task, _name(task), self._prepared_table(connection))
+                table = self._prepared_table(connection)
+                self._sql: Statements = statements(task, _name(task), table)
+                self._lengths = lengths(table, task)
 
     def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
         """Answers stay the same until the ledger no longer lists a claim as open."""
@@ -130,7 +140,8 @@ class PostgresSink(Sink):
         rows = batch.rows.num_rows
         with self._lock:
             never = None if self._task.mode is Mode.MIRROR else NEVER_DELETES
-            changes = staged(batch.rows, self._task.schema.names, self._task.key, deletes=never)
+            names, key = self._task.schema.names, self._task.key
+            changes = staged(batch.rows, names, key, deletes=never, lengths=self._lengths)
             try:
                 return self._deliver(batch, changes)
             except RolledBack as refusal:
@@ -169,7 +180,7 @@ class PostgresSink(Sink):
         try:
             connection.execute("COMMIT")
         except psycopg.Error as error:
-            if not connection.broken:
+            if not connection.broken and not is_doubtful(error):
                 if row_is_at_fault(error.sqlstate):
                     raise RolledBack("a deferred constraint or trigger of the table refused the batch") from error
                 raise
@@ -177,9 +188,10 @@ class PostgresSink(Sink):
         return answer
 
     def _after_lost_commit(self, batch: Batch, part: str, answer: Delivery) -> Delivery:
-        """Ask the record. The fence row's lock is free only when the lost transaction has ended."""
+        """Ask the record, on a connection of its own; it answers only when the doubtful transaction has ended."""
         rows = batch.rows.num_rows
         try:
+            self._drop_connection()
             with transaction(self._connected(), self._settings) as connection:
                 lost = self._record.lost(connection)
                 if self._record.has(connection, batch.claim, part):
@@ -194,12 +206,12 @@ class PostgresSink(Sink):
     def _take_fence(self, connection: Connection) -> None:
         task, record = self._task, self._record
         record.create(connection)
-        stored = record.fence(connection, lock=True)
-        if stored is None and not task.first:
-            raise self._error(LOST_RECORD, f"the row of sync {task.sync} in {record.fences}", RESYNC)
-        if not record.raise_fence(connection):
+        lost = record.take(connection, first=task.first)
+        if lost == LOST_RECORD:
+            raise self._error(lost, f"the row of sync {task.sync} in {record.fences}", RESYNC)
+        if lost:
             next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {record.fences}"
-            raise self._error(f"{OTHER_RUN} (fence {stored})", f"none newer than {task.fence}", next_step)
+            raise self._error(f"{lost} (fence {record.fence(connection)})", f"none newer than {task.fence}", next_step)
 
     def _prepared_table(self, connection: Connection) -> Table:
         task, name = self._task, _name(self._task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,8 @@ class Column:
         type: the type of its values: the base type where the column's is a domain.
         modifier: its type modifier (length, precision and scale), -1 without one.
         category: typcategory of the type: S text, N number, D date and time, A array, E enum, U user-defined, ...
-        element: type of the elements of an array, or None.
+        element: type of the elements of an array, or None; also None where they are of a domain, as a cast to that would cut.
+        element_category: typcategory of that type, or None.
         required: an insert that does not name it fails.
         nullable: it takes NULL.
         writable: it is neither generated nor GENERATED ALWAYS AS IDENTITY.
@@ -62,6 +64,7 @@ class Column:
     modifier: int
     category: str
     element: Name | None
+    element_category: str | None
     required: bool
     nullable: bool
     writable: bool
@@ -71,13 +74,14 @@ class Column:
 _COLUMNS = sql.SQL("""
 WITH RECURSIVE base AS (
     SELECT oid AS origin, oid, -1 AS modifier, typtype, typbasetype, typtypmod FROM pg_catalog.pg_type
-    WHERE oid IN (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s)
+    WHERE oid IN (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s::pg_catalog.oid)
     UNION ALL
     SELECT base.origin, inner_type.oid, greatest(base.modifier, base.typtypmod), inner_type.typtype,
         inner_type.typbasetype, inner_type.typtypmod
     FROM base JOIN pg_catalog.pg_type inner_type ON inner_type.oid = base.typbasetype WHERE base.typtype = 'd'
 )
 SELECT a.attname, tn.nspname, t.typname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname,
+    e.typcategory,
     a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
     coalesce(c.collisdeterministic, true)
@@ -86,10 +90,10 @@ JOIN pg_catalog.pg_type own ON own.oid = a.atttypid
 JOIN base ON base.origin = a.atttypid AND base.typtype <> 'd'
 JOIN pg_catalog.pg_type t ON t.oid = base.oid
 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
-LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' AND e.typtype <> 'd'
 LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
-WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = %(table)s::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum""")
 
 # An arbiter of ON CONFLICT: over all rows, plain columns only, checked at once.
@@ -97,12 +101,18 @@ _UNIQUE = sql.SQL("""
 SELECT array(SELECT attname::text FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
 FROM pg_catalog.pg_index i
-WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+WHERE i.indrelid = %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
     AND i.indexprs IS NULL""")
 
 _TABLE = sql.SQL("""
 SELECT c.oid, c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s""")
+
+
+_CONSTRAINTS = sql.SQL("""
+SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%(names)s::pg_catalog.name[])
+UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
+WHERE relkind IN ('i', 'I') AND relname = ANY (%(names)s::pg_catalog.name[])""")
 
 
 @dataclass(frozen=True)
@@ -133,3 +143,8 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     }
     unique = [frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))]
     return Table(kind, columns, unique)
+
+
+def known_constraints(connection: Connection[Any], names: Iterable[str]) -> Set[str]:
+    """Constraints and unique indexes of the database that have one of these names."""
+    return frozenset(row[0] for row in connection.execute(_CONSTRAINTS, {"names": list(names)}))

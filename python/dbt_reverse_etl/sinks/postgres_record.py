@@ -53,17 +53,37 @@ class Record:
             connection.execute(text.format(name.sql, sql.SQL(columns)))
 
     def fence(self, connection: Connection[Any], *, lock: bool = False) -> int | None:
-        """The fence in the table; with its row locked until the transaction ends, against a newer run and not against our own tasks."""
-        query = sql.SQL("SELECT fence FROM {} WHERE sync_id = %s {}")
+        """The fence in the table; with its row locked until the transaction ends, against a newer run and not against our own tasks.
+
+        The lock is shared by every task of one run: that it is free for us says nothing about a transaction of our own."""
+        query = sql.SQL("SELECT fence FROM {} WHERE sync_id OPERATOR(pg_catalog.=) %s {}")
         locked = sql.SQL("FOR SHARE" if lock else "")
         row = connection.execute(query.format(self.fences.sql, locked), (self.sync_id,)).fetchone()
         return None if row is None else int(row[0])
 
-    def raise_fence(self, connection: Connection[Any]) -> bool:
-        """Take the fence; False if a newer run holds it."""
+    def take(self, connection: Connection[Any], *, first: bool) -> str | None:
+        """Hold the fence until the transaction ends; why that cannot be, or None. `first`: there may be no fence yet.
+
+        Tasks of one run share it: only the first of them writes the row, for a writer would wait for the batches of the others,
+        and a shared lock that is raised to a writer's deadlocks with a second one."""
+        stored = self.fence(connection)
+        if stored != self.own_fence:
+            query = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, %s))"
+            connection.execute(query, (self.sync_id, CREATION_LOCK))
+            stored = self.fence(connection)
+        if stored == self.own_fence:
+            return self.lost(connection)
+        if stored is None and not first:
+            return LOST_RECORD
+        if stored is not None and stored > self.own_fence:
+            return OTHER_RUN
+        return None if self._raise_fence(connection) else OTHER_RUN
+
+    def _raise_fence(self, connection: Connection[Any]) -> bool:
+        """Wait for the batches of older runs, then write our fence; False if a newer run holds it."""
         query = sql.SQL(
             "INSERT INTO {} AS f VALUES (%s, %s) ON CONFLICT (sync_id) DO UPDATE SET fence = excluded.fence "
-            "WHERE f.fence <= excluded.fence"
+            "WHERE f.fence OPERATOR(pg_catalog.<=) excluded.fence"
         )
         return connection.execute(query.format(self.fences.sql), (self.sync_id, self.own_fence)).rowcount == 1
 
@@ -80,16 +100,25 @@ class Record:
         connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._claims.sql), values)
 
     def has(self, connection: Connection[Any], claim: str, part: str) -> bool:
-        """Whether a batch was recorded."""
-        query = sql.SQL("SELECT FROM {} WHERE sync_id = %s AND claim = %s AND part = %s").format(self._claims.sql)
-        return connection.execute(query, (self.sync_id, claim, part)).fetchone() is not None
+        """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""
+        query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, false, 0) ON CONFLICT DO NOTHING").format(self._claims.sql)
+        # A SELECT would not see a record whose COMMIT is still on its way; the primary key makes a second writer wait for it.
+        connection.execute("SAVEPOINT asking")
+        is_there = connection.execute(query, (self.sync_id, claim, part)).rowcount == 0
+        connection.execute("ROLLBACK TO asking")
+        return is_there
 
     def claims(self, connection: Connection[Any]) -> dict[str, bool]:
         """claim -> whether it was closed with nothing left out."""
-        query = sql.SQL("SELECT claim, bool_or(closed) AND sum(left_out) = 0 FROM {} WHERE sync_id = %s GROUP BY claim")
+        query = sql.SQL(
+            "SELECT claim, pg_catalog.bool_or(closed) AND pg_catalog.sum(left_out) OPERATOR(pg_catalog.=) 0 FROM {} "
+            "WHERE sync_id OPERATOR(pg_catalog.=) %s GROUP BY claim"
+        )
         return dict(connection.execute(query.format(self._claims.sql), (self.sync_id,)).fetchall())
 
     def forget(self, connection: Connection[Any], claims: Iterable[str]) -> None:
         """Remove the rows of claims."""
-        query = sql.SQL("DELETE FROM {} WHERE sync_id = %s AND claim = ANY (%s)").format(self._claims.sql)
-        connection.execute(query, (self.sync_id, list(claims)))
+        query = sql.SQL(
+            "DELETE FROM {} WHERE sync_id OPERATOR(pg_catalog.=) %s AND claim OPERATOR(pg_catalog.=) ANY (%s)"
+        )
+        connection.execute(query.format(self._claims.sql), (self.sync_id, list(claims)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import psycopg
@@ -11,6 +11,7 @@ from psycopg import Connection, sql
 
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW
+from dbt_reverse_etl.sinks.postgres_catalog import known_constraints
 from dbt_reverse_etl.sinks.postgres_statements import (
     CREATE_REFUSED,
     EVERY_ROW,
@@ -25,6 +26,7 @@ from dbt_reverse_etl.sinks.postgres_statements import (
 from dbt_reverse_etl.sinks.postgres_values import Staged
 
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
+SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
 ROW_CLASSES = ("22", "23", "44", "54")
 ROW_STATES = ("21000", "P0001", NO_EFFECT)
 OTHER_SPELLING = "the table has or shows this key in another spelling"
@@ -42,6 +44,9 @@ def condition(state: str) -> str:
     except KeyError:
         return f"SQLSTATE {state}"
     return f"{re.sub(r'(?<!^)(?=[A-Z])', ' ', name).lower()} ({state})"
+
+
+Found = dict[int, tuple[str, str, str]]  # index -> SQLSTATE, constraint, column, as the error gave them
 
 
 class _Ineffective(Exception):
@@ -102,7 +107,7 @@ class RowWriter:
         every = [range(batch.rows)]
         deletes, writes = self._search(self._sql.delete, every), self._search(self._sql.write, every)
         for number in range(PASSES - 1):
-            waiting = [index for index, (state, _) in (deletes | writes).items() if state.startswith("23")]
+            waiting = [index for index, (state, *_) in (deletes | writes).items() if state.startswith("23")]
             if not waiting:
                 break
             before = len(deletes) + len(writes)
@@ -112,33 +117,43 @@ class RowWriter:
             writes = self._again(self._sql.write, writes, direction)
             if number and len(deletes) + len(writes) == before:
                 break
-        refused = {index: self._reason(*found) for index, found in (deletes | writes).items()}
+        refused = self._reasons(deletes | writes)
         self._connection.execute(sql.SQL("DELETE FROM {} WHERE row = ANY (%s)").format(STAGE), (list(refused),))
         refused |= self._rows(self._sql.undeleted, IGNORED) if batch.deletes else {}
         if not self._sql.strict:
             refused |= self._rows(self._sql.absent, self._unchanged())
         return refused
 
-    def _again(
-        self, statement: Render, refused: dict[int, tuple[str, str]], direction: int
-    ) -> dict[int, tuple[str, str]]:
-        waiting = sorted(index for index, (state, _) in refused.items() if state.startswith("23"))
+    def _again(self, statement: Render, refused: Found, direction: int) -> Found:
+        waiting = sorted(index for index, (state, *_) in refused.items() if state.startswith("23"))
         rest = {index: found for index, found in refused.items() if not found[0].startswith("23")}
         return rest | self._search(statement, [range(index, index + 1) for index in waiting[::direction]])
 
-    def _search(self, statement: Render, ranges: Sequence[range]) -> dict[int, tuple[str, str]]:
-        """index -> SQLSTATE and place of each row that a statement cannot carry out; it is carried out for the others."""
+    def _search(self, statement: Render, ranges: Sequence[range]) -> Found:
+        """Each row that a statement cannot carry out; it is carried out for the others."""
         strict = self._sql.strict and statement is self._sql.write
-        firsts, afters = [part.start for part in reversed(ranges)], [part.stop for part in reversed(ranges)]
-        self._connection.execute(search(statement, firsts, afters, strict=strict))
+        for start in range(0, len(ranges), SLICE):
+            parts = ranges[start : start + SLICE][::-1]
+            firsts, afters = [part.start for part in parts], [part.stop for part in parts]
+            self._connection.execute(search(statement, firsts, afters, strict=strict))
         found = self._connection.execute(sql.SQL("DELETE FROM {} RETURNING *").format(REFUSED))
-        return {index: (state, place) for index, state, place in found}
+        return {index: (state, constraint, column) for index, state, constraint, column in found}
 
-    def _reason(self, state: str, place: str) -> str:
+    def _reasons(self, refused: Found) -> dict[int, str]:
+        named = {constraint for state, constraint, _ in refused.values() if state.startswith("23")}
+        # A trigger may give any text as a name, also a value of the row.
+        known = known_constraints(self._connection, named)
+        reasons = {found: self._reason(*found, known) for found in set(refused.values())}
+        return {index: reasons[found] for index, found in refused.items()}
+
+    def _reason(self, state: str, constraint: str, column: str, known: Set[str]) -> str:
         if state == NO_EFFECT:
             return self._unchanged()
-        # The name of a constraint comes from the schema, but what a trigger raises could be anything.
-        return condition(state) + (place if state[:2] == "23" else "")
+        if not state.startswith("23"):
+            return condition(state)
+        if constraint in known:
+            return f"{condition(state)}, constraint {constraint}"
+        return condition(state) + (f", column {column}" if column in self._sql.columns else "")
 
     def _unchanged(self) -> str:
         if self._mode is Mode.UPDATE_ONLY:

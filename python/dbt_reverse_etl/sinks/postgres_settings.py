@@ -23,7 +23,8 @@ class PostgresSettings(Settings):
     Attributes:
         host: a name, an address, or the directory of a Unix socket.
         port, database, user, password: the usual ones; a Unix socket or a certificate may need no password.
-        sslmode: default verify-full; for this machine prefer.
+        sslmode: default verify-full; for this machine prefer. With require, which verifies nobody, the server must log us in
+            by SCRAM; require with sslrootcert is verify-ca.
         sslrootcert: file of the CA; default: the CAs of the system, for verify-full only.
         sslcert, sslkey: files of a client certificate.
         connect_timeout, lock_timeout, statement_timeout: seconds; 0 for the last two: no limit.
@@ -92,12 +93,17 @@ class PostgresSettings(Settings):
     @property
     def mode_of_tls(self) -> str:
         """The sslmode in effect."""
+        if self.sslmode == "require" and self.sslrootcert:
+            return "verify-ca"  # what libpq makes of it, but only if the file is there
         return self.sslmode or ("prefer" if self.is_local else "verify-full")
 
     def parameters(self) -> dict[str, str]:
         """What libpq is told; holds the password."""
         root = self.sslrootcert or ("system" if self.mode_of_tls == "verify-full" else NO_FILE)
-        return {
+        is_trusted = self.is_local or self.mode_of_tls.startswith("verify-")
+        # A server that nobody has verified must not get the password in a form that it can use.
+        login = {} if is_trusted else {"require_auth": "scram-sha-256"}
+        return login | {
             "host": self.host,
             "port": str(self.port),
             "dbname": self.database,

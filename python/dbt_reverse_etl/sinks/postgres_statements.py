@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,45 +19,49 @@ from dbt_reverse_etl.sinks.postgres_values import staging_type
 Query = sql.SQL | sql.Composed
 Render = Callable[[Query], Query]
 STAGE, REFUSED = (sql.Identifier("pg_temp", f"{OURS}{name}") for name in ("stage", "refused"))
-EVERY_ROW, IN_RANGE = sql.SQL("true"), sql.SQL("s.row >= search.first AND s.row < search.after")
+EVERY_ROW, IN_RANGE = (
+    sql.SQL("true"),
+    sql.SQL("s.row OPERATOR(pg_catalog.>=) search.first AND s.row OPERATOR(pg_catalog.<) search.after"),
+)
 NO_EFFECT = "DR001"  # our own SQLSTATE: a statement did less than it should
 
 CREATE_REFUSED = sql.SQL(
-    "CREATE TEMPORARY TABLE {} (row int4, state text, place text) ON COMMIT DROP; CREATE UNIQUE INDEX ON {} (row)"
+    "CREATE TEMPORARY TABLE {} (row int4, state text, place text, col text) ON COMMIT DROP; CREATE UNIQUE INDEX ON {} (row)"
 ).format(sql.Identifier(f"{OURS}refused"), STAGE)
 
 # Halves a range until the rows that the table refuses stand alone; a failed half leaves nothing behind.
+# Names and operators are qualified: a function or operator of somebody else that fits better would run with our rights.
 _SEARCH = sql.SQL("""
 #variable_conflict use_column
 <<search>>
-DECLARE firsts int[] := {firsts}; afters int[] := {afters}; first int; after int; changed bigint; expected bigint;
-    state text; place text; col text; depth int;
+DECLARE firsts int[] := {firsts}; afters int[] := {afters}; first int; after int; middle int; changed bigint;
+    expected bigint; state text; place text; col text; depth int;
 BEGIN
     LOOP
-        depth := cardinality(search.firsts);
-        EXIT WHEN search.depth = 0;
+        depth := pg_catalog.cardinality(search.firsts);
+        EXIT WHEN search.depth OPERATOR(pg_catalog.=) 0;
         first := search.firsts[search.depth];
         after := search.afters[search.depth];
-        firsts := search.firsts[1:search.depth - 1];
-        afters := search.afters[1:search.depth - 1];
+        firsts := search.firsts[1:search.depth OPERATOR(pg_catalog.-) 1];
+        afters := search.afters[1:search.depth OPERATOR(pg_catalog.-) 1];
         BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
             IF {strict} THEN
-                SELECT count(*) INTO expected FROM {stage} s WHERE NOT s.deleted AND {in_range};
-                IF search.changed < search.expected THEN
+                SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE NOT s.deleted AND {in_range};
+                IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
                     RAISE EXCEPTION USING ERRCODE = {no_effect};
                 END IF;
             END IF;
         EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation OR raise_exception
                 OR with_check_option_violation OR program_limit_exceeded OR SQLSTATE {no_effect} THEN
-            IF search.after - search.first > 1 THEN
-                firsts := search.firsts || ((search.first + search.after) / 2) || search.first;
-                afters := search.afters || search.after || ((search.first + search.after) / 2);
+            IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
+                middle := (search.first OPERATOR(pg_catalog.+) search.after) OPERATOR(pg_catalog./) 2;
+                firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
+                afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
             ELSE
                 GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, place = CONSTRAINT_NAME, col = COLUMN_NAME;
-                INSERT INTO {refused} VALUES (search.first, search.state, CASE WHEN search.place <> ''
-                    THEN ', constraint ' || search.place WHEN search.col <> '' THEN ', column ' || search.col ELSE '' END);
+                INSERT INTO {refused} VALUES (search.first, search.state, search.place, search.col);
             END IF;
         END;
     END LOOP;
@@ -76,6 +80,7 @@ class Statements:
         undeleted: rows of the staged deletes that are still there.
         strict: a write must change each of its rows.
         merges: different texts of the key may be one key to the table.
+        columns: the names of the table's columns.
     """
 
     create_stage: Query
@@ -87,6 +92,7 @@ class Statements:
     undeleted: Query
     strict: bool
     merges: bool
+    columns: Set[str]
 
 
 def search(statement: Render, firsts: Sequence[int], afters: Sequence[int], *, strict: bool) -> sql.Composed:
@@ -137,6 +143,7 @@ class _Renderer:
             ),
             strict=self.task.mode is not Mode.INSERT_ONLY,
             merges=bool(self._merging()),
+            columns=frozenset(self.table.columns),
         )
 
     def _insert(self, rows: Query) -> Query:
@@ -181,9 +188,9 @@ class _Renderer:
             return sql.SQL("DELETE FROM {} AS t USING {} s WHERE s.deleted AND {} AND {}").format(
                 self.name.sql, STAGE, rows, self._match()
             )
-        return sql.SQL("UPDATE {} AS t SET {} = now() FROM {} s WHERE s.deleted AND {} AND {} AND {}").format(
-            self.name.sql, sql.Identifier(soft), STAGE, rows, self._match(), self._not_yet_deleted()
-        )
+        return sql.SQL(
+            "UPDATE {} AS t SET {} = pg_catalog.now() FROM {} s WHERE s.deleted AND {} AND {} AND {}"
+        ).format(self.name.sql, sql.Identifier(soft), STAGE, rows, self._match(), self._not_yet_deleted())
 
     def _not_yet_deleted(self) -> Query:
         soft = soft_delete(self.task)
@@ -193,7 +200,12 @@ class _Renderer:
         return sql.SQL("EXISTS (SELECT FROM {} AS t WHERE {} AND {})").format(self.name.sql, self._match(), condition)
 
     def _match(self) -> Query:
-        equal = [sql.SQL("{} = {}").format(sql.Identifier("t", key), self._value(key)) for key in self.task.key]
+        equal = [
+            sql.SQL("{} OPERATOR({}.=) {}").format(
+                sql.Identifier("t", key), sql.Identifier(_schema_of_equals(self.table.columns[key])), self._value(key)
+            )
+            for key in self.task.key
+        ]
         same = [_same_text(sql.Identifier("t", key), self._cell(key)) for key in self._merging()]
         return _all([*equal, *same])
 
@@ -219,7 +231,7 @@ def _cast(cell: Query, field: pa.Field, column: Column) -> Query:
     """A staged cell as its column's type, without its length: the assignment checks that, where a cast would cut."""
     if column.element is not None and pt.is_nested(plain_type(field.type)):
         return sql.SQL(
-            "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT e.value::{1} FROM json_array_elements_text({0}::json) "
+            "CASE WHEN {0} IS NOT NULL THEN ARRAY(SELECT e.value::{1} FROM pg_catalog.json_array_elements_text({0}::pg_catalog.json) "
             "WITH ORDINALITY e (value, at) ORDER BY e.at) END"
         ).format(cell, column.element.sql)
     if column.type == Name("pg_catalog", staging_type(field.type)):
@@ -227,8 +239,14 @@ def _cast(cell: Query, field: pa.Field, column: Column) -> Query:
     return sql.SQL("{}::{}").format(cell, column.type.sql)
 
 
+def _schema_of_equals(column: Column) -> str:
+    """Where the operator of a type stands: beside it; one of Postgres is for all enums, arrays, ranges and composites."""
+    return "pg_catalog" if column.category in "EARC" else column.type.schema
+
+
 def _same_text(one: Query | sql.Identifier, other: Query | sql.Identifier) -> Query:
-    return sql.SQL('{}::text COLLATE "C" = {}::text COLLATE "C"').format(one, other)
+    bare = sql.SQL('{}::pg_catalog.text COLLATE pg_catalog."C"')
+    return sql.SQL("{} OPERATOR(pg_catalog.=) {}").format(bare.format(one), bare.format(other))
 
 
 def _staged(index: int) -> sql.Identifier:

@@ -20,11 +20,13 @@ from dbt_reverse_etl.sinks.postgres_values import is_supported
 _Fits = Callable[[Column, pa.DataType], bool]
 
 TABLE_KINDS = ("r", "p")
-_TEXTS = frozenset({"text", "varchar", "bpchar", "name"})
 _EXACT_TEXTS = frozenset({"text", "varchar"})
-# Categories that a text may be cast to without changing it: texts, enums, user-defined (uuid, json, citext), networks.
-_FROM_TEXT = frozenset("SEUIG")
+# Types of Postgres that a text may be cast to without losing anything of it; json and the like may show it in another spelling.
+_FROM_TEXT = _EXACT_TEXTS | {"bpchar", "uuid", "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8"}
+# Of other types: categories of texts (citext) and enums.
+_OTHER_FROM_TEXT = frozenset("SE")
 _MICROSECONDS = 6
+_VARCHAR, _HEADER = Name("pg_catalog", "varchar"), 4  # the modifier of varchar(n) is n + 4
 
 
 def create_table(name: Name, task: SinkTask) -> sql.Composed:
@@ -72,6 +74,20 @@ _CREATED = (
 def soft_delete(task: SinkTask) -> str | None:
     """The column that a delete sets, or None."""
     return task.options.soft_delete if isinstance(task.options, PostgresOptions) else None
+
+
+def lengths(table: Table, task: SinkTask) -> dict[str, int]:
+    """Field -> characters that its column of varchar(n) takes. Postgres refuses more, but drops blanks at the end silently."""
+    columns = {field.name: table.columns[field.name] for field in task.schema if _holds_texts(plain_type(field.type))}
+    return {
+        name: column.modifier - _HEADER
+        for name, column in columns.items()
+        if _VARCHAR in (column.type, column.element) and column.modifier >= _HEADER
+    }
+
+
+def _holds_texts(plain: pa.DataType) -> bool:
+    return is_text(plain_type(plain.value_type) if is_list(plain) else plain)
 
 
 def merges_texts(field: pa.Field, column: Column) -> bool:
@@ -169,18 +185,17 @@ def _keeps(column: Column, arrow_type: pa.DataType) -> bool:
     if pt.is_null(plain):
         return True
     if is_text(plain):
-        return column.category in _FROM_TEXT and kind != "bytea"
+        return kind in _FROM_TEXT if column.type.schema == "pg_catalog" else column.category in _OTHER_FROM_TEXT
     return any(is_type(plain) and fits(column, plain) for is_type, fits in _FITS)
 
 
 def _keeps_elements(column: Column, plain: pa.DataType) -> bool:
-    if not is_list(plain) or column.element is None:
+    if not is_list(plain) or column.element is None or column.element_category is None:
         return False
     inner = plain_type(plain.value_type)
     if pt.is_nested(inner) or is_bytes(inner):
         return False
-    category = "S" if column.element.name in _TEXTS else "U"
-    return _keeps(replace(column, type=column.element, category=category, element=None), inner)
+    return _keeps(replace(column, type=column.element, category=column.element_category, element=None), inner)
 
 
 def _keeps_integer(column: Column, plain: pa.DataType) -> bool:

@@ -22,15 +22,16 @@ from __future__ import annotations
 import struct
 import sys
 from array import array as machine_array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dbt_reverse_etl.arrow import is_bytes, is_text, plain_array, plain_type
+from dbt_reverse_etl.arrow import is_bytes, is_list, is_text, plain_array, plain_type
 from dbt_reverse_etl.encoding import encode_values, unsupported
 from dbt_reverse_etl.sinks.base import OPERATION
 from dbt_reverse_etl.sinks.database import (
@@ -52,6 +53,7 @@ from dbt_reverse_etl.sinks.database import (
 EPOCH_DAYS = 10_957  # Postgres counts from 2000-01-01
 EPOCH_MICROS = EPOCH_DAYS * 86_400 * 10**6
 NUL = "a NUL character, which Postgres cannot store"
+NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
@@ -78,19 +80,47 @@ class Staged:
     refused: dict[int, str]
 
 
-def staged(batch: pa.Table, fields: Sequence[str], key: Sequence[str], *, deletes: str | None = None) -> Staged:
-    """Convert one batch; rows with a value that Postgres cannot hold exactly are refused, and all deletes if `deletes` says why."""
+def staged(
+    batch: pa.Table,
+    fields: Sequence[str],
+    key: Sequence[str],
+    *,
+    deletes: str | None = None,
+    lengths: Mapping[str, int] = NO_LENGTHS,
+) -> Staged:
+    """Convert one batch; rows with a value that Postgres cannot hold exactly are refused, and all deletes if `deletes` says why.
+
+    `lengths`: field -> the most characters of its texts, or of the texts in its lists.
+    """
     deleted = pc.equal(one_array(batch.column(OPERATION)), "delete")
     cells: list[Pieces] = [_fixed(pa.array(range(batch.num_rows), pa.int32()), "i"), _bool_cells(deleted)]
     refused: dict[int, str] = dict.fromkeys(positions(deleted), deletes) if deletes else {}
     for name in fields:
-        pieces, reasons = _cells(name, one_array(batch.column(name)))
+        array = plain_array(one_array(batch.column(name)))
+        pieces, reasons = _cells(name, array)
         cells.append(pieces)
         refused |= reasons
+        if name in lengths:
+            too_long = _too_long(name, array, lengths[name])
+            # The table has no such key, so there is nothing to delete.
+            refused |= {row: reason for row, reason in too_long.items() if not deleted[row].as_py()}
     refused |= null_keys(batch, key)
     removed = sum(1 for index in positions(deleted) if index not in refused)
     stream: list[bytes | memoryview] = [HEADER, _rows(cells, batch.num_rows, refused), TRAILER]
     return Staged(stream, batch.num_rows - len(refused) - removed, removed, batch.num_rows, refused)
+
+
+def _too_long(name: str, array: Any, most: int) -> dict[int, str]:
+    """Row -> reason of each row with a text of more characters."""
+    reason = f"field {name}: longer than the {most} characters of its column"
+    if is_list(array.type):
+        texts, rows = plain_array(pc.list_flatten(array)), pc.list_parent_indices(array)
+        return dict.fromkeys(rows.filter(_longer(texts, most)).to_pylist(), reason)
+    return dict.fromkeys(positions(_longer(array, most)), reason)
+
+
+def _longer(texts: Any, most: int) -> Any:
+    return pc.fill_null(pc.greater(pc.utf8_length(texts.cast(pa.large_string())), most), False)
 
 
 def staging_type(arrow_type: pa.DataType) -> str:
@@ -125,7 +155,6 @@ def _rows(cells: Sequence[Pieces], rows: int, refused: dict[int, str]) -> memory
 
 
 def _cells(name: str, array: Any) -> tuple[Pieces, dict[int, str]]:
-    array = plain_array(array)
     if pt.is_nested(array.type):
         encoded = encode_values(array, name=name)
         texts = [None if row == b"null" else row for row in encoded.rows]
