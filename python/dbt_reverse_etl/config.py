@@ -236,6 +236,9 @@ def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: lis
         allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
         expected = f"what a destination of type {destination.type} can do: {allowed}"
         problems.append(Problem(place.at("mode"), repr(settings.mode.value), expected, "choose another mode"))
+    if settings.on_unknown == "park" and destination.sink.transactional:
+        expected = f"send_again: a destination of type {destination.type} takes no change twice"
+        problems.append(Problem(place.at("on_unknown"), "'park'", expected, "remove it"))
     options_place = Place(sync.file, (*sync.keys, "options"), lambda path: any(map(names_a_secret, path)))
     options = validate(destination.sink.options_model, settings.options, options_place, problems)
     if options is None:

@@ -158,8 +158,8 @@ class _Encoder:
             text, quoted = self.scalar(array, where, rows)
             if quoted:
                 text = _quote(text, may_need_escape=is_text(kind))
-            return pc.fill_null(text, "null")
-        return pc.if_else(array.is_null(), pa.scalar("null", _TEXT), text)
+            return pc.fill_null(text, "null") if text.null_count else text
+        return pc.if_else(array.is_null(), pa.scalar("null", _TEXT), text) if array.null_count else text
 
     def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
         """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
@@ -242,9 +242,9 @@ class _Encoder:
 
     def _without(self, array: pa.Array, bad: pa.Array, where: str, reason: str, rows: _Rows) -> pa.Array:
         """Replace the marked values by null and, unless the policy says null, reject their rows."""
-        marked = pc.fill_null(bad, False)
-        if not pc.any(marked, min_count=0).as_py():
+        if not bad.true_count:
             return array
+        marked = pc.fill_null(bad, False)
         if reason is not NOT_FINITE or self._nan == "reject":
             for position in pc.indices_nonzero(marked).to_pylist():
                 self._rejected.setdefault(rows(position), f"field {where}: {reason}")
@@ -312,9 +312,11 @@ def _json_string(value: str) -> str:
 
 def _rewrite(text: pa.Array, where: pa.Array, by: Callable[[str], str], *, into: pa.Array) -> pa.Array:
     """Compute the few marked values in Python; the others stay in Arrow."""
+    if not where.true_count:
+        return into
     marked = pc.fill_null(where, False)
     chosen = [by(value) for value in text.filter(marked).to_pylist()]
-    return pc.replace_with_mask(into, marked, pa.array(chosen, _TEXT)) if chosen else into
+    return pc.replace_with_mask(into, marked, pa.array(chosen, _TEXT))
 
 
 def _base64(value: bytes) -> str:

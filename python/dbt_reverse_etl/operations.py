@@ -68,7 +68,7 @@ def _restated(request: Request, state: State, job: Job, now: datetime) -> RunSta
 def _everything(request: Request, positions: tuple[Range, ...]) -> tuple[Claim, ...]:
     """Every key that may have been delivered is in doubt, and so is sent again."""
     return tuple(
-        Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+        Claim(f"{request.id}-{n}", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
         for n, place in enumerate(positions)
         if place.snapshot
     )

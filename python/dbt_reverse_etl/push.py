@@ -103,7 +103,7 @@ class Pusher:
     project_dir: Path | None = None
     interrupt: threading.Event = field(default_factory=threading.Event)
     step: Step = no_step
-    _heads: dict[str, Head | None] = field(default_factory=dict)
+    _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
 
     def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
         """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
@@ -135,11 +135,11 @@ class Pusher:
         """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
         return _Sync(self, resolved, overview).status()
 
-    def head(self, relation: str) -> Head | None:
-        """The head of a changelog, asked once a push."""
-        if relation not in self._heads:
-            self._heads[relation] = read_head(self.spark, relation)
-        return self._heads[relation]
+    def head(self, relation: str, snapshot: int | None = None) -> Head | None:
+        """The head of a changelog, or what was its head at a snapshot; asked once a push."""
+        if (relation, snapshot) not in self._heads:
+            self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot)
+        return self._heads[relation, snapshot]
 
 
 def sync_id(exposure: str, destination_type: str, identity: str, object_name: str) -> str:
@@ -186,7 +186,8 @@ class _Sync:
             carry_out(request, self.state, job, self._ports(spec))
             self.sink = self._make_sink()
             self.state = self._pusher.ledger.read(self.id)
-        result = run(job, self._ports(spec), self._pusher.policy)
+        policy = self._pusher.policy
+        result = run(job, self._ports(spec), policy.parking_doubt() if self._settings.on_unknown == "park" else policy)
         return Report(
             self._resolved.sync.name,
             self.label,
@@ -257,10 +258,13 @@ class _Sync:
         return Known(head.snapshot, head.changelog) if head else None
 
     def _head(self) -> Head:
-        head = self._pusher.head(self._resolved.sync.changelog.relation_name)
-        if head is None:
-            raise RuntimeError("a head that was known is gone")
-        _refuse_other_version(head, self._resolved.sync.changelog.relation_name)
+        changelog = self._resolved.sync.changelog
+        known = self._pusher.known.get(changelog.unique_id)
+        head = self._pusher.head(changelog.relation_name, known.snapshot if known else None)
+        if head is None or (known and known.changelog != head.changelog):
+            found = "not the snapshot that this run captured: the changelog was reset meanwhile"
+            raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
+        _refuse_other_version(head, changelog.relation_name)
         return head
 
     def _spec(self, known: Known) -> Spec:

@@ -98,6 +98,7 @@ class SyncSettings(Settings):
         fields: column -> destination field, in order; None: every column under its own name.
         where: a deterministic filter in SQL, or None.
         guards: the sync's own; `Guards.over` joins the destination's.
+        on_unknown: what becomes of a row when nobody knows whether the destination took it.
         push_on: the dbt commands after which it is pushed; any other only plans.
         renamed_from: the exposure's former name, whose position it takes over.
         options: what the sink's `options_model` allows.
@@ -110,6 +111,7 @@ class SyncSettings(Settings):
     where: Text | None = None
     guards: Guards = Guards()
     push_on: frozenset[Command] = frozenset({"run", "build"})
+    on_unknown: Literal["send_again", "park"] = "send_again"
     renamed_from: Text | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 

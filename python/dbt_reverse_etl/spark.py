@@ -62,8 +62,8 @@ class Head:
     package_version: str
 
 
-def read_head(spark: SparkSession, relation: str) -> Head | None:
-    """None for a changelog without a snapshot.
+def read_head(spark: SparkSession, relation: str, snapshot: int | None = None) -> Head | None:
+    """The newest snapshot, or the one that is asked for; None where there is none.
 
     Raises:
         ReverseEtlError: there is no such table.
@@ -77,13 +77,17 @@ def read_head(spark: SparkSession, relation: str) -> Head | None:
                 "dbt run, with the target that you push",
             )
         )
-    newest = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
-    if newest is None:
+    if snapshot is None:
+        snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
+    if snapshot is None:
         return None
-    query = f"select to_json(_header) from {relation} where _snapshot_id = {newest} and _change = 'snapshot'"  # noqa: S608
-    header = json.loads(spark.sql(query).collect()[0][0])
+    query = f"select to_json(_header) from {relation} where _snapshot_id = {int(snapshot)} and _change = 'snapshot'"  # noqa: S608
+    found = spark.sql(query).collect()
+    if not found:
+        return None
+    header = json.loads(found[0][0])
     return Head(
-        snapshot=newest,
+        snapshot=snapshot,
         changelog=header["changelog_uuid"],
         base=header["base"],
         live_rows=header["live_rows"],

@@ -315,6 +315,17 @@ class TestResolve:
         ):
             assert expected in text
 
+    def test_doubt_is_not_parked_for_a_destination_that_takes_no_change_twice(
+        self, destinations: dict[str, Destination], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (resolved,) = resolve([sync(on_unknown="park")], destinations)
+        assert resolved.sync.settings.on_unknown == "park"
+        monkeypatch.setattr(destinations["crm"].sink, "transactional", True)
+        with pytest.raises(
+            ConfigurationError, match=r"on_unknown: found 'park'; expected send_again: a destination of"
+        ):
+            resolve([sync(on_unknown="park")], destinations)
+
     @settings(deadline=None)
     @given(
         choices=st.lists(

@@ -356,7 +356,8 @@ class TestEveryPreset:
         by_name = HttpSettings.model_validate({"preset": name, "url": server.url} | {"auth": None})
         assert by_hand.model_dump(exclude={"auth", "preset"}) == by_name.model_dump(exclude={"auth", "preset"})
         options = HttpOptions.model_validate(dict(preset.options))
-        task = task_of("things", "hs_object_id", Mode.INSERT_ONLY if name == "slack" else Mode.MIRROR)
+        key = "hs_object_id" if options.key in (None, "*") else options.key
+        task = task_of("things", key, Mode.INSERT_ONLY if name == "slack" else Mode.MIRROR)
         assert HttpSink(by_name)._options(task) == options
         HttpSink(by_name).validate(task)
 

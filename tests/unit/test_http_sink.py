@@ -7,15 +7,20 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
+import yaml
 from pydantic import ValidationError
 
+from dbt_reverse_etl.config import load_destinations
 from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.errors import DestinationError
+from dbt_reverse_etl.redaction import MASK, redact
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_options import HttpOptions
@@ -23,6 +28,8 @@ from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from dbt_reverse_etl.testing import ReadBack, SinkContract
 from tests.unit.http_sending import BATCH, CANARY, settings_of, task_of
 from tests.unit.http_server import HttpServer, Received, Reply, free_port, http_server, json_reply
+
+OAUTH = {"type": "oauth2", "client_id": "c", "client_secret": CANARY}
 
 
 class RestStore:
@@ -84,10 +91,21 @@ class TestSettings:
             {"url": "http://example.com", "headers": {"X-Token": CANARY}},
             {"url": "http://0x7f.1", "auth": {"type": "bearer", "token": CANARY}},
             {"url": "https://example.com", "verify": False, "auth": {"type": "bearer", "token": CANARY}},
+            {"url": "https://example.com", "verify": ""},
+            {"url": "https://127.0.0.1", "verify": " "},
+            {"url": "https://127.0.0.1", "verify": False, "auth": {**OAUTH, "token_url": "https://example.com/token"}},
+            {"url": "https://example.com", "verify": False, "auth": {**OAUTH, "token_url": "https://127.0.0.1/token"}},
             {"url": f"https://u:{CANARY}@example.com"},
+            {"url": f"https://u:p[{CANARY}]ss@example.com"},
+            {"url": f"https://u:{CANARY}\u2100@example.com"},
+            {"url": "https://127.0.0.1", "auth": {**OAUTH, "token_url": f"https://u:{CANARY}\u2100@example.com"}},
             {"url": f"https://example.com?token={CANARY}"},
             {"url": "http://169.254.169.254/latest"},
             {"url": "http://[::ffff:169.254.169.254]/latest"},
+            {"url": "http://2852039166/latest"},
+            {"url": "http://0xa9fea9fe/latest"},
+            {"url": "http://169.254.43518/latest"},
+            {"url": "http://0251.0376.0251.0376/latest"},
             {"url": "ftp://example.com"},
             {"url": "https://"},
             {"url": "https://example.com:0"},
@@ -108,6 +126,23 @@ class TestSettings:
             HttpSettings.model_validate(settings)
         assert CANARY not in str(caught.value)
         assert CANARY not in repr(caught.value)
+
+    @pytest.mark.parametrize("url", [f"https://u:p[{CANARY}]ss@h", f"https://u:{CANARY}\u2100@h", "https://[::1", "x"])
+    def test_a_url_that_cannot_be_read_is_said_as_one(self, url: str) -> None:
+        with pytest.raises(ValidationError, match=r"found no usable url; expected https://.*; next: ") as caught:
+            settings_of(url)
+        assert CANARY not in "".join(format_exception(caught.value))
+
+    @pytest.mark.parametrize("value", ["", " "])
+    def test_an_empty_ca_file_is_no_way_to_switch_verification_off(self, value: str) -> None:
+        with pytest.raises(
+            ValidationError, match=r"found an empty verify; expected true, or the path of a CA file; next:"
+        ):
+            settings_of("https://example.com", verify=value)
+
+    def test_verification_may_be_off_where_every_host_is_this_machine(self) -> None:
+        auth = {**OAUTH, "token_url": "https://localhost/token"}
+        assert settings_of("https://127.0.0.1", verify=False, auth=auth).verify is False
 
     @pytest.mark.parametrize(
         "options",
@@ -136,6 +171,23 @@ class TestSettings:
         secret = {"auth": {"type": "bearer", "token": CANARY}}
         assert identity("https://API.Example.com/v1/", **secret) == "https://api.example.com:443/v1"
         assert identity("http://[::1]:8080") == "http://[::1]:8080"
+
+    def test_a_path_that_is_a_secret_itself_is_in_no_message(self) -> None:
+        sink = HttpSink(settings_of(f"http://127.0.0.1:{free_port()}/services/T0/B0/{CANARY}"))
+        with pytest.raises(DestinationError, match=r"destination http://127\.0\.0\.1:\d+: found") as caught:
+            sink.check()
+        assert CANARY not in str(caught.value)
+        assert CANARY in sink.identity, "what was delivered there stays known as that"
+
+    def test_a_url_from_a_secret_variable_is_masked_in_every_text(self, tmp_path: Path) -> None:
+        url = f"https://hooks.example.com/services/T0/{CANARY}-hook"
+        assert redact(url) == url
+        block = {"type": "http", "url": "{{ env_var('DBT_ENV_SECRET_HOOK') }}"}
+        (tmp_path / "profiles.yml").write_text(
+            yaml.safe_dump({"dbt_reverse_etl": {"outputs": {"prod": {"crm": block}}}})
+        )
+        load_destinations([tmp_path], "prod", {"DBT_ENV_SECRET_HOOK": url})
+        assert redact(f"found {url}") == f"found {MASK}"
 
     def test_importing_and_validating_without_the_client_names_the_extra(self) -> None:
         program = textwrap.dedent(

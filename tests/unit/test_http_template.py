@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_template import compiled, samples
 from dbt_reverse_etl.testing import outcomes, person
 from tests.unit.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of
-from tests.unit.http_server import HttpServer, http_server
+from tests.unit.http_server import HttpServer, Reply, http_server
 
 
 def templated(folder: Path, text: str, rows: int = 1, **changes: Any) -> SinkTask:
@@ -46,6 +46,21 @@ class TestTemplates:
         assert send(server.url, templated(tmp_path, text, rows=10), *inserts(1, 2, 3)).results == ()
         (request,) = server.received
         assert request.json == [person(number) | {"n": number} for number in (1, 2, 3)]
+
+    def test_an_upsert_is_one_call_for_inserts_and_updates(self, server: HttpServer, tmp_path: Path) -> None:
+        task = templated(tmp_path, "{{ rows }}", rows=10)
+        assert send(server.url, task, ("insert", person(1)), ("update", person(2))).results == ()
+        (request,) = server.received
+        assert request.json == [person(1), person(2)]
+
+    @pytest.mark.parametrize("operation", ["insert", "update"])
+    @pytest.mark.parametrize("status", [404, 409])
+    def test_the_same_request_is_not_sent_again_instead(
+        self, operation: str, status: int, server: HttpServer, tmp_path: Path
+    ) -> None:
+        server.default = Reply(status)
+        delivery = send(server.url, templated(tmp_path, "{{ row }}"), (operation, person(1)))
+        assert (outcomes(delivery, 1), len(server.received)) == ([REJECTED], 1)
 
     def test_a_delete_sees_its_key_alone(self, server: HttpServer, tmp_path: Path) -> None:
         (tmp_path / "d.j2").write_text("{{ row }}")

@@ -17,7 +17,9 @@ import pytest
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_transport import BODY_CAP, decoded
+from dbt_reverse_etl.sinks.http_answer import Failure
+from dbt_reverse_etl.sinks.http_request import Request
+from dbt_reverse_etl.sinks.http_transport import BODY_CAP, Transport, decoded
 from dbt_reverse_etl.testing import batch_of
 from tests.unit.http_sending import (
     CANARY,
@@ -214,3 +216,15 @@ def test_verification_may_be_off_for_this_machine_only(certificates: dict[str, P
     context.load_cert_chain(certificates["other"], certificates["other"].with_suffix(".key"))
     with http_server(tls=context) as server:
         assert one(server.url, verify=False)[0] is DELIVERED
+
+
+def test_no_value_but_false_itself_switches_verification_off(certificates: dict[str, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates["other"], certificates["other"].with_suffix(".key"))
+    with http_server(tls=context) as server:
+        for verify in ("", None, 0):
+            transport = Transport(settings_of(server.url).model_copy(update={"verify": verify}))
+            answer = transport.exchange(Request("PUT", "contacts/1", {}, b"{}"))
+            transport.close()
+            assert (answer.outcome if isinstance(answer, Failure) else answer) is FATAL
+        assert not server.received

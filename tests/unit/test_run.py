@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -13,50 +12,14 @@ import pytest
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
-from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Status, run
+from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
-from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from tests.unit.delivery_world import FakeClock, MemoryLedger, Plan, World
+from dbt_reverse_etl.sinks.base import SinkTask
+from tests.unit.delivery_desk import POLICY, Desk
+from tests.unit.delivery_world import Plan, World
 from tests.unit.memory_sinks import PlainSink, TransactionalSink
-from tests.unit.reference import SCHEMA, Changelog, DictSource, Spec
-
-POLICY = Policy(rejections=Rejections(first=timedelta(minutes=5), cap=timedelta(hours=1), attempts=3))
-
-
-class Desk:
-    """A changelog, a ledger and a sink, and a run whenever it is asked for."""
-
-    def __init__(self, sink: type[PlainSink] = PlainSink) -> None:
-        self.clock, self.ledger, self.changelog = FakeClock(), MemoryLedger(), Changelog()
-        self.sink, self.spec, self.policy = sink(), Spec(), POLICY
-        self.planned = 0
-        self.runs = 0
-        self.changelog_id = "uuid"
-        self.source: type[DictSource] = DictSource
-        self.interrupted: Callable[[], bool] = never
-
-    def push(self, image: dict[str, int] | None = None) -> RunResult:
-        if image is not None:
-            self.changelog.capture(image)
-        self.runs += 1
-        task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
-        owner = f"run{self.runs}"
-        job = Job(owner, self.changelog_id, self.changelog.head, self.spec.id, "{}", task, owner)
-        ports = Ports(self.ledger, self._source_for, self.sink, self.clock, interrupted=self._is_interrupted)
-        return run(job, ports, self.policy)
-
-    def _is_interrupted(self) -> bool:
-        return self.interrupted()
-
-    def state(self) -> State:
-        return self.ledger.read("s")
-
-    def _source_for(self, state: State) -> DictSource:
-        self.planned += 1
-        return self.source(self.changelog, state, self.changelog.head, self.spec, {self.spec.id: self.spec})
+from tests.unit.reference import DictSource
 
 
 def kinds(desk: Desk) -> list[str]:

@@ -55,5 +55,7 @@ def busy(job: Job, found: str) -> SyncBusy:
 
 def rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:
     """Everything is delivered, or waits: there is no need to plan."""
-    due = any(policy.retry_now or not row.waits(now) for row in state.undelivered.values())
+    due = any(
+        policy.retry_now or not row.waits(now, park_doubt=policy.park_doubt) for row in state.undelivered.values()
+    )
     return state.finished and state.is_at(job.head, job.spec) and not due

@@ -91,7 +91,7 @@ class Engine:
             LeaseLost: after every request that was under way has ended.
         """
         rows = table.select(self._columns).combine_chunks()
-        wave = Wave(claim, rows, left_out, self._policy.rejections, self._interrupted)
+        wave = Wave(claim, rows, left_out, self._policy, self._interrupted)
         if stop is not None:
             wave.stop(stop)
         parts = list(batches(wave.rows, self._limits))

@@ -28,7 +28,8 @@ class Claim:
 
     Attributes:
         id: unique over all runs; a transactional sink keeps its record under it.
-        everything: left by a run that lost its lease; every key in it is in doubt.
+        everything: every key in it is in doubt: a run lost its lease, or a resync was asked for.
+        ordered: it was asked for, so that its rows are sent again whatever is said of doubt.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Claim:
     snapshot: int
     spec: str
     everything: bool = False
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ class Undelivered:
     first_failed_at: datetime
     next_attempt_at: datetime | None
 
-    def waits(self, now: datetime) -> bool:
-        """Not to be sent yet, as long as its value stays the same."""
-        return self.outcome == PARKED or (self.next_attempt_at is not None and self.next_attempt_at > now)
+    def waits(self, now: datetime, *, park_doubt: bool = False) -> bool:
+        """Not to be sent yet, as long as its value stays the same; one whose doubt is parked, whatever its value is."""
+        parked = self.outcome == PARKED or (park_doubt and self.doubt)
+        return parked or (self.next_attempt_at is not None and self.next_attempt_at > now)
 
 
 @dataclass(frozen=True)

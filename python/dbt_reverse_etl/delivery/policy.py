@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from dbt_reverse_etl.delivery.waves import WaveSize
@@ -60,6 +61,7 @@ class Policy:
         most_listed: undelivered rows of one wave that the ledger lists when the sync stops within it.
         syncs_at_once: of one push; most of their time is waiting.
         retry_now: send waiting and parked rows too (the command `retry`).
+        park_doubt: a row that the destination may or may not hold is never sent again by itself; it waits for `retry`.
     """
 
     waves: WaveSize = field(default_factory=WaveSize)
@@ -72,3 +74,10 @@ class Policy:
     most_listed: int = 10_000
     syncs_at_once: int = 4
     retry_now: bool = False
+    park_doubt: bool = False
+
+    def parking_doubt(self) -> Policy:
+        """For a destination that must not get a row twice: the waves are so small that the ledger can list one that is lost,
+        and leave from the driver, for Spark repeats a task by itself."""
+        waves = WaveSize(rows=self.most_listed, most=self.most_listed)
+        return replace(self, park_doubt=True, waves=waves, executors_from=sys.maxsize)

@@ -257,7 +257,14 @@ class _Run:
 
     def _send(self, claim: Claim) -> Sent:
         known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
-        order = Order(claim, known, self._clock.now(), self._policy.rejections, self._policy.retry_now)
+        order = Order(
+            claim,
+            known,
+            self._clock.now(),
+            self._policy.rejections,
+            self._policy.retry_now,
+            self._sent_if_in_doubt(),
+        )
         if self._remote is not None:
             return self._send_from_executors(self._remote, order)
         table = self._source.wave(claim.lo, claim.hi)
@@ -266,6 +273,11 @@ class _Run:
         self._look_at_lease()
         self._sent = claim
         return send(self._engine, order, table)
+
+    def _sent_if_in_doubt(self) -> tuple[tuple[int, int], ...]:
+        if not self._policy.park_doubt or self._policy.retry_now:
+            return ((0, BUCKETS),)
+        return tuple((claim.lo, claim.hi) for claim in self._state.claims if claim.ordered)
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()

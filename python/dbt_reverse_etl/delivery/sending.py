@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.engine import Engine
-from dbt_reverse_etl.delivery.facts import Claim, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Undelivered
 from dbt_reverse_etl.delivery.gate import Stop
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.undelivered import not_delivered, split, still_waiting
@@ -27,6 +27,7 @@ class Order:
         known: undelivered rows of the claim by key.
         now: decides who waits.
         retry_now: nobody waits.
+        sent_if_in_doubt: bucket ranges whose rows are sent even if the destination may hold them already.
     """
 
     claim: Claim
@@ -34,6 +35,7 @@ class Order:
     now: datetime
     rejections: Rejections
     retry_now: bool
+    sent_if_in_doubt: tuple[tuple[int, int], ...] = ((0, BUCKETS),)
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,14 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
     Raises:
         LeaseLost: after every request that was under way has ended.
     """
-    rows, wait = split(table, {} if order.retry_now else order.known, order.now)
+    known = {} if order.retry_now else order.known
+    rows, wait = split(table, known, order.now, order.sent_if_in_doubt)
     result = engine.deliver_wave(order.claim.id, rows, wait.num_rows, stop)
     waiting = count_operations(wait.column(OPERATION))
     failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections)
     return Sent(
         result.counts + Counts(planned=waiting, skipped=waiting),
-        (*still_waiting(wait, order.known), *failed),
+        (*still_waiting(wait, order.known, order.now), *failed),
         result.requests,
         result.nothing_applied,
         result.stop,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,27 +19,40 @@ BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", 
 _POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED]
 
 
-def split(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> tuple[pa.Table, pa.Table]:
+def split(
+    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, sent_if_in_doubt: Iterable[tuple[int, int]]
+) -> tuple[pa.Table, pa.Table]:
     """The rows of a wave to send now, and those that wait or are parked.
 
-    A row whose value changed since it was rejected does not wait.
+    A row whose value changed since it was rejected does not wait. One in doubt does, outside of these bucket ranges.
     """
+    wait = pc.or_(_waits(table, known, now), _in_doubt(table, sent_if_in_doubt))
+    if not pc.any(wait).as_py():
+        return table, table.slice(0, 0)
+    return table.filter(pc.invert(wait)), table.filter(wait)
+
+
+def _waits(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> pa.Array:
     keys = [key for key, row in known.items() if row.waits(now)]
     candidates = pc.indices_nonzero(pc.is_in(table.column(KEY), pa.array(keys, table.schema.field(KEY).type)))
     found = table.select([KEY, AFTER]).take(candidates).to_pylist()
     waiting = [
         i for i, row in zip(candidates.to_pylist(), found, strict=True) if known[row[KEY]].after_hash == row[AFTER]
     ]
-    if not waiting:
-        return table, table.slice(0, 0)
-    numbers = pa.array(range(table.num_rows), pa.int64())
-    wait = pc.is_in(numbers, pa.array(waiting, pa.int64()))
-    return table.filter(pc.invert(wait)), table.filter(wait)
+    return pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(waiting, pa.int64()))
 
 
-def still_waiting(table: pa.Table, known: Mapping[str, Undelivered]) -> list[Undelivered]:
+def _in_doubt(table: pa.Table, sent: Iterable[tuple[int, int]]) -> pa.ChunkedArray:
+    doubt, bucket = table.column(DOUBT), table.column(BUCKET)
+    for lo, hi in sent:
+        doubt = pc.and_(doubt, pc.or_(pc.less(bucket, lo), pc.greater_equal(bucket, hi)))
+    return doubt
+
+
+def still_waiting(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> list[Undelivered]:
     """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added."""
-    return [_placed(row, known[row[KEY]]) for row in table.select(_POSITION).to_pylist()]
+    rows = table.select(_POSITION).to_pylist()
+    return [_placed(row, known[row[KEY]]) if row[KEY] in known else _left_in_doubt(row, now) for row in rows]
 
 
 def not_delivered(
@@ -65,6 +78,17 @@ def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
         attempts=entry.attempts,
         first_failed_at=entry.first_failed_at,
         next_attempt_at=entry.next_attempt_at,
+    )
+
+
+def _left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
+    return _entry(
+        row,
+        outcome=Outcome.UNKNOWN.value,
+        reason="an earlier run may have sent it",
+        attempts=0,
+        first_failed_at=now,
+        next_attempt_at=None,
     )
 
 

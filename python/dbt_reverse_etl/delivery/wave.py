@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
-from dbt_reverse_etl.delivery.policy import Rejections
+from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 
 OPEN, DELIVERED, FAILED, UNDER_WAY = range(4)
@@ -39,7 +39,7 @@ class Wave:
         claim: str,
         rows: pa.Table,
         left_out: int,
-        rejections: Rejections,
+        policy: Policy,
         interrupted: Callable[[], bool] = never,
     ) -> None:
         self.claim = claim
@@ -50,10 +50,13 @@ class Wave:
         self._marks = bytearray(rows.num_rows)
         self._failures: dict[int, RowFailure] = {}
         self._delivered = 0
-        self._rejected = 0
-        self._most_rejected = max(rejections.breaker_rows, rejections.breaker_share * rows.num_rows)
+        self._refused = 0
+        self._most_refused = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows.num_rows)
         self._aborted = False
         self._interrupted = interrupted
+        self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
+        # Rows in doubt are not repeated, so no time limit of repeats would end a sync that leaves all of them in doubt.
+        self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
         self._aside: list[Sequence[int]] = []
         self._lock = threading.RLock()
 
@@ -130,9 +133,8 @@ class Wave:
             self._look_at_breaker()
 
     def again(self, rows: Sequence[int], delivery: Delivery) -> list[int]:
-        """The rows to send again: not applied for the destination's fault, or nobody knows."""
-        repeat = (Outcome.RETRYABLE, Outcome.UNKNOWN)
-        return [rows[r.index] for r in delivery.results if r.outcome in repeat and r.index in range(len(rows))]
+        """The rows to send again: not applied for the destination's fault, or, unless doubt is parked, nobody knows."""
+        return [rows[r.index] for r in delivery.results if r.outcome in self._repeated and r.index in range(len(rows))]
 
     def close(self, operations: pa.ChunkedArray) -> tuple[dict[int, RowFailure], Counts]:
         """Everything that was not delivered, and the counts; `operations` of all rows, in order."""
@@ -174,13 +176,14 @@ class Wave:
         joined = before.outcome.then(outcome) if before else outcome
         self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1)
         self._marks[row] = FAILED
-        self._rejected += outcome is Outcome.REJECTED
+        self._refused += outcome in self._breaking
         if outcome is Outcome.FATAL:
             self.stop(Stop(StopKind.FATAL, reason))
 
     def _look_at_breaker(self) -> None:
-        if self._rejected > self._most_rejected and self._rejected > self._delivered:
-            reason = f"{self._rejected} rows rejected, {self._delivered} delivered"
+        if self._refused > self._most_refused and self._refused > self._delivered:
+            words = " or ".join(sorted(outcome.value for outcome in self._breaking))
+            reason = f"{self._refused} rows {words}, {self._delivered} delivered"
             self.stop(Stop(StopKind.REJECTIONS, reason))
 
     def _mark(self, rows: Sequence[int], mark: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 
 def is_loopback(host: str) -> bool:
@@ -18,6 +19,14 @@ def is_link_local(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return _is_legacy_link_local(host)
     inner = getattr(address, "ipv4_mapped", None) or address
     return bool(inner.is_link_local)
+
+
+def _is_legacy_link_local(host: str) -> bool:
+    """What the system reads as an IPv4 address beyond four decimal numbers: `2852039166`, `0xa9fea9fe`, `169.254.43518`."""
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host)).is_link_local
+    except OSError:
+        return False

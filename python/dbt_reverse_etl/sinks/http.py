@@ -178,7 +178,8 @@ class HttpSink(Sink):
         raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+        shown = self.identity.removesuffix(self._settings.base.path.rstrip("/"))  # the path of a webhook is its secret
+        return DestinationError(Problem(f"destination {shown}", found, expected, next_step))
 
 
 def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> Delivery:

@@ -137,6 +137,7 @@ class SuccessOptions(Strict):
 class HttpOptions(Options):
     """What one sync may say: the requests, and when their answers acknowledge rows.
 
+    `key` is the only key field of which the requests speak, `*` one of any name; None: they speak of whichever there are.
     `codes` tells what an error code means where the status or the entry alone does not say it.
     """
 
@@ -146,6 +147,7 @@ class HttpOptions(Options):
     update: OperationOptions | None = None
     upsert: OperationOptions | None = None
     delete: OperationOptions | None = None
+    key: Annotated[str, Field(min_length=1)] | None = None
     batch: BatchOptions = Field(default_factory=lambda: BatchOptions.model_validate({}))
     constants: dict[str, JsonValue] = Field(default_factory=dict)
     nan: Literal["reject", "null"] = "reject"

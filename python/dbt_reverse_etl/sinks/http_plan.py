@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from dbt_reverse_etl.encoding import is_scalar, unsupported
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http_options import HttpOptions, OperationOptions
-from dbt_reverse_etl.sinks.http_request import Call, Plan, Template
+from dbt_reverse_etl.sinks.http_request import Call, Plan, Template, resolves_elsewhere
 from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
 from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate, compiled, samples
 
@@ -30,6 +30,8 @@ _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 def plan_of(task: SinkTask, options: HttpOptions) -> tuple[Plan, list[Problem]]:
     """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is."""
     problems = [*_field_problems(task, options)]
+    if wrong_key := _key_problem(task, options):
+        return Plan({}, task.key, task.mode, options), [wrong_key, *problems]  # the requests would only say it again
     used = _USED.get(task.mode, {})
     calls: dict[str, Call] = {}
     for operation, name in used.items():
@@ -105,6 +107,14 @@ def _template(
     return template, []
 
 
+def _key_problem(task: SinkTask, options: HttpOptions) -> Problem | None:
+    if options.key is None or (len(task.key) == 1 and options.key in ("*", task.key[0])):
+        return None
+    expected = "one, of any name" if options.key == "*" else f"one, {options.key}"
+    next_step = "take a changelog with such a key, and name the field in fields; or write requests of your own"
+    return Problem(f"sync {task.sync}", f"key fields {', '.join(task.key)}", expected, next_step)
+
+
 def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
     where = f"sync {task.sync}"
     for name in unsupported(task.schema):
@@ -141,8 +151,7 @@ def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterato
 
 def _text_problems(call: Call, where: str) -> Iterator[Problem]:
     path = "".join(call.path.literals)
-    segments = "x".join(call.path.literals).partition("?")[0].split("/")
-    if not _PATH.fullmatch(path) or "://" in path or any(unquote(segment) in (".", "..") for segment in segments):
+    if not _PATH.fullmatch(path) or "://" in path or resolves_elsewhere("x".join(call.path.literals)):
         expected = "a relative path, percent-encoded, with {field} placeholders"
         yield Problem(where, "a path that cannot be sent as it is", expected, "correct path")
     for header, template in call.headers:

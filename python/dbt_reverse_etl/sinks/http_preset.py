@@ -46,7 +46,9 @@ def load_preset(name: str) -> Preset:
 
 
 def merged(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The own keys over the defaults, mapping by mapping; a list or a null of one's own replaces."""
+    """The own keys over the defaults, mapping by mapping; a list, a null or another `type` of one's own replaces."""
+    if "type" in defaults and own.get("type", defaults["type"]) != defaults["type"]:
+        return dict(own)
     result = dict(defaults)
     for key, value in own.items():
         below = result.get(key)

@@ -182,10 +182,11 @@ class Plan:
         same = None if call.fields else _addressed(call, {})
         good: list[_Row] = []
         for position, index in enumerate(indexes):
-            body, values = bodies[position], {field: column[position] for field, column in named.items()}
+            body = bodies[position]
             if isinstance(body, str):
                 refused[index] = body
                 continue
+            values = {field: column[position] for field, column in named.items()} if named else {}
             try:
                 path, headers = same or _addressed(call, values)
             except _RowError as problem:
@@ -285,10 +286,17 @@ def _path(template: Template, values: Mapping[str, str | None]) -> str:
             raise _RowError(f"field {field} is empty and cannot stand in a path")
         encoded[field] = quote(value, safe="")
     path = template.fill(encoded)
-    # Clients and servers resolve dot segments, escaped or not: DELETE contacts/.. would be DELETE of the parent.
-    if any(unquote(segment) in (".", "..") for segment in path.partition("?")[0].split("/")):
+    if resolves_elsewhere(path):
         raise _RowError("a value that resolves to another path")
     return path
+
+
+def resolves_elsewhere(path: str) -> bool:
+    """Whether an encoded path has a dot segment, for a server that decodes before it normalises as for any other.
+
+    DELETE contacts/..%2Faccounts%2F5 would there be DELETE of an account.
+    """
+    return not {".", ".."}.isdisjoint(re.split(r"[/\\]", unquote(path.partition("?")[0])))
 
 
 def _headers(templates: tuple[tuple[str, Template], ...], values: Mapping[str, str | None]) -> dict[str, str]:

@@ -155,7 +155,7 @@ class ClientCertificate(Strict):
 
 
 class Timeout(Strict):
-    """Seconds until a connection stands, and between two pieces of an answer."""
+    """Seconds until a connection stands, and for the headers and then the body of an answer."""
 
     connect: PositiveFloat = Field(10, le=300)
     read: PositiveFloat = Field(30, le=3600)
@@ -188,16 +188,25 @@ class HttpSettings(Strict):
         name = written.get("preset") if isinstance(written, dict) else None
         return merged(load_preset(name).settings, written) if isinstance(name, str) else written
 
+    @field_validator("verify")
+    @classmethod
+    def _is_said(cls, verify: bool | str) -> bool | str:
+        if isinstance(verify, str) and not verify.strip():
+            raise ValueError(
+                "found an empty verify; expected true, or the path of a CA file; next: remove it, or set its variable"
+            )
+        return verify
+
     @model_validator(mode="after")
     def _is_safe(self) -> HttpSettings:
-        host = _checked_url(self.url).hostname or ""
-        if is_loopback(host):
-            return self
-        if self.verify is False:
+        hosts = [_checked_url(self.url).hostname or ""]
+        if isinstance(self.auth, OAuth2):
+            hosts.append(_checked_url(self.auth.token_url).hostname or "")
+        if self.verify is False and not all(map(is_loopback, hosts)):
             raise ValueError(
                 "found verify: false; expected true, or the path of a CA file; next: name the CA of the destination"
             )
-        if self.url.lower().startswith("http:") and (self.auth or self.headers):
+        if self.base.scheme == "http" and not is_loopback(hosts[0]) and (self.auth or self.headers):
             raise ValueError(
                 "found http:// with credentials; expected https:// (http only to this machine); next: change url"
             )
@@ -207,6 +216,11 @@ class HttpSettings(Strict):
     def base(self) -> SplitResult:
         """The parts of `url`."""
         return urlsplit(self.url)
+
+    @property
+    def trusted(self) -> bool | str:
+        """Whom to trust, as requests takes it, for which any empty value would mean anyone."""
+        return self.verify is not False and (self.verify or True)
 
     @property
     def port(self) -> int:
@@ -223,13 +237,14 @@ class HttpSettings(Strict):
 
 
 def _checked_url(url: str) -> SplitResult:
-    parts = urlsplit(url)
+    no_url = ValueError("found no usable url; expected https://host[:port][/path]; next: write the whole base URL")
     try:
+        parts = urlsplit(url)
         port_is_valid = parts.port != 0
-    except ValueError:
-        port_is_valid = False
+    except ValueError:  # its text quotes the url, and with it a password
+        raise no_url from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise ValueError("found no usable url; expected https://host[:port][/path]; next: write the whole base URL")
+        raise no_url
     if parts.username is not None or parts.password is not None:
         raise ValueError("found credentials in url; expected them under auth; next: use auth with env_var()")
     if parts.query or parts.fragment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -49,11 +49,13 @@ class BodyTemplate:
     """A compiled template and what it knows beside the rows.
 
     Attributes:
+        jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
         object: of the sync.
         key: the key fields.
     """
 
-    jinja: Jinja
+    jinja: Jinja = field(compare=False, repr=False)
+    text: str
     object: str
     key: tuple[str, ...]
 
@@ -87,7 +89,7 @@ def compiled(name: str, project: Path | None, object_: str, key: tuple[str, ...]
     except (OSError, UnicodeDecodeError):
         raise BodyError("a file that cannot be read") from None
     try:
-        return BodyTemplate(_ENVIRONMENT.from_string(text), object_, key)
+        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key)
     except TemplateSyntaxError as error:
         raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
     except TemplateError:

@@ -28,6 +28,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.http_answer import Answer, Failure
 from dbt_reverse_etl.sinks.http_auth import Tokens, signature
+from dbt_reverse_etl.sinks.http_connection import POOLS, LinkLocal
 from dbt_reverse_etl.sinks.http_request import Request
 from dbt_reverse_etl.sinks.http_settings import ApiKey, HttpSettings, OAuth2, StandardWebhooks
 
@@ -109,7 +110,7 @@ class Transport:
                     prepared,
                     stream=True,
                     timeout=timeout,
-                    verify=self._settings.verify,
+                    verify=self._settings.trusted,
                     cert=adapter.certificate,
                     proxies={},
                 )
@@ -146,6 +147,7 @@ class _Adapter(HTTPAdapter):
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
         super().init_poolmanager(connections, maxsize, block, key_password=self._password, **more)
+        self.poolmanager.pool_classes_by_scheme = dict(POOLS)
 
 
 class _UnreadableBody(Exception):
@@ -196,12 +198,14 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (NewConnectionError, Failure(Outcome.RETRYABLE, "no connection")),
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
     (requests.Timeout, Failure(Outcome.UNKNOWN, "no answer in time")),
+    (LinkLocal, Failure(Outcome.FATAL, "the host name leads to a link-local address (cloud metadata)")),
     (ValueError, _REFUSED),
 )
 # Alerts by which a server ends a handshake: no request of the connection was read.
 _CLIENT_REFUSED = re.compile(
     r"ALERT_(CERTIFICATE_(REQUIRED|EXPIRED|REVOKED|UNKNOWN)|BAD_CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE)"
 )
+_OLD_TLS = re.compile(r"ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 
 
 def _failure(error: Exception) -> Failure:
@@ -209,6 +213,8 @@ def _failure(error: Exception) -> Failure:
     alerts = " ".join(cause.reason or "" for cause in causes if isinstance(cause, ssl.SSLError))
     if _CLIENT_REFUSED.search(alerts):
         return Failure(Outcome.FATAL, "the destination did not accept the client certificate")
+    if _OLD_TLS.search(alerts):
+        return Failure(Outcome.FATAL, "the destination offers no TLS 1.2 or newer")
     for kind, failure in _FAILURES:
         if any(isinstance(cause, kind) for cause in causes):
             return failure
