@@ -18,7 +18,7 @@ def spark_settings(home: Path) -> dict[str, str]:
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": (
-            f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Dderby.system.home={home / 'derby'}"
+            f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Dderby.system.home={home / 'derby'}"
         ),
         "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -36,15 +36,30 @@ def spark_settings(home: Path) -> dict[str, str]:
     }
 
 
+# Generating and compiling code costs a quarter of a test with a few rows.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
     builder = SparkSession.builder.enableHiveSupport()
-    for name, value in spark_settings(tmp_path_factory.mktemp("spark")).items():
+    for name, value in (spark_settings(tmp_path_factory.mktemp("spark")) | INTERPRETED).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Generated code, as users have it; for tests with many rows."""
+    for name, value in COMPILED.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@
     {%- endif -%}
     {%- if settings.compare == 'except' and not (flags.EMPTY or invocation_args_dict.get('sample')) -%}
         {%- set relation = reverse_etl._temporary_relation(this, '__model_', capture_uuid) -%}
-        {%- call statement('model_query') -%} create table {{ relation }} using delta as {{ model.compiled_code }} {%- endcall -%}
+        {%- call statement('model_query') -%} create table {{ relation }} using {{ reverse_etl._private_format() }} as {{ model.compiled_code }} {%- endcall -%}
     {%- else -%}
         {%- set relation = reverse_etl._quote(this.identifier ~ '__model_' ~ capture_uuid[:8]) -%}
         {%- call statement('model_query') -%} create or replace temporary view {{ relation }} as {{ model.compiled_code }} {%- endcall -%}

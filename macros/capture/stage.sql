@@ -10,6 +10,10 @@
 {% endmacro %}
 
 
+{# Nobody else reads these tables, so they need no log of their own; Unity Catalog manages tables of no other format. #}
+{% macro _private_format() %}{{ 'delta' if target.type == 'databricks' else 'parquet' }}{% endmacro %}
+
+
 {# What runs that were killed left behind. A day later no run can still be using it. #}
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}

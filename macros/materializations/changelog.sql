@@ -37,7 +37,7 @@
 {% macro _capture(target, head, columns, query, capture_uuid, settings) %}
     {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
     {%- call statement('stage') -%}
-        create table {{ stage }} using delta as
+        create table {{ stage }} using {{ reverse_etl._private_format() }} as
         select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
         from ({{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }})
     {%- endcall -%}

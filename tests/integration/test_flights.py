@@ -13,7 +13,7 @@ import pytest
 from tests.integration.project import Project
 from tests.unit.http_server import HttpServer, Received, Reply, http_server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 KEY = ["year", "month", "day", "carrier", "flight", "origin", "sched_dep_time"]
 MAPPED = [*KEY, "dest", "dep_delay", "arr_delay", "tailnum"]
@@ -93,7 +93,7 @@ def test_both_destinations_equal_the_model_after_every_run_and_only_net_changes_
         result = project.run()
         assert result.success, result.text
 
-        model = {tuple(row) for row in project.rows(f"select {', '.join(MAPPED)} from {{s}}.flights")}
+        model = _model_rows(project)
         assert _sqlite_rows(project) == model, f"after month {until}"
         assert set(keeps.rows.values()) == model, f"after month {until}"
         inserts, updates, deletes = _net(before, model)
@@ -102,6 +102,13 @@ def test_both_destinations_equal_the_model_after_every_run_and_only_net_changes_
         spark.sql(f"create table {project.schema}.as_it_was_{number + 1} as select * from {project.schema}.flights")
         before = model
     _assert_replay(project)
+
+
+def _model_rows(project: Project) -> set[tuple[Any, ...]]:
+    table = project.spark.sql(f"select {', '.join(MAPPED)} from {project.schema}.flights").toArrow()
+    rows = set(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    assert len(rows) == table.num_rows
+    return rows
 
 
 def _sqlite_rows(project: Project) -> set[tuple[Any, ...]]:
