@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,13 @@ from pyspark.sql import SparkSession
 
 from tests.integration.project import Project
 
+MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
+
 
 def spark_settings(home: Path) -> dict[str, str]:
     """The settings of a small local session with Delta whose warehouse, metastore and logs stay below `home`."""
     return {
-        "spark.master": "local[2]",
+        "spark.master": MASTER,
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": (
             f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Dderby.system.home={home / 'derby'}"

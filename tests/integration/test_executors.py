@@ -16,6 +16,7 @@ from dbt_reverse_etl import invocation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.executors import Executors
+from tests.conftest import MASTER
 from tests.integration.project import Project
 from tests.unit.http_server import Received, Reply, http_server
 from tests.unit.postgres_server import new_database
@@ -134,8 +135,9 @@ def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
 ) -> None:
     api.before_answer = lambda number: kill_workers() if number == 15 else None
     first = shop.run()
-    assert not first.success
-    assert len(api.rows) < 2000
+    # Where Spark repeats a task by itself, what its first attempt sent goes out again in the same run.
+    assert first.success is ("," in MASTER)
+    assert (len(api.rows) == 2000) is first.success
 
     api.before_answer = lambda number: None
     second = shop.run()
