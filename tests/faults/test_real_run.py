@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import spark_settings
-from tests.integration.project import PACKAGE
+from tests.faults.shop import DBT, start, write_shop
 from tests.unit.http_server import HttpServer, Received, Reply, http_server
 
 SECRET, EMAIL = "canary-token-27182818", "canary.person@example.com"
@@ -24,13 +21,6 @@ MODEL = """
 select id, concat('name ', id) as name, if(id = 7, concat('canary.person', chr(64 + id - id), 'example.com'), null) as email
 from range(40)
 """
-EXPOSURE = {
-    "name": "crm_people",
-    "type": "application",
-    "owner": {"name": "Growth", "email": "growth@example.com"},
-    "depends_on": ["ref('people')"],
-    "config": {"meta": {"reverse_etl": {"destination": "crm", "object": "people", "mode": "mirror"}}},
-}
 
 
 class Api:
@@ -67,38 +57,20 @@ def project(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
     """A user's project; its profile makes a Spark session that also writes an event log."""
     home = tmp_path / "shop"
     events = tmp_path / "events"
-    (home / "models").mkdir(parents=True)
     events.mkdir()
     spark = spark_settings(tmp_path / "spark") | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
-    output = {"type": "spark", "method": "session", "host": "NA", "schema": "shop", "server_side_parameters": spark}
     crm = {
         "type": "http",
         "url": api[0].url,
         "concurrency": 2,
         "auth": {"type": "bearer", "token": "{{ env_var('T') }}"},
     }
-    documents = {
-        "dbt_project.yml": {"name": "shop", "version": "1.0.0", "profile": "shop", "flags": {"use_colors": False}},
-        "packages.yml": {"packages": [{"local": str(PACKAGE)}]},
-        "profiles.yml": {
-            "shop": {"target": "dev", "outputs": {"dev": output}},
-            "dbt_reverse_etl": {"outputs": {"dev": {"crm": crm}}},
-        },
-        "models/exposures.yml": {"exposures": [EXPOSURE]},
-    }
-    for name, document in documents.items():
-        (home / name).write_text(yaml.safe_dump(document))
-    config = "{{ config(materialized='changelog', unique_key='id') }}\n"
-    (home / "models/people.sql").write_text(config + MODEL)
+    write_shop(home, MODEL, spark, {"crm": crm})
     return home
 
 
 def dbt(project: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "T": SECRET, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
-    command = [sys.executable, "-m", "dbt.cli.main", *arguments, "--profiles-dir", str(project)]
-    return subprocess.Popen(
-        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return start(project, *DBT, *arguments, T=SECRET)
 
 
 def written_below(folder: Path) -> Iterator[tuple[Path, bytes]]:

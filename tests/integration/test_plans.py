@@ -11,7 +11,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.spark import Pending, read_head
 from dbt_reverse_etl.spec import Spec
-from tests.benchmarks.bench import rendered_diff
+from tests.benchmarks.capture import rendered_diff
 from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
