@@ -7,9 +7,26 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.http_server import HttpServer, http_server
+from tests.unit.postgres_proxy import Proxy, proxy_before
+from tests.unit.postgres_server import Database, new_database
+from tests.unit.sqlite_world import a_task
 
 
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
     with http_server() as running:
         yield running
+
+
+@pytest.fixture
+def people_db() -> Database:
+    """A database with the table `people`."""
+    database = new_database()
+    database.make(a_task())
+    return database
+
+
+@pytest.fixture
+def proxy(people_db: Database) -> Iterator[Proxy]:
+    with proxy_before(people_db.socket) as proxy:
+        yield proxy

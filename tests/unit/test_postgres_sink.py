@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,34 +19,20 @@ from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.postgres_session import connect
 from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
-from tests.unit.postgres_proxy import Proxy, proxy_before
-from tests.unit.postgres_server import PASSWORD, Database, new_database
+from tests.unit.postgres_proxy import Proxy
+from tests.unit.postgres_server import PASSWORD, Database
 from tests.unit.sqlite_world import a_task, people
 
 DELIVERED, FATAL, RETRYABLE, UNKNOWN = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE, Outcome.UNKNOWN
 
 
-@pytest.fixture
-def db() -> Database:
-    """A database with the table `people`."""
-    database = new_database()
-    database.make(a_task())
-    return database
-
-
-@pytest.fixture
-def proxy(db: Database) -> Iterator[Proxy]:
-    with proxy_before(db.socket) as proxy:
-        yield proxy
-
-
-def count(db: Database, table: str = "people") -> int:
-    rows: int = db.rows(f"SELECT count(*) FROM {table}")[0][0]
+def count(people_db: Database, table: str = "people") -> int:
+    rows: int = people_db.rows(f"SELECT count(*) FROM {table}")[0][0]
     return rows
 
 
-def test_the_sink_can_do_its_work_and_nothing_else_with_the_documented_rights(db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
+def test_the_sink_can_do_its_work_and_nothing_else_with_the_documented_rights(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
         for forbidden in (
             "TRUNCATE people",
@@ -65,74 +50,78 @@ STEPS = ["BEGIN", "SELECT fence", "CREATE TEMPORARY", "COPY", "SAVEPOINT", "INSE
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing_is_applied(
-    step: str, after: bool, db: Database, proxy: Proxy
+    step: str, after: bool, people_db: Database, proxy: Proxy
 ) -> None:
-    with opened(db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
+    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
         proxy.cut_at(step, after=after)
         assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
         assert proxy.cuts == 1
-        assert count(db) == count(db, CLAIMS) == 0
+        assert count(people_db) == count(people_db, CLAIMS) == 0
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
-    assert (count(db), count(db, CLAIMS)) == (1, 1)
+    assert (count(people_db), count(people_db, CLAIMS)) == (1, 1)
 
 
 @pytest.mark.parametrize(("after", "outcome"), [(True, DELIVERED), (False, RETRYABLE)])
 def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
-    after: bool, outcome: Outcome, db: Database, proxy: Proxy
+    after: bool, outcome: Outcome, people_db: Database, proxy: Proxy
 ) -> None:
-    with opened(db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
+    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
         proxy.cut_at("COMMIT\0", after=after)
         assert deliver(sink, a_task(), people(person(1))) == [outcome]
     assert proxy.cuts == 1
-    assert count(db) == count(db, CLAIMS) == int(outcome is DELIVERED)
+    assert count(people_db) == count(people_db, CLAIMS) == int(outcome is DELIVERED)
 
 
 @pytest.mark.parametrize("after", [True, False])
 def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
-    after: bool, db: Database, proxy: Proxy
+    after: bool, people_db: Database, proxy: Proxy
 ) -> None:
-    with opened(db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
+    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
         proxy.cut_at("COMMIT\0", after=after)
         proxy.down = True
         assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
-    with opened(db.sink(), next_run(a_task())) as sink:
+    with opened(people_db.sink(), next_run(a_task())) as sink:
         assert sink.settle(["claim-1"]) == {"claim-1": True if after else None}
-    assert count(db) == int(after)
+    assert count(people_db) == int(after)
 
 
-def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(db: Database, proxy: Proxy) -> None:
-    with opened(db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
+def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(
+    people_db: Database, proxy: Proxy
+) -> None:
+    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
         proxy.cut_at("COMMIT\0", after=False)
         proxy.down = True
         assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
         proxy.down = False
-        with opened(db.sink(), next_run(a_task())) as newer:
+        with opened(people_db.sink(), next_run(a_task())) as newer:
             assert newer.settle(["claim-1"]) == {"claim-1": None}
         assert deliver(sink, a_task(), people(person(1))) == [FATAL]
-    assert count(db) == 0
+    assert count(people_db) == 0
 
 
-def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
+def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
         pid = sink._connected().info.backend_pid
-        db.rows(f"SELECT pg_terminate_backend({pid}, 5000)")
+        people_db.rows(f"SELECT pg_terminate_backend({pid}, 5000)")
         assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
-def test_a_lock_of_another_session_is_retryable(db: Database) -> None:
-    with opened(db.sink(lock_timeout=0.05), a_task()) as sink:
+def test_a_lock_of_another_session_is_retryable(people_db: Database) -> None:
+    with opened(people_db.sink(lock_timeout=0.05), a_task()) as sink:
         deliver(sink, a_task(), people(person(1)))
-        with db.owner() as other, other.transaction():
+        with people_db.owner() as other, other.transaction():
             other.execute("UPDATE people SET score = 0")
             delivery = sink.deliver(batch_of(a_task(), [("update", person(1, "late"))]))
         assert {(r.outcome, r.reason) for r in delivery.results} == {(RETRYABLE, "lock not available (55P03)")}
 
 
-def test_in_a_deadlock_with_another_session_the_batch_is_retryable_or_delivered_and_never_hangs(db: Database) -> None:
-    db.run("ALTER SYSTEM SET deadlock_timeout = '50ms'")
-    db.rows("SELECT pg_reload_conf()")
-    with opened(db.sink(), a_task()) as sink, db.owner() as other:
+def test_in_a_deadlock_with_another_session_the_batch_is_retryable_or_delivered_and_never_hangs(
+    people_db: Database,
+) -> None:
+    people_db.run("ALTER SYSTEM SET deadlock_timeout = '50ms'")
+    people_db.rows("SELECT pg_reload_conf()")
+    with opened(people_db.sink(), a_task()) as sink, people_db.owner() as other:
         deliver(sink, a_task(), people(person(1), person(2)))
         other.execute("SET deadlock_timeout = '1h'")
         other.execute("BEGIN")
@@ -150,11 +139,13 @@ def test_in_a_deadlock_with_another_session_the_batch_is_retryable_or_delivered_
         assert deliver(sink, a_task(), changes) == [DELIVERED] * 2
 
 
-def test_a_database_that_became_read_only_is_retryable_until_it_takes_writes_again(db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
+def test_a_database_that_became_read_only_is_retryable_until_it_takes_writes_again(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
         for read_only, outcome in (("on", RETRYABLE), ("off", DELIVERED)):
-            with db.owner(options="-c default_transaction_read_only=off") as owner:
-                owner.execute(f"ALTER DATABASE {db.name} SET default_transaction_read_only = {read_only}".encode())
+            with people_db.owner(options="-c default_transaction_read_only=off") as owner:
+                owner.execute(
+                    f"ALTER DATABASE {people_db.name} SET default_transaction_read_only = {read_only}".encode()
+                )
             sink._drop_connection()
             delivery = sink.deliver(batch_of(a_task(), people(person(1))))
             assert [(r.outcome, r.reason) for r in delivery.results] == (
@@ -171,59 +162,59 @@ def test_a_database_that_became_read_only_is_retryable_until_it_takes_writes_aga
         (f"DELETE FROM {FENCES}", "lost its record"),
     ],
 )
-def test_what_only_a_person_can_mend_is_fatal(statement: str, reason: str, db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
-        db.run(statement)
+def test_what_only_a_person_can_mend_is_fatal(statement: str, reason: str, people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
+        people_db.run(statement)
         delivery = sink.deliver(batch_of(a_task(), people(person(1))))
     assert [r.outcome for r in delivery.results] == [FATAL]
     assert reason in delivery.results[0].reason
 
 
 @pytest.mark.parametrize("statement", ["DROP TABLE people", f"DROP TABLE {FENCES}", f"DELETE FROM {FENCES}"])
-def test_what_has_vanished_is_named_before_the_next_run(statement: str, db: Database) -> None:
-    with opened(db.sink(), a_task()):
+def test_what_has_vanished_is_named_before_the_next_run(statement: str, people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()):
         pass
-    db.run(statement)
-    missing = db.sink().missing(next_run(a_task()))
+    people_db.run(statement)
+    missing = people_db.sink().missing(next_run(a_task()))
     assert missing is not None
     assert statement.rsplit(maxsplit=1)[-1] in missing
 
 
-def test_records_are_kept_while_the_ledger_may_ask_and_removed_after(db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
+def test_records_are_kept_while_the_ledger_may_ask_and_removed_after(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
         for claim in ("a", "b", "c"):
             sink.deliver(batch_of(a_task(), people(person(1)), claim))
-    with opened(db.sink(), next_run(a_task())) as sink:
+    with opened(people_db.sink(), next_run(a_task())) as sink:
         for _ in range(2):
             assert sink.settle(["b", "c"]) == {"b": True, "c": True}
-        assert set(db.rows(f"SELECT claim FROM {CLAIMS}")) == {("b",), ("c",)}
+        assert set(people_db.rows(f"SELECT claim FROM {CLAIMS}")) == {("b",), ("c",)}
         sink.finish()
-    assert count(db, CLAIMS) == 0
+    assert count(people_db, CLAIMS) == 0
 
 
-def test_a_claim_in_several_batches_settles_only_if_every_one_is_whole(db: Database) -> None:
-    with opened(db.sink(), a_task()) as sink:
+def test_a_claim_in_several_batches_settles_only_if_every_one_is_whole(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as sink:
         for claim, bad in (("whole", False), ("torn", True)):
             sink.deliver(batch_of(a_task(), people(person(1)), claim, last=False))
             sink.deliver(batch_of(a_task(), people(person(2, "a\0b" if bad else "b")), claim))
-    with opened(db.sink(), next_run(a_task())) as sink:
+    with opened(people_db.sink(), next_run(a_task())) as sink:
         assert sink.settle(["whole", "torn"]) == {"whole": True, "torn": False}
 
 
-def test_a_run_that_lost_the_fence_writes_and_removes_nothing(db: Database) -> None:
-    with opened(db.sink(), a_task()) as old, opened(db.sink(), next_run(a_task())) as new:
+def test_a_run_that_lost_the_fence_writes_and_removes_nothing(people_db: Database) -> None:
+    with opened(people_db.sink(), a_task()) as old, opened(people_db.sink(), next_run(a_task())) as new:
         new.deliver(batch_of(a_task(), people(person(1)), "new"))
         assert deliver(old, a_task(), people(person(2))) == [FATAL]
         old.finish()
         with pytest.raises(DestinationError, match="another run"):
             old.settle(["new"])
-    assert db.rows(f"SELECT claim FROM {CLAIMS}") == [("new",)]
-    assert count(db) == 1
+    assert people_db.rows(f"SELECT claim FROM {CLAIMS}") == [("new",)]
+    assert count(people_db) == 1
 
 
-def test_syncs_of_one_database_do_not_see_each_others_records(db: Database) -> None:
+def test_syncs_of_one_database_do_not_see_each_others_records(people_db: Database) -> None:
     other = replace(a_task(), sync_id="07")
-    with opened(db.sink(), a_task()) as one, opened(db.sink(), other) as two:
+    with opened(people_db.sink(), a_task()) as one, opened(people_db.sink(), other) as two:
         deliver(one, a_task(), people(person(1)))
         assert two.settle(["claim-1"]) == {"claim-1": None}
         two.finish()
@@ -253,21 +244,23 @@ ENVIRONMENT = {
 
 
 def test_nothing_of_the_environment_changes_where_and_how_we_connect(
-    db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     service = tmp_path / "services"
     service.write_text("[elsewhere]\nhost=203.0.113.1\ndbname=elsewhere\nuser=postgres\npassword=wrong\n")
     monkeypatch.setenv("PGSERVICEFILE", str(service))
-    with opened(db.sink(), a_task()) as sink:
+    with opened(people_db.sink(), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1, "zwölf"))) == [DELIVERED]
     for name in ENVIRONMENT:
         monkeypatch.delenv(name)
-    assert db.rows("SELECT name FROM people") == [("zwölf",)]
+    assert people_db.rows("SELECT name FROM people") == [("zwölf",)]
 
 
-def test_no_password_file_gives_a_password(db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_password_file_gives_a_password(
+    people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     passfile = tmp_path / ".pgpass"
     passfile.write_text(f"*:*:*:*:{PASSWORD}\n")
     passfile.chmod(0o600)
@@ -275,7 +268,7 @@ def test_no_password_file_gives_a_password(db: Database, monkeypatch: pytest.Mon
     monkeypatch.setenv("PGPASSFILE", str(passfile))
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     with pytest.raises(psycopg.OperationalError):
-        connect(PostgresSettings.model_validate(db.settings(password=None)))
+        connect(PostgresSettings.model_validate(people_db.settings(password=None)))
     assert os.environ["PGPASSWORD"] == PASSWORD
 
 
@@ -309,28 +302,28 @@ def test_settings_that_are_unsafe_or_contradict_each_other_are_refused(wrong: di
         PostgresSettings.model_validate(REMOTE | wrong)
 
 
-def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(db: Database, proxy: Proxy) -> None:
-    sink = db.sink(host="127.0.0.1", port=proxy.port, sslmode="require")
+def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(people_db: Database, proxy: Proxy) -> None:
+    sink = people_db.sink(host="127.0.0.1", port=proxy.port, sslmode="require")
     with pytest.raises(DestinationError, match="no TLS"):
         sink.check()
 
 
-def test_check_says_what_is_wrong_with_the_login(db: Database) -> None:
+def test_check_says_what_is_wrong_with_the_login(people_db: Database) -> None:
     for wrong, said in (
         ({"password": "x"}, "password"),
         ({"database": "no"}, "no such database"),
         ({"port": 1}, "reached"),
     ):
         with pytest.raises(DestinationError, match=said):
-            db.sink(**wrong).check()
+            people_db.sink(**wrong).check()
 
 
 def test_the_password_and_row_values_are_in_no_log_and_no_error(
-    db: Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    people_db: Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    db.run("ALTER TABLE people ADD CHECK (name <> 'canary-row')")
-    sink, said = db.sink(host="127.0.0.1", port=proxy.port), list[str]()
+    people_db.run("ALTER TABLE people ADD CHECK (name <> 'canary-row')")
+    sink, said = people_db.sink(host="127.0.0.1", port=proxy.port), list[str]()
     with opened(sink, a_task()):
         said += [r.reason for r in sink.deliver(batch_of(a_task(), people(person(1, "canary-row")))).results]
         proxy.cut_at("COPY", after=False)

@@ -18,19 +18,11 @@ from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.postgres import PostgresSink
 from dbt_reverse_etl.sinks.postgres_session import connect_failure
 from dbt_reverse_etl.testing import deliver, opened, person
-from tests.unit.postgres_server import NOBODY, PASSWORD, Database, new_database
+from tests.unit.postgres_server import NOBODY, PASSWORD, Database
 from tests.unit.postgres_tls import BREAKS, SSL_REQUEST, TlsFront, tls_before
 from tests.unit.sqlite_world import a_task, people
 
 DELIVERED, FATAL, RETRYABLE = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE
-
-
-@pytest.fixture
-def db() -> Database:
-    """A database with the table `people`."""
-    database = new_database()
-    database.make(a_task())
-    return database
 
 
 @pytest.fixture
@@ -51,22 +43,24 @@ def file_of(authority: trustme.CA, folder: Path, name: str = "ca.pem") -> str:
 
 
 @pytest.fixture
-def front(db: Database, authority: trustme.CA) -> Iterator[TlsFront]:
-    with tls_before(db.socket, context_of(authority)) as front:
+def front(people_db: Database, authority: trustme.CA) -> Iterator[TlsFront]:
+    with tls_before(people_db.socket, context_of(authority)) as front:
         yield front
 
 
 @pytest.fixture
-def verified(db: Database, front: TlsFront, authority: trustme.CA, tmp_path: Path) -> PostgresSink:
+def verified(people_db: Database, front: TlsFront, authority: trustme.CA, tmp_path: Path) -> PostgresSink:
     """A sink that verifies the server."""
-    return db.sink(host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=file_of(authority, tmp_path))
+    return people_db.sink(
+        host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=file_of(authority, tmp_path)
+    )
 
 
-def test_a_verified_server_gets_the_rows(db: Database, verified: PostgresSink) -> None:
+def test_a_verified_server_gets_the_rows(people_db: Database, verified: PostgresSink) -> None:
     with opened(verified, a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
         assert sink._connected().pgconn.ssl_in_use
-    assert db.rows("SELECT id FROM people") == [(1,)]
+    assert people_db.rows("SELECT id FROM people") == [(1,)]
 
 
 @pytest.mark.parametrize("how", BREAKS)
@@ -93,7 +87,7 @@ def test_a_handshake_that_breaks_off_is_retryable(how: str, verified: PostgresSi
 
 @pytest.mark.parametrize("wrong", ["another host", "another authority", "the system's authorities", "no file"])
 def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
-    wrong: str, db: Database, authority: trustme.CA, tmp_path: Path
+    wrong: str, people_db: Database, authority: trustme.CA, tmp_path: Path
 ) -> None:
     root = {
         "another host": file_of(authority, tmp_path),
@@ -101,8 +95,8 @@ def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
         "no file": str(tmp_path / "none.pem"),
     }.get(wrong)
     host = "db.example.com" if wrong == "another host" else "127.0.0.1"
-    with tls_before(db.socket, context_of(authority, host)) as front:
-        sink = db.sink(host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=root)
+    with tls_before(people_db.socket, context_of(authority, host)) as front:
+        sink = people_db.sink(host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=root)
         with pytest.raises(DestinationError, match="certificate could not be verified"):
             sink.open(a_task())
 
@@ -136,9 +130,9 @@ def test_what_a_failed_connection_means_is_read_from_the_words_and_never_from_th
     assert connect_failure(text)[0] is outcome
 
 
-def test_a_user_that_does_not_exist_stops_the_sync(db: Database) -> None:
+def test_a_user_that_does_not_exist_stops_the_sync(people_db: Database) -> None:
     with pytest.raises(DestinationError, match="no such user"):
-        db.sink(user=NOBODY).check()
+        people_db.sink(user=NOBODY).check()
 
 
 UNVERIFIED = "0.0.0.0"  # a name of this machine that the settings do not take for one
@@ -176,34 +170,36 @@ LOGINS = {"in clear": struct.pack(">i", 3), "md5": struct.pack(">i", 5) + b"salt
 
 @pytest.mark.parametrize("asks", LOGINS.values(), ids=LOGINS)
 def test_a_server_that_nobody_has_verified_gets_no_password_and_is_not_believed_without_one(
-    asks: bytes, db: Database, authority: trustme.CA
+    asks: bytes, people_db: Database, authority: trustme.CA
 ) -> None:
     login = pytest.raises(DestinationError, match="another login than SCRAM")
     with closing(Impostor(authority, asks)) as server, login:
-        db.sink(host=UNVERIFIED, port=server.port, sslmode="require").check()
+        people_db.sink(host=UNVERIFIED, port=server.port, sslmode="require").check()
     assert server.got in (b"", b"X\0\0\0\4"), "nothing but that the client goes away"
 
 
 def test_a_server_that_knows_the_password_is_enough_where_the_settings_ask_for_no_more(
-    db: Database, front: TlsFront
+    people_db: Database, front: TlsFront
 ) -> None:
-    with opened(db.sink(host=UNVERIFIED, port=front.port, sslmode="require"), a_task()) as sink:
+    with opened(people_db.sink(host=UNVERIFIED, port=front.port, sslmode="require"), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
-def test_a_verified_server_may_ask_for_a_password_in_clear(db: Database, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_verified_server_may_ask_for_a_password_in_clear(
+    people_db: Database, authority: trustme.CA, tmp_path: Path
+) -> None:
     root = file_of(authority, tmp_path)
     with closing(Impostor(authority, LOGINS["in clear"])) as server:
-        sink = db.sink(host="127.0.0.1", port=server.port, sslmode="verify-full", sslrootcert=root)
+        sink = people_db.sink(host="127.0.0.1", port=server.port, sslmode="verify-full", sslrootcert=root)
         with pytest.raises(DestinationError, match="reached"):
             sink.check()
     assert PASSWORD.encode() in server.got
 
 
 def test_with_a_ca_require_verifies_and_a_missing_file_is_an_error(
-    db: Database, front: TlsFront, tmp_path: Path
+    people_db: Database, front: TlsFront, tmp_path: Path
 ) -> None:
     for root in (file_of(trustme.CA(), tmp_path), str(tmp_path / "none.pem")):
-        sink = db.sink(host=UNVERIFIED, port=front.port, sslmode="require", sslrootcert=root)
+        sink = people_db.sink(host=UNVERIFIED, port=front.port, sslmode="require", sslrootcert=root)
         with pytest.raises(DestinationError, match="certificate could not be verified"):
             sink.check()
