@@ -48,7 +48,7 @@ def history(seed: int) -> list[str]:
             image = {key: rnd.randrange(100) for key in KEYS if rnd.random() < 0.7}
             scene.capture(image)
             if rnd.random() < 0.8:
-                slow = {"linger": 1.5, "lease": 0.5} if rnd.random() < 0.1 else {}
+                slow = {"late": ("batch.after", 1)} if rnd.random() < 0.1 else {}
                 scene.push(kill=(rnd.choice(FAULT_POINTS), rnd.randint(1, 4)), **slow)
         ended = scene.push()
         found = [] if ended == 0 else [f"the last push ended with {ended}"]

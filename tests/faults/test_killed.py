@@ -27,8 +27,8 @@ def occurrence(point: str, which: str, place: Place) -> int:
     return {"first": 1, "middle": (times + 1) // 2, "last": times}[which]
 
 
-def lingers(point: str) -> dict[str, float]:
-    return {"linger": 3.0, "lease": 1.0} if point in ("lease.lost", "doubt.recorded") else {}
+def late(point: str) -> tuple[str, int] | None:
+    return ("batch.after", 1) if point in ("lease.lost", "doubt.recorded") else None
 
 
 def follows_a_crash(point: str) -> bool:
@@ -43,7 +43,7 @@ def test_a_push_killed_there_converges_with_the_next_one(
     if follows_a_crash(point):
         assert scene.push(kill=("batch.after", 1)) == -signal.SIGKILL
     sent_before = len(place.applied())
-    ended = scene.push(kill=(point, occurrence(point, which, place)), **lingers(point))
+    ended = scene.push(kill=(point, occurrence(point, which, place)), late=late(point))
     if point in NEVER[place.transactional]:
         assert (ended, scene.came_by(point)) == (0, 0)
     else:

@@ -40,11 +40,10 @@ def test_of_two_runners_one_wins_and_the_other_leaves_having_sent_nothing(scene:
 
 
 def test_a_run_that_slept_through_its_lease_does_not_undo_newer_values(scene: Scene, place: Place) -> None:
-    zombie = scene.start(kill=STOPPED, signal=signal.SIGSTOP, lease=1.0)
+    zombie = scene.start(kill=STOPPED, signal=signal.SIGSTOP, late=STOPPED)
     pid = wait_until_stopped(zombie)
-    time.sleep(1.1)
     scene.capture(THIRD)
-    assert scene.push() == 0
+    assert scene.push(ahead=1) == 0
     assert place.rows() == THIRD
     os.kill(pid, signal.SIGCONT)
     zombie.join(60)

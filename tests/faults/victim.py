@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -80,8 +80,8 @@ class Orders:
     Attributes:
         images: of the changelog, by snapshot; the last is the head.
         kill: fault point and its which occurrence at which the process gets `signal`; None: it lives.
-        lease: seconds; 0: the usual one.
-        linger: seconds to sleep after the first request.
+        late: fault point and its which occurrence at which a lease runs out.
+        ahead: leases by which the clock of the process is ahead.
     """
 
     ledger: Path
@@ -92,8 +92,8 @@ class Orders:
     images: Sequence[Image]
     kill: tuple[str, int] | None = None
     signal: int = signal.SIGKILL
-    lease: float = 0.0
-    linger: float = 0.0
+    late: tuple[str, int] | None = None
+    ahead: int = 0
 
 
 def push(orders: Orders) -> None:
@@ -106,16 +106,16 @@ def push(orders: Orders) -> None:
     task = SinkTask("ab" * 16, "sync", 0, orders.object, Mode.MIRROR, ("key",), SCHEMA, options=options)
     owner = str(os.getpid())
     job = Job(f"{owner}.{time.time_ns()}", "uuid", changelog.head, spec.id, "{}", task, owner)
+    clock = _SkippingClock(orders.ahead)
     ports = Ports(
         FileLedger(orders.ledger),
         lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
         orders.sink(orders.settings),
-        SystemClock(),
+        clock,
         owner_alive=_alive,
-        step=_Steps(orders),
+        step=_Steps(orders, clock),
     )
-    lease = timedelta(seconds=orders.lease) if orders.lease else Policy().lease
-    policy = Policy(waves=WaveSize(WAVE_ROWS, grow_below=-1), retries=Retries(first=0.01, seconds=5), lease=lease)
+    policy = Policy(waves=WaveSize(WAVE_ROWS, grow_below=-1), retries=Retries(first=0.01, seconds=5))
     try:
         status = run(job, ports, policy).status
     except SyncBusy:
@@ -123,9 +123,23 @@ def push(orders: Orders) -> None:
     orders.ledger.with_suffix(".result").write_text(status)
 
 
+class _SkippingClock(SystemClock):
+    """A lease runs out without anybody waiting for it, however slow the machine is."""
+
+    def __init__(self, leases: int) -> None:
+        self._ahead = leases * Policy().lease
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
+
+    def skip_a_lease(self) -> None:
+        self._ahead += Policy().lease
+
+
 class _Steps:
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, clock: _SkippingClock) -> None:
         self._orders = orders
+        self._clock = clock
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -137,8 +151,8 @@ class _Steps:
                 file.write(f"{name}\n")
         if self._orders.kill == here:
             os.kill(os.getpid(), self._orders.signal)
-        if self._orders.linger and here == ("batch.after", 1):
-            time.sleep(self._orders.linger)
+        if self._orders.late == here:
+            self._clock.skip_a_lease()
 
 
 def _alive(owner: str) -> bool:
