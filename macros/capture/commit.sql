@@ -1,40 +1,5 @@
 {# The commit: one insert, header row included. #}
 
-{# The newest header as a dict, or none before the first snapshot. #}
-{% macro _head(target) %}
-    {%- set newest = run_query('select max(_snapshot_id) from ' ~ target).rows[0][0] -%}
-    {%- if newest is none -%}{{ return(none) }}{%- endif -%}
-    {{ return(reverse_etl._header(target, newest | int)) }}
-{% endmacro %}
-
-
-{% macro _header(target, snapshot_id) %}
-    {%- set rows = run_query(
-        "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
-    ).rows -%}
-    {%- if not rows | length -%}{{ return(none) }}{%- endif -%}
-    {%- set header = fromjson(rows[0][0]) -%}
-    {%- do header.update({'quarantined': header.get('quarantined', [])}) -%}
-    {{ return(header) }}
-{% endmacro %}
-
-
-{% macro _next_header(head, counts, columns, quarantined, capture_uuid, settings) %}
-    {%- set head = head or {'snapshot_id': 0, 'live_rows': 0, 'since_base': 0, 'base': 1, 'changelog_uuid': capture_uuid} -%}
-    {%- set header = {
-        'snapshot_id': head.snapshot_id + 1, 'changelog_uuid': head.changelog_uuid, 'capture_uuid': capture_uuid, 'kind': 'capture',
-        'live_rows': head.live_rows + counts.inserts - counts.deletes, 'base': head.base,
-        'since_base': (head.since_base + counts.inserts + counts.updates + counts.deletes) if head.snapshot_id else 0,
-        'inserts': counts.inserts, 'updates': counts.updates, 'deletes': counts.deletes,
-        'quarantined': quarantined, 'key_columns': columns.key, 'columns': columns.model,
-    } -%}
-    {%- if header.since_base * 4 > header.live_rows and head.snapshot_id -%}
-        {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
-    {%- endif -%}
-    {{ return(header) }}
-{% endmacro %}
-
-
 {#
   Before the commit, the old images of updated and deleted rows join the stage, and with a checkpoint the rows that stay.
   Not in the commit itself: Delta drops txnVersion from an insert whose query reads the table that it writes.
@@ -96,19 +61,9 @@
 {% endmacro %}
 
 
-{% macro _snapshot_columns(header) %}{{ header.snapshot_id }}L as _snapshot_id, current_timestamp() as _captured_at{% endmacro %}
-
-{% macro _no_header() %}cast(null as {{ reverse_etl._header_type() }}) as _header{% endmacro %}
-
 {% macro _null_columns(columns) %}
     {%- for column in columns %}cast(null as {{ column.type }}) as {{ reverse_etl._quote(column.name) }}{{ ', ' if not loop.last }}{% endfor -%}
 {% endmacro %}
 
-{% macro _header_literal(header) -%}
-    from_json({{ reverse_etl._string(tojson({
-        'changelog_uuid': header.changelog_uuid, 'capture_uuid': header.capture_uuid, 'kind': header.kind, 'invocation_id': invocation_id,
-        'target_name': target.name, 'package_version': reverse_etl.version(), 'base': header.base, 'live_rows': header.live_rows,
-        'since_base': header.since_base, 'inserts': header.inserts, 'updates': header.updates, 'deletes': header.deletes,
-        'quarantined': header.quarantined, 'key_columns': header.key_columns, 'columns': header.columns, 'positions': {},
-    })) }}, '{{ reverse_etl._header_type() }}')
-{%- endmacro %}
+
+{% macro _snapshot_columns(header) %}{{ header.snapshot_id }}L as _snapshot_id, current_timestamp() as _captured_at{% endmacro %}

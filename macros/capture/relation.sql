@@ -10,9 +10,6 @@
     ]) }}
 {% endmacro %}
 
-{% macro _header_type() %}struct<changelog_uuid:string,capture_uuid:string,label:string,kind:string,invocation_id:string,target_name:string,package_version:string,base:bigint,live_rows:bigint,since_base:bigint,inserts:bigint,updates:bigint,deletes:bigint,quarantined:array<struct<key:string,reason:string,row_count:bigint>>,key_columns:array<string>,columns:array<struct<name:string,type:string>>,positions:map<string,string>>{% endmacro %}
-
-
 {% macro _existing_changelog(target) %}
     {%- set existing = load_cached_relation(target) -%}
     {%- if existing is none -%}{{ return(none) }}{%- endif -%}

@@ -20,7 +20,7 @@
     {%- else -%}
         {%- set head = reverse_etl._head(target) -%}
         {%- set columns = reverse_etl._reconcile_columns(target, head, query.columns, settings) -%}
-        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings) -%}
+        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings, {'kind': 'capture'}) -%}
     {%- endif -%}
     {%- do reverse_etl._drop_model_query(query) -%}
 
@@ -32,30 +32,3 @@
     {%- do store_raw_result(name='main', message=result.message, code=result.code, rows_affected=result.changes, agate_table=none) -%}
     {{ return({'relations': [target]}) }}
 {% endmaterialization %}
-
-
-{% macro _capture(target, head, columns, query, capture_uuid, settings) %}
-    {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
-    {%- call statement('stage') -%}
-        create table {{ stage }} using {{ reverse_etl._private_format() }} as
-        select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
-        from ({{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }})
-    {%- endcall -%}
-    {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}
-    {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
-    {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
-    {%- if changes or head is none or quarantined != head.quarantined -%}
-        {%- set header = reverse_etl._next_header(head, counts, columns, quarantined, capture_uuid, settings) -%}
-        {%- do reverse_etl._commit(target, stage, head, header, columns) -%}
-        {%- set snapshot_id, uuid = header.snapshot_id, header.changelog_uuid -%}
-    {%- else -%}
-        {%- set snapshot_id, uuid = head.snapshot_id, head.changelog_uuid -%}
-    {%- endif -%}
-    {%- do adapter.drop_relation(stage) -%}
-    {{ return({
-        'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ snapshot_id
-            ~ (' (' ~ quarantined | length ~ ' keys quarantined)' if quarantined else ''),
-        'code': 'snapshot ' ~ snapshot_id ~ ' of ' ~ uuid,
-        'changes': changes,
-    }) }}
-{% endmacro %}

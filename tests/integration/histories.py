@@ -18,10 +18,11 @@ LABELS = [None, "day 1", "day 1", "day 2", None, "day 4", "day 4", "day 5"]
 COLUMNS = ["case_id", "part", "plan-tier", "order"]
 
 HEADER_TYPE = (
-    "struct<changelog_uuid string, capture_uuid string, label string, kind string, invocation_id string, "
-    "target_name string, package_version string, base bigint, live_rows bigint, since_base bigint, inserts bigint, "
-    "updates bigint, deletes bigint, quarantined array<struct<key string, reason string, row_count bigint>>, "
-    "key_columns array<string>, columns array<struct<name string, type string>>, positions map<string, string>>"
+    "struct<changelog_uuid string, capture_uuid string, kind string, label string, open_label string, savepoint string, "
+    "frozen boolean, invocation_id string, target_name string, package_version string, base bigint, live_rows bigint, "
+    "since_base bigint, inserts bigint, updates bigint, deletes bigint, since_reconcile bigint, drift bigint, "
+    "positions map<string, string>, quarantined array<struct<key string, reason string, row_count bigint>>, "
+    "key_columns array<string>, columns array<struct<name string, type string>>>"
 )
 TABLE_TYPE = (
     f"_change string, _snapshot_id bigint, _captured_at timestamp, _row_hash bigint, _header {HEADER_TYPE}, "
@@ -134,10 +135,23 @@ def _row(change: str, snapshot: int, key: Key, values: Values) -> tuple[object, 
 
 def header_row(snapshot: int) -> tuple[object, ...]:
     """The header of one snapshot; a field says the snapshot that it belongs to."""
-    header = (
-        "changelog", f"capture {snapshot}", LABELS[snapshot], "capture", f"invocation {snapshot}", "dev", "0.1.0",
-        1 if snapshot < 4 else 4, snapshot * 100, 5, snapshot * 10, snapshot * 20, snapshot * 30,
-        [('{"id":1}', "duplicate_key", 2)] if snapshot == 3 else [], ["case_id", "part"],
-        [("case_id", "int")], {"source": str(snapshot)},
-    )  # fmt: skip
+    header = {
+        "changelog_uuid": "changelog",
+        "capture_uuid": f"capture {snapshot}",
+        "kind": "capture",
+        "label": LABELS[snapshot],
+        "invocation_id": f"invocation {snapshot}",
+        "target_name": "dev",
+        "package_version": "0.1.0",
+        "base": 1 if snapshot < 4 else 4,
+        "live_rows": snapshot * 100,
+        "since_base": 5,
+        "inserts": snapshot * 10,
+        "updates": snapshot * 20,
+        "deletes": snapshot * 30,
+        "positions": {"source": str(snapshot)},
+        "quarantined": [('{"id":1}', "duplicate_key", 2)] if snapshot == 3 else [],
+        "key_columns": ["case_id", "part"],
+        "columns": [("case_id", "int")],
+    }
     return ("snapshot", snapshot, captured_at(snapshot), None, header, None, None, None, None)

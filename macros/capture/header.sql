@@ -1,0 +1,71 @@
+{# The header row of a snapshot: its type, how it is read, and what the next one says. #}
+
+{%- macro _header_fields() -%}
+    {{ return({
+        'changelog_uuid': 'string', 'capture_uuid': 'string', 'kind': 'string', 'label': 'string', 'open_label': 'string', 'savepoint': 'string', 'frozen': 'boolean',
+        'invocation_id': 'string', 'target_name': 'string', 'package_version': 'string',
+        'base': 'bigint', 'live_rows': 'bigint', 'since_base': 'bigint', 'inserts': 'bigint', 'updates': 'bigint', 'deletes': 'bigint',
+        'since_reconcile': 'bigint', 'drift': 'bigint', 'positions': 'map<string,string>',
+        'quarantined': 'array<struct<key:string,reason:string,row_count:bigint>>',
+        'key_columns': 'array<string>', 'columns': 'array<struct<name:string,type:string>>',
+    }) }}
+{%- endmacro -%}
+
+{%- macro _header_type() -%}
+    struct<{% for name, type in reverse_etl._header_fields().items() %}{{ name }}:{{ type }}{{ ',' if not loop.last }}{% endfor %}>
+{%- endmacro %}
+
+
+{# The newest header as a dict, or none before the first snapshot. #}
+{% macro _head(target) %}
+    {%- set newest = run_query('select max(_snapshot_id) from ' ~ target).rows[0][0] -%}
+    {%- if newest is none -%}{{ return(none) }}{%- endif -%}
+    {{ return(reverse_etl._header(target, newest | int)) }}
+{% endmacro %}
+
+
+{% macro _header(target, snapshot_id) %}
+    {%- set rows = run_query(
+        "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
+    ).rows -%}
+    {%- if not rows | length -%}{{ return(none) }}{%- endif -%}
+    {%- set header = fromjson(rows[0][0]) -%}
+    {%- do header.update({'quarantined': header.get('quarantined', []), 'positions': header.get('positions', {})}) -%}
+    {{ return(header) }}
+{% endmacro %}
+
+
+{#
+  What a snapshot after `head` says. `facts` are those that its kind decides: kind, and any of label, savepoint, frozen, positions, quarantined,
+  since_reconcile, drift; the others are as in `head`. `checkpoint`: a full image belongs to it, whatever it costs.
+#}
+{% macro _next_header(head, counts, columns, capture_uuid, facts, checkpoint=false) %}
+    {%- set first = {
+        'snapshot_id': 0, 'live_rows': 0, 'since_base': 0, 'base': 1, 'changelog_uuid': capture_uuid, 'frozen': false, 'open_label': none,
+        'since_reconcile': 0, 'positions': {}, 'quarantined': [],
+    } -%}
+    {%- set header = {} -%}
+    {%- do header.update(head or first) -%}
+    {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
+    {%- do header.update({
+        'snapshot_id': header.snapshot_id + 1, 'capture_uuid': capture_uuid, 'invocation_id': invocation_id, 'target_name': target.name,
+        'package_version': reverse_etl.version(), 'live_rows': header.live_rows + counts.inserts - counts.deletes,
+        'since_base': header.since_base + changes if head is not none else 0,
+        'inserts': counts.inserts, 'updates': counts.updates, 'deletes': counts.deletes,
+        'label': none, 'savepoint': none, 'drift': none, 'key_columns': columns.key, 'columns': columns.model,
+    }) -%}
+    {%- do header.update(facts) -%}
+    {%- if head is not none and (checkpoint or header.since_base * 4 > header.live_rows) -%}
+        {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
+    {%- endif -%}
+    {{ return(header) }}
+{% endmacro %}
+
+
+{% macro _header_literal(header) -%}
+    {%- set fields = {} -%}
+    {%- for name in reverse_etl._header_fields() -%}{%- do fields.update({name: header.get(name)}) -%}{%- endfor -%}
+    from_json({{ reverse_etl._string(tojson(fields)) }}, '{{ reverse_etl._header_type() }}')
+{%- endmacro %}
+
+{% macro _no_header() %}cast(null as {{ reverse_etl._header_type() }}) as _header{% endmacro %}
