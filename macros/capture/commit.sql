@@ -25,19 +25,24 @@
 {% endmacro %}
 
 
-{#
-  txnVersion makes the commit exclusive: of rivals one commits, the others get a conflict, and a late repeat inserts nothing.
-  So the header is read back: a foreign capture uuid means that another run won.
-#}
 {% macro _commit(target, stage, head, header, columns) %}
     {%- do reverse_etl._stage_old_images(target, stage, head, header, columns) -%}
+    {%- do reverse_etl._commit_staged(target, stage, head, header, columns) -%}
+{% endmacro %}
+
+
+{#
+  txnVersion makes the commit exclusive: of rivals one commits, the others get a conflict, and a late repeat inserts nothing.
+  So the header is read back: a foreign capture uuid means that another run won. Without a stage, the header is all there is.
+#}
+{% macro _commit_staged(target, stage, head, header, columns) %}
     {%- call statement('commit') -%}
         insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}') by name
         {{ reverse_etl._commit_rows(stage, head, header, columns) }}
     {%- endcall -%}
     {%- set written = reverse_etl._header(target, header.snapshot_id) -%}
     {%- if written is none or written.capture_uuid != header.capture_uuid -%}
-        {%- do adapter.drop_relation(stage) -%}
+        {%- if stage -%}{%- do adapter.drop_relation(stage) -%}{%- endif -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': another run captured snapshot ' ~ header.snapshot_id ~ ' meanwhile; expected one capture at a time; nothing of this run was committed. Next: run it again'
         ) }}
@@ -49,11 +54,13 @@
     {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
     select 'snapshot' as _change, {{ reverse_etl._snapshot_columns(header) }}, cast(null as bigint) as _row_hash, {{ reverse_etl._header_literal(header) }} as _header,
         {{ reverse_etl._null_columns(columns.model + columns.dropped) }}
+    {%- if stage %}
     union all
     select case _stage when 'update' then 'update_postimage' when 'delete_image' then 'delete' else _stage end,
         {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(names) }}
-    from {{ stage }} where _stage in ('insert', 'update', 'update_preimage', 'delete_image', 'checkpoint')
-    {%- if header.base == header.snapshot_id and head is not none %}
+    from {{ stage }} where _stage in ('insert', 'update', 'update_preimage', 'delete_image', 'checkpoint', 'savepoint')
+    {%- endif %}
+    {%- if stage and header.base == header.snapshot_id and head is not none %}
     union all
     select 'checkpoint', {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(names) }}
     from {{ stage }} where _stage in ('insert', 'update')

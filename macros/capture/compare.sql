@@ -9,24 +9,24 @@
   only counted, in a second reader of the same exchange: the total must be the rows that stayed plus the rows that came (see _stage_counts).
   The row number is there because Spark never runs a query twice that is not deterministic: it keeps the exchange for both readers, as
   long as that is the last step and every column is read; otherwise it adds two exchanges of its own.
-  Which keys are at fault is asked only when it is not. Quarantine needs to know them at once, so there they are counted one by one.
+  Which keys are at fault is asked only when it is not. Where only candidates are compared, they are few. Quarantine needs to know them at once, so there they are counted one by one.
 #}
 {% macro compare_hash(target, head, columns, query, settings) %}
-    {%- set counted = settings.on_bad_key == 'fail' %}
+    {%- set counted = settings.on_bad_key == 'fail' and not query.candidates %}
     with model_rows as (
         {%- if counted %}
         select /*+ repartition({{ reverse_etl._columns(columns.key) }}) */ * from (
-            select {{ reverse_etl._columns(columns.names) }}, monotonically_increasing_id() as _row_number from {{ query.name }}
+            select {{ reverse_etl._columns(columns.names) }}, monotonically_increasing_id() as _row_number from {{ query.rows }}
         )
         {%- else %}
-        select {{ reverse_etl._columns(columns.names) }} from {{ query.name }}
+        select {{ reverse_etl._columns(columns.names) }} from {{ query.rows }}
         {%- endif %}
     ),
     new_rows as (
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.key) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.key, query.candidates) }}
     )
     {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
     {%- if counted %}
@@ -40,10 +40,10 @@
 {% macro compare_except(target, head, columns, query, settings) %}
     {%- set names = reverse_etl._columns(columns.names) %}
     with new_rows as (
-        {{ reverse_etl._new_rows(query.name, columns, copies=true) }}
+        {{ reverse_etl._new_rows(query.rows, columns, copies=true) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names, query.candidates) }}
     ),
     different as (
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from new_rows except select {{ names }} from old_rows)
@@ -67,11 +67,11 @@
 
 
 {# The head image; before the first snapshot, no row. #}
-{% macro _old_rows(target, head, columns, names) %}
+{% macro _old_rows(target, head, columns, names, only) %}
     {%- if head is none -%}
         select {{ reverse_etl._columns(names) }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _snapshot_id from {{ target }} where false
     {%- else -%}
-        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }}
+        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, only) }}
     {%- endif -%}
 {% endmacro %}
 

@@ -5,7 +5,7 @@
         'changelog_uuid': 'string', 'capture_uuid': 'string', 'kind': 'string', 'label': 'string', 'open_label': 'string', 'savepoint': 'string', 'frozen': 'boolean',
         'invocation_id': 'string', 'target_name': 'string', 'package_version': 'string',
         'base': 'bigint', 'live_rows': 'bigint', 'since_base': 'bigint', 'inserts': 'bigint', 'updates': 'bigint', 'deletes': 'bigint',
-        'since_reconcile': 'bigint', 'drift': 'bigint', 'positions': 'map<string,string>',
+        'changed': 'bigint', 'since_reconcile': 'bigint', 'drift': 'bigint', 'positions': 'map<string,string>',
         'quarantined': 'array<struct<key:string,reason:string,row_count:bigint>>',
         'key_columns': 'array<string>', 'columns': 'array<struct<name:string,type:string>>',
     }) }}
@@ -38,10 +38,11 @@
 {#
   What a snapshot after `head` says. `facts` are those that its kind decides: kind, and any of label, savepoint, frozen, positions, quarantined,
   since_reconcile, drift; the others are as in `head`. `checkpoint`: a full image belongs to it, whatever it costs.
+  `changed` is the newest snapshot whose rows differ from those before it: syncs need not look at the headers after it.
 #}
 {% macro _next_header(head, counts, columns, capture_uuid, facts, checkpoint=false) %}
     {%- set first = {
-        'snapshot_id': 0, 'live_rows': 0, 'since_base': 0, 'base': 1, 'changelog_uuid': capture_uuid, 'frozen': false, 'open_label': none,
+        'snapshot_id': 0, 'live_rows': 0, 'since_base': 0, 'base': 1, 'changelog_uuid': capture_uuid, 'frozen': false, 'open_label': none, 'changed': 1,
         'since_reconcile': 0, 'positions': {}, 'quarantined': [],
     } -%}
     {%- set header = {} -%}
@@ -58,6 +59,7 @@
     {%- if head is not none and (checkpoint or header.since_base * 4 > header.live_rows) -%}
         {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
     {%- endif -%}
+    {%- if changes or header.base == header.snapshot_id -%}{%- do header.update({'changed': header.snapshot_id}) -%}{%- endif -%}
     {{ return(header) }}
 {% endmacro %}
 

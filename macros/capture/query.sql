@@ -10,11 +10,12 @@
         {%- set relation = reverse_etl._quote(this.identifier ~ '__model_' ~ capture_uuid[:8]) -%}
         {%- call statement('model_query') -%} create or replace temporary view {{ relation }} as {{ model.compiled_code }} {%- endcall -%}
     {%- endif -%}
-    {%- set columns = [] -%}
+    {%- set columns, types = [], {} -%}
     {%- for row in run_query('describe table ' ~ relation).rows if row[0] and not row[0].startswith('#') -%}
-        {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
+        {%- do types.update({row[0]: row[1]}) -%}
+        {%- if row[0] not in settings.only_captured -%}{%- do columns.append({'name': row[0], 'type': row[1]}) -%}{%- endif -%}
     {%- endfor -%}
-    {%- set query = {'name': relation, 'columns': columns, 'stored': relation is not string} -%}
+    {%- set query = {'name': relation, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
     {%- set problems = reverse_etl._model_column_problems(columns, settings) -%}
     {%- if problems -%}
         {%- do reverse_etl._drop_model_query(query) -%}
@@ -33,7 +34,7 @@
     {%- set problems = [] -%}
     {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
-        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_kept',
+        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_kept', '_gone', '_late', '_rank', '_known',
     ] -%}
     {%- for column in columns -%}
         {%- if column.name | lower in reserved -%}

@@ -2,19 +2,22 @@
 {% macro _changelog_settings() %}
     {%- set given = config.get('meta', {}).get('reverse_etl', {}) -%}
     {%- set choices = {
-        'capture': ['compare'],
         'compare': ['hash', 'except'],
         'on_bad_key': ['fail', 'quarantine'],
         'on_column_change': ['append_new_columns', 'fail', 'sync_all_columns'],
     } -%}
     {%- set problems = [] -%}
-    {%- for name, value in given.items() -%}
+    {%- set capture = reverse_etl._capture_settings(given.get('capture', 'compare'), problems) -%}
+    {%- for name, value in given.items() if name != 'capture' -%}
         {%- if name not in choices -%}
-            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of ' ~ choices | join(', ')) -%}
+            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, ' ~ choices | join(', ')) -%}
         {%- elif value not in choices[name] -%}
             {%- do problems.append('meta.reverse_etl.' ~ name ~ ": found '" ~ value ~ "'; expected one of " ~ choices[name] | join(', ')) -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- if given.get('compare') == 'except' and capture.strategy != 'compare' -%}
+        {%- do problems.append('meta.reverse_etl.compare: found except with the strategy ' ~ capture.strategy ~ '; expected hash, for EXCEPT compares everything; remove one of them') -%}
+    {%- endif -%}
     {%- set unique_key = config.get('unique_key') -%}
     {%- set key = [unique_key] if unique_key is string else (unique_key or []) -%}
     {%- if not key -%}
@@ -26,10 +29,51 @@
     {%- endif -%}
     {{ return({
         'key': key,
+        'capture': capture,
+        'only_captured': [capture.get('deleted'), capture.get('operation'), '_topic', '_partition', '_offset', '_file_modified'],
         'compare': given.get('compare', 'hash'),
         'on_bad_key': given.get('on_bad_key', 'fail'),
         'on_column_change': given.get('on_column_change', 'append_new_columns'),
     }) }}
+{% endmacro %}
+
+
+{#
+  capture: the name of a strategy, or a mapping with `strategy`, its own options (see capture_<strategy>) and those of all:
+    reconcile_every  every so many captures compare everything
+    on_drift         warn, or fail: what a reconcile does when it found changes that were not proposed (they are captured either way)
+    recapture_by     columns: when a row changed, all rows with the same values are compared
+    full_above       share of the rows above which candidates are not worth it
+#}
+{% macro _capture_settings(given, problems) %}
+    {%- set capture = {'strategy': given} if given is string else {} -%}
+    {%- if given is mapping -%}{%- do capture.update(given) -%}{%- endif -%}
+    {%- set required = {'compare': [], 'timestamp': ['updated_at'], 'change_table': ['table', 'sequence'], 'cdf': ['table'], 'feed': ['operation', 'sequence']} -%}
+    {%- set optional = {'compare': [], 'timestamp': ['overlap', 'deleted'], 'change_table': ['overlap', 'key'], 'cdf': ['key'], 'feed': ['operations', 'overlap']} -%}
+    {%- set of_all = [] if capture.strategy == 'compare' else ['full_above'] if capture.strategy == 'feed' else ['reconcile_every', 'on_drift', 'recapture_by', 'full_above'] -%}
+    {%- set strategy = capture.get('strategy') -%}
+    {%- if strategy not in required and 'capture_' ~ strategy not in context -%}
+        {%- do problems.append("meta.reverse_etl.capture: found '" ~ strategy ~ "'; expected strategy: " ~ required | join(', ') ~ ', or a macro capture_' ~ strategy ~ ' in this project') -%}
+    {%- elif strategy in required -%}
+        {%- for name in required[strategy] if not capture.get(name) -%}
+            {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': not found; expected it with the strategy ' ~ strategy ~ '; add it') -%}
+        {%- endfor -%}
+        {%- for name in capture if name not in ['strategy'] + required[strategy] + optional[strategy] + of_all -%}
+            {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': no option of the strategy ' ~ strategy ~ '; expected one of ' ~ (required[strategy] + optional[strategy] + of_all) | join(', ') ~ '; remove it') -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {%- if capture.get('on_drift', 'warn') not in ['warn', 'fail'] -%}
+        {%- do problems.append("meta.reverse_etl.capture.on_drift: found '" ~ capture.on_drift ~ "'; expected warn or fail") -%}
+    {%- endif -%}
+    {%- if capture.get('reconcile_every') and not (capture.reconcile_every is integer and capture.reconcile_every > 0) -%}
+        {%- do problems.append("meta.reverse_etl.capture.reconcile_every: found '" ~ capture.reconcile_every ~ "'; expected a number of captures, 1 or more") -%}
+    {%- endif -%}
+    {%- set together = capture.get('recapture_by') -%}
+    {%- do capture.update({
+        'strategy': strategy, 'full_above': capture.get('full_above', 0.25), 'recapture_by': [together] if together is string else together,
+        'overlap': capture.get('overlap', 1000 if strategy == 'change_table' else none),
+    }) -%}
+    {{ return(capture) }}
 {% endmacro %}
 
 

@@ -17,10 +17,10 @@
 {# What runs that were killed left behind. A day later no run can still be using it. #}
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}
-    {%- for purpose in ['__uncommitted_', '__model_'] -%}
-        {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ purpose ~ "*'").rows -%}
-            {%- set name = row[1] -%}
-            {%- if not row[2] and name[(target.identifier ~ purpose) | length:][:14] < day_ago -%}
+    {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ "__*'").rows if not row[2] -%}
+        {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_'] -%}
+            {%- set name, begin = row[1], target.identifier ~ purpose -%}
+            {%- if name.startswith(begin) and name[begin | length:][:14] < day_ago -%}
                 {%- do adapter.drop_relation(target.incorporate(path={'identifier': name}, type='table')) -%}
             {%- endif -%}
         {%- endfor -%}
@@ -30,7 +30,7 @@
 
 {# Returns {inserts, updates, deletes, null_keys, duplicate_keys: rows; surplus: rows that share their key with another one, not listed} #}
 {% macro _stage_counts(stage, head, columns) %}
-    {%- set counts = {'inserts': 0, 'updates': 0, 'deletes': 0, 'null_keys': 0, 'duplicate_keys': 0, 'totals': 0, 'total': none, 'new_keys': 0} -%}
+    {%- set counts = {'inserts': 0, 'updates': 0, 'deletes': 0, 'tombstones': 0, 'null_keys': 0, 'duplicate_keys': 0, 'totals': 0, 'total': none, 'new_keys': 0} -%}
     {%- for row in run_query(
         'select _stage, count(*), max(_old_snapshot_id), count(distinct ' ~ reverse_etl._columns(columns.key) ~ ') from ' ~ stage ~ ' group by _stage'
     ).rows -%}
@@ -59,7 +59,7 @@
         select _stage as _reason, {{ reverse_etl._columns(columns.names) }} from {{ stage }} where _stage in ('null_key', 'duplicate_key')
         {%- else %}
         select if({{ reverse_etl._any_null(columns.key) }}, 'null_key', 'duplicate_key') as _reason, {{ reverse_etl._columns(columns.names) }}
-        from (select *, count(*) over (partition by {{ reverse_etl._columns(columns.key) }}) as _copies from {{ query.name }})
+        from (select *, count(*) over (partition by {{ reverse_etl._columns(columns.key) }}) as _copies from {{ query.rows }})
         where _copies > 1 or {{ reverse_etl._any_null(columns.key) }}
         {%- endif %}
     {%- endcall -%}

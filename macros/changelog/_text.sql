@@ -44,25 +44,41 @@
   Ranges are literals: with a sub-query Delta reads every file.
 #}
 {% macro _image_rows(base, head, prefix='') -%}
-    {{ prefix }}_snapshot_id >= {{ base }} and {{ prefix }}_snapshot_id <= {{ head }}
-    and ({{ prefix }}_snapshot_id = {{ base }} and {{ prefix }}_change = '{{ 'insert' if base | int == 1 else 'checkpoint' }}'
-        or {{ prefix }}_snapshot_id > {{ base }} and {{ prefix }}_change in ('insert', 'update_postimage', 'delete'))
+    {%- set range = prefix ~ '_snapshot_id >= ' ~ base ~ ' and ' ~ prefix ~ '_snapshot_id <= ' ~ head -%}
+    {{ range }}
+    and case when {{ prefix }}_change = 'pruned' then {{ reverse_etl._refuse_pruned(range, prefix) }}
+        else {{ prefix }}_snapshot_id = {{ base }} and {{ prefix }}_change = '{{ 'insert' if base | int == 1 else 'checkpoint' }}'
+            or {{ prefix }}_snapshot_id > {{ base }} and {{ prefix }}_change in ('insert', 'update_postimage', 'delete') end
+{%- endmacro %}
+
+{#
+  False, or an error where `condition` holds for the header of a snapshot that prune removed. It stands in the CASE that picks rows by _change:
+  as a condition beside it, Delta and Parquet would skip the files and row groups that hold nothing else.
+#}
+{% macro _refuse_pruned(condition, prefix='') -%}
+    if({{ condition }}, raise_error(concat('reverse_etl: snapshot ', {{ prefix }}_snapshot_id, ' was pruned; expected one that is kept. Next: take one from reverse_etl.snapshots(...)')), false)
 {%- endmacro %}
 
 {#
   The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. Where the newest full image is the
-  head itself, each key stands there once, and no window is needed.
+  head itself, each key stands there once, and no window is needed. `only`: a relation; of its keys alone.
 #}
-{% macro _image(relation, key, columns, base, head) -%}
+{% macro _image(relation, key, columns, base, head, only=none) -%}
+    {%- set rows -%}
+        {%- if only -%}
+        (select * from {{ relation }} where {{ reverse_etl._image_rows(base, head) }}) r left semi join {{ only }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
+        {%- else -%}
+        {{ relation }} where {{ reverse_etl._image_rows(base, head) }}
+        {%- endif -%}
+    {%- endset -%}
     {%- if base == head -%}
-    select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id from {{ relation }} where {{ reverse_etl._image_rows(base, head) }}
+    select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id from {{ rows }}
     {%- else -%}
     select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id
     from (
         select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id, _change,
             lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id) as _next
-        from {{ relation }}
-        where {{ reverse_etl._image_rows(base, head) }}
+        from {{ rows }}
     )
     where _next is null and _change <> 'delete'
     {%- endif -%}

@@ -1,6 +1,6 @@
 {#
   The capture: one snapshot of the model's changes, in one atomic commit.
-    settings -> relation -> head -> the model query, once -> stage (change-sized) -> keys checked -> commit -> read back
+    settings -> relation -> head -> the model query, once -> candidate keys -> stage (change-sized) -> keys checked -> commit -> read back
 #}
 {% materialization changelog, adapter='spark', supported_languages=['sql'] %}
     {%- set settings = reverse_etl._changelog_settings() -%}
@@ -11,18 +11,23 @@
     {{ run_hooks(pre_hooks) }}
 
     {%- do reverse_etl._drop_leftovers(target) -%}
-    {%- set query = reverse_etl._model_query(capture_uuid, settings) -%}
+    {%- set head = reverse_etl._head(target) if existing else none -%}
+    {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
     {%- if not existing -%}
         {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
     {%- endif -%}
     {%- if flags.EMPTY or invocation_args_dict.get('sample') -%}
         {%- set result = {'message': 'no snapshot under --empty or --sample', 'code': '', 'changes': 0} -%}
+    {%- elif head.frozen -%}
+        {%- set result = reverse_etl._frozen_result(head, model.name) -%}
     {%- else -%}
-        {%- set head = reverse_etl._head(target) -%}
         {%- set columns = reverse_etl._reconcile_columns(target, head, query.columns, settings) -%}
-        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings, {'kind': 'capture'}) -%}
+        {%- set proposal = reverse_etl._propose(target, head, columns, query, capture_uuid, settings) -%}
+        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against) -%}
+        {%- for relation in proposal.temporary -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
+        {%- do reverse_etl._report(result, proposal, settings) -%}
     {%- endif -%}
-    {%- do reverse_etl._drop_model_query(query) -%}
+    {%- if query is not none -%}{%- do reverse_etl._drop_model_query(query) -%}{%- endif -%}
 
     {%- do reverse_etl._apply_table_properties(target, existing) -%}
     {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}

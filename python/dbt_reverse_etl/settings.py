@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    Tag,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from dbt_reverse_etl.sinks.base import Mode, Settings
@@ -128,18 +138,103 @@ class SyncSettings(Settings):
         return fields
 
 
-def _strategy(capture: object) -> object:
+class Capture(Settings):
+    """How a changelog finds out what may have changed; `compare` reads everything."""
+
+    strategy: Literal["compare"] = "compare"
+
+
+class Candidates(Settings):
+    """What all strategies share that only propose keys.
+
+    Attributes:
+        reconcile_every: every so many captures compare everything.
+        on_drift: what to do when that finds changes that were not proposed.
+        recapture_by: columns; when a row changed, all rows with the same values are compared.
+        full_above: share of the rows above which everything is compared.
+    """
+
+    reconcile_every: Annotated[int, Field(ge=1)] | None = None
+    on_drift: Literal["warn", "fail"] = "warn"
+    recapture_by: Text | list[Text] | None = None
+    full_above: Annotated[float, Field(gt=0, le=1)] = 0.25
+
+
+class TimestampCapture(Candidates):
+    """Rows that are not older than the newest that was read, less an overlap."""
+
+    strategy: Literal["timestamp"]
+    updated_at: Text
+    overlap: Text | int | None = None
+    deleted: Text | None = None
+
+
+class ChangeTableCapture(Candidates):
+    """Keys that triggers logged; `overlap` in values of the sequence, `key` as {column of unique_key: column of the log}."""
+
+    strategy: Literal["change_table"]
+    table: Text
+    sequence: Text
+    overlap: Annotated[int, Field(ge=0)] = 1000
+    key: dict[Text, Text] | None = None
+
+
+class CdfCapture(Candidates):
+    """The change data feed of a Delta table."""
+
+    strategy: Literal["cdf"]
+    table: Text
+    key: dict[Text, Text] | None = None
+
+
+class FeedCapture(Settings):
+    """The model gives changes, not rows."""
+
+    strategy: Literal["feed"]
+    operation: Text
+    sequence: Text
+    operations: dict[Literal["upsert", "delete", "ignore"], list[Text]] | None = None
+    overlap: Text | int | None = None
+
+
+class OwnCapture(Candidates):
+    """A macro capture_<strategy> of the user's project; its options are its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    strategy: Text
+
+
+_STRATEGIES = ("compare", "timestamp", "change_table", "cdf", "feed")
+
+
+def _in_full(capture: object) -> object:
     """`capture: compare` is short for `capture: {strategy: compare}`."""
-    if isinstance(capture, Mapping) and set(capture) == {"strategy"}:
-        return capture["strategy"]
-    return capture
+    return {"strategy": capture} if isinstance(capture, str) else capture
+
+
+def _strategy(capture: object) -> str:
+    found = capture.get("strategy") if isinstance(capture, Mapping) else getattr(capture, "strategy", None)
+    return found if found in _STRATEGIES else "own"
+
+
+AnyCapture = Annotated[
+    Annotated[Capture, Tag("compare")]
+    | Annotated[TimestampCapture, Tag("timestamp")]
+    | Annotated[ChangeTableCapture, Tag("change_table")]
+    | Annotated[CdfCapture, Tag("cdf")]
+    | Annotated[FeedCapture, Tag("feed")]
+    | Annotated[OwnCapture, Tag("own")],
+    Discriminator(_strategy),
+    BeforeValidator(_in_full),
+]
 
 
 class ChangelogSettings(Settings):
     """What a changelog model's `meta.reverse_etl` says; the macros read the same keys with the same defaults."""
 
     compare: Literal["hash", "except"] = "hash"
-    capture: Annotated[Literal["compare"], BeforeValidator(_strategy)] = "compare"
+    capture: AnyCapture = Capture()
     on_bad_key: Literal["fail", "quarantine"] = "fail"
     on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
 

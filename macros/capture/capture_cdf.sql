@@ -1,0 +1,63 @@
+{#
+  The change feed of the one Delta table whose rows the model reads, each for itself.
+    table  something that the model depends on, with delta.enableChangeDataFeed
+    key    {column of unique_key: column of that table}; default: the same names
+  Where the feed may not tell the changes, or can no longer be read, everything is compared.
+#}
+{% macro capture_cdf(capture) %}
+    {%- set table = reverse_etl._input(capture, 'table') -%}
+    {%- set detail = reverse_etl._delta_detail(table) -%}
+    {%- set newest = run_query('describe history ' ~ table ~ ' limit 1').rows[0][0] | int -%}
+    {%- set read = (capture.since or {}).get('cdf', '').split(':') -%}
+    {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if capture.since else none -%}
+    {%- set candidates -%}
+        {%- if capture.since and not problem -%}
+        select distinct {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from
+        {%- if newest == read[1] | int %} {{ table }} where false
+        {%- else %} table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }})
+        {%- endif %}
+        {%- endif -%}
+    {%- endset -%}
+    {{ return({'problem': problem, 'positions': {'cdf': detail.id ~ ':' ~ newest}, 'candidates': candidates or none}) }}
+{% endmacro %}
+
+
+{# {id, format, properties} #}
+{% macro _delta_detail(table) %}
+    {%- set found = run_query('describe detail ' ~ table) -%}
+    {%- set detail = {} -%}
+    {%- for name in found.column_names -%}{%- do detail.update({name: found.rows[0][name]}) -%}{%- endfor -%}
+    {%- if detail.format != 'delta' -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': capture.table: found ' ~ table ~ ' as ' ~ detail.format ~ '; expected a Delta table; use another strategy') }}
+    {%- endif -%}
+    {{ return({'id': detail.id, 'properties': fromjson(detail.properties)}) }}
+{% endmacro %}
+
+
+{# Why the feed from the version after `read` (id, version) on does not tell the changes; or none. #}
+{% macro _cdf_problem(table, read, detail, newest) %}
+    {%- if read | length != 2 -%}{{ return('the feed of ' ~ table ~ ' was not read before') }}{%- endif -%}
+    {%- if detail.id != read[0] or newest < read[1] | int -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
+    {%- if detail.properties.get('delta.enableChangeDataFeed') != 'true' -%}{{ return(table ~ ' has no change data feed; set delta.enableChangeDataFeed') }}{%- endif -%}
+    {%- set missed = newest - read[1] | int -%}
+    {%- if not missed -%}{{ return(none) }}{%- endif -%}
+    {%- set versions = run_query('describe history ' ~ table ~ ' limit ' ~ missed).rows -%}
+    {%- set told = [
+        'WRITE', 'STREAMING UPDATE', 'MERGE', 'UPDATE', 'DELETE', 'OPTIMIZE', 'REORG', 'VACUUM START', 'VACUUM END', 'SET TBLPROPERTIES', 'UNSET TBLPROPERTIES',
+        'ADD CONSTRAINT', 'DROP CONSTRAINT', 'CLUSTER BY', 'COMPUTE STATS',
+    ] -%}
+    {%- for version in versions -%}
+        {%- set parameters = version['operationParameters'] | string -%}
+        {%- if version['operation'] not in told or version['operation'] in ('WRITE', 'STREAMING UPDATE') and '"Append"' not in parameters -%}
+            {{ return(table ~ ' had ' ~ version['operation'] ~ (' ' ~ fromjson(parameters).get('mode', '') if version['operation'] == 'WRITE' else '') ~ ' in version ' ~ version['version']) }}
+        {%- endif -%}
+        {%- if 'TBLPROPERTIES' in version['operation'] and 'enableChangeDataFeed' in parameters -%}
+            {{ return('the change data feed of ' ~ table ~ ' was switched in version ' ~ version['version']) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if versions | length < missed -%}{{ return('the history of ' ~ table ~ ' begins after version ' ~ read[1]) }}{%- endif -%}
+    {%- set retention = detail.properties.get('delta.deletedFileRetentionDuration', '1 week') | lower -%}
+    {%- set kept_from = run_query('select current_timestamp() - interval ' ~ retention | replace('interval', '')).rows[0][0] -%}
+    {%- if versions[-1]['timestamp'] < kept_from -%}{{ return('version ' ~ versions[-1]['version'] ~ ' of ' ~ table ~ ' is older than its retention, ' ~ retention) }}{%- endif -%}
+    {{ return(none) }}
+{% endmacro %}

@@ -1,0 +1,67 @@
+{#
+  The model gives changes, not an image: one row for each, with the values after it.
+    operation   column that tells what happened; it is no column of the changelog
+    operations  {upsert: [...], delete: [...], ignore: [...]}: its values; default: those of Debezium, Flink, Delta and I/U/D
+    sequence    column that orders the changes of a key; it stays in the changelog, so that a change that comes late or twice is known
+    overlap     how far behind the newest sequence rows are read again; interval or number. Not where the model reads new files or Kafka: these
+                know what is new
+#}
+{% macro capture_feed(capture) %}
+    {%- set options = capture.options -%}
+    {%- set key = capture.columns.key -%}
+    {%- set sequence = reverse_etl._quote(options.sequence) -%}
+    {%- set type = reverse_etl._type_of(capture, 'sequence') -%}
+    {%- set operations = reverse_etl._feed_operations(capture) -%}
+    {%- set inputs = reverse_etl._feed_measures(capture, type) -%}
+    {%- set candidates %}
+        with events as (
+            select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ reverse_etl._columns(inputs.columns) if inputs.columns }},
+                case lower({{ reverse_etl._quote(options.operation) }})
+                {%- for operation, values in operations.items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
+            from {{ capture.query.name }}
+            {%- if 'position' in inputs.measures and capture.since and capture.since.position %}
+            where {{ sequence }} >= {{ reverse_etl._position_literal(capture.since.position, type, options.overlap) }}
+            {%- endif %}
+        ),
+        newest as (
+            select *, row_number() over (partition by {{ reverse_etl._columns(key) }} order by {{ sequence }} desc, _operation) as _rank from events where _operation <> 'ignore'
+        ),
+        known as (
+            select {{ reverse_etl._columns(key) }}, max({{ sequence }}) as _known
+            from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint')) r
+            left semi join events e on {{ reverse_etl._same_key(key, 'r', 'e') }}
+            group by {{ reverse_etl._columns(key) }}
+        )
+        select n.* except (_rank), n._operation = 'delete' as _gone, coalesce(n.{{ sequence }} <= k._known, false) as _late
+        from newest n left join known k on {{ reverse_etl._same_key(key, 'n', 'k') }}
+        where _rank = 1
+    {%- endset -%}
+    {{ return({
+        'candidates': candidates, 'measures': inputs.measures, 'carries_rows': true, 'only_changes': true, 'compared': 'not _late',
+        'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
+            ~ operations.values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
+    }) }}
+{% endmacro %}
+
+
+{% macro _feed_operations(capture) %}
+    {%- set known = {
+        'upsert': ['i', 'insert', 'c', 'r', 'u', 'update', '+i', '+u', 'update_postimage', 'upsert'],
+        'delete': ['d', 'delete', '-d'],
+        'ignore': ['-u', 'update_preimage', 'm'],
+    } -%}
+    {{ return(capture.options.operations or known) }}
+{% endmacro %}
+
+
+{# How far the events lead: offsets of Kafka, the time of files, or the sequence. #}
+{% macro _feed_measures(capture, type) %}
+    {%- if '_offset' in capture.query.types -%}
+        {{ return({'columns': ['_topic', '_partition', '_offset'], 'measures': {
+            'kafka/': "(select to_json(map_from_entries(collect_list(struct(at, next)))) from (select concat(_topic, '/', _partition) as at, max(_offset) + 1 as next from {candidates} group by 1))"
+        }}) }}
+    {%- elif '_file_modified' in capture.query.types -%}
+        {{ return({'columns': ['_file_modified'], 'measures': {'files': 'cast(unix_micros(max(_file_modified)) as string)'}}) }}
+    {%- endif -%}
+    {{ return({'columns': [], 'measures': {'position': reverse_etl._position_text(reverse_etl._quote(capture.options.sequence), type)}}) }}
+{% endmacro %}

@@ -1,0 +1,35 @@
+{#
+  Rows whose `updated_at` is not older than the newest that was read before, less an overlap for those that were committed late.
+    updated_at  column of the model
+    overlap     interval, as in SQL: '1 hour'; for numbers a number
+    deleted     boolean column of the model: true deletes the row; it is no column of the changelog
+  Rows that vanish without a trace are found by reconcile_every.
+#}
+{% macro capture_timestamp(capture) %}
+    {%- set options = capture.options -%}
+    {%- set updated_at = reverse_etl._quote(options.updated_at) -%}
+    {%- set type = reverse_etl._type_of(capture, 'updated_at') -%}
+    {%- set live = 'not coalesce(' ~ reverse_etl._quote(options.deleted) ~ ', false)' if options.deleted else 'true' -%}
+    {%- set candidates -%}
+        select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ updated_at if options.updated_at not in capture.columns.names }}, not ({{ live }}) as _gone from {{ capture.query.name }}
+        {%- if capture.since and capture.since.position %}
+        where {{ updated_at }} >= {{ reverse_etl._position_literal(capture.since.position, type, options.overlap) }} or {{ updated_at }} is null
+        {%- endif -%}
+    {%- endset -%}
+    {{ return({
+        'candidates': candidates, 'measures': {'position': reverse_etl._position_text(updated_at, type)}, 'carries_rows': true,
+        'live': live if options.deleted else none,
+    }) }}
+{% endmacro %}
+
+
+{# The type of the model's column that an option names. #}
+{% macro _type_of(capture, option) %}
+    {%- set name = capture.options[option] -%}
+    {%- if name not in capture.query.types -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ model.name ~ ': capture.' ~ option ~ ": found '" ~ name ~ "'; expected a column of the model (" ~ capture.query.types | join(', ') ~ '); select it or correct the option (case counts)'
+        ) }}
+    {%- endif -%}
+    {{ return(capture.query.types[name]) }}
+{% endmacro %}

@@ -1,0 +1,215 @@
+{#
+  Candidate keys: what a capture compares when it does not compare everything. The diff decides what changed, so a strategy may propose too much,
+  never too little. A strategy is a macro capture_<strategy>(capture), of this package or of the user's own project.
+
+    capture: {relation, columns, query, options, since}; since: the positions in the head's header, or none: as if for the first time
+
+  It returns a dict with
+    problem       why the changes since then are not known: everything is compared, and the run says why
+    positions     {name: text}: how far its inputs will have been read at least; read before anything else
+    candidates    query of the keys that may have changed
+    measures      {name: aggregate over {candidates}}: more positions; a name that ends in / gives a JSON object of them
+    refuse        {aggregate over candidates, true where they are wrong: why}
+    live          filter of the model's rows: the others count as deleted
+    compared      filter of the candidates: the others are left as they are
+    carries_rows  the candidates are the rows of the model, those with `_gone` deleted
+    only_changes  the model gives changes, not an image: there is nothing else to compare with
+#}
+{% macro _propose(target, head, columns, query, capture_uuid, settings) %}
+    {%- set options = settings.capture -%}
+    {%- if options.strategy == 'compare' -%}
+        {{ return({'facts': {'kind': 'capture'}, 'note': '', 'drift_against': none, 'temporary': []}) }}
+    {%- endif -%}
+    {%- set asked = {'relation': target, 'columns': columns, 'query': query, 'options': options, 'since': head.positions if head is not none else none} -%}
+    {%- set proposal = reverse_etl._proposal(asked) -%}
+    {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
+    {%- set everything = none -%}
+    {%- if proposal.only_changes -%}
+    {%- elif head is none -%}{%- set everything = 'the first capture' -%}
+    {%- elif proposal.problem -%}{%- set everything = proposal.problem -%}
+    {%- endif -%}
+    {%- set stored, temporary = none, [] -%}
+    {%- if everything -%}
+        {%- do asked.update({'since': none}) -%}
+        {%- set proposal = reverse_etl._proposal(asked) -%}
+        {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns) if proposal.candidates else {'count': none, 'positions': {}} -%}
+    {%- else -%}
+        {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
+        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns) -%}
+        {%- if due -%}{%- set everything = 'reconcile' -%}
+        {%- elif not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
+            {%- set everything = measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' -%}
+        {%- endif -%}
+    {%- endif -%}
+    {%- do query.update(reverse_etl._rows_to_compare(query, columns, proposal, none if everything else stored)) -%}
+    {%- set positions = {} -%}
+    {%- do positions.update(head.positions if head is not none else {}) -%}
+    {%- do positions.update(proposal.positions) -%}
+    {%- do positions.update(measured.positions) -%}
+    {{ return({
+        'facts': {
+            'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
+            'since_reconcile': 0 if everything or not options.reconcile_every else head.since_reconcile + 1,
+        },
+        'drift_against': stored if everything == 'reconcile' else none,
+        'note': ' (full compare: ' ~ everything ~ ')' if everything and head is not none else '',
+        'temporary': temporary,
+    }) }}
+{% endmacro %}
+
+
+{# What the strategy says, every field present. #}
+{% macro _proposal(asked) %}
+    {%- set name = 'capture_' ~ asked.options.strategy -%}
+    {%- set proposal = {
+        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'only_changes': false,
+    } -%}
+    {%- do proposal.update((reverse_etl[name] if name in reverse_etl else context[name])(asked)) -%}
+    {{ return(proposal) }}
+{% endmacro %}
+
+
+{# The candidates in a table of their own: they are read several times and counted. #}
+{% macro _store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) %}
+    {%- set stored = reverse_etl._temporary_relation(target, '__candidates_', capture_uuid) -%}
+    {%- call statement('candidates') -%}
+        create table {{ stored }} using {{ reverse_etl._private_format() }} as {{ proposal.candidates }}
+    {%- endcall -%}
+    {%- do temporary.append(stored) -%}
+    {%- set together = settings.capture.recapture_by -%}
+    {%- if together -%}
+        {%- set wider = reverse_etl._temporary_relation(target, '__groups_', capture_uuid) -%}
+        {%- call statement('candidates') -%}
+            create table {{ wider }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._whole_groups(target, head, columns, query, stored, together) }}
+        {%- endcall -%}
+        {%- do temporary.append(wider) -%}
+        {%- do proposal.update({'carries_rows': false, 'measured_on': stored}) -%}
+        {{ return(wider) }}
+    {%- endif -%}
+    {{ return(stored) }}
+{% endmacro %}
+
+
+{# Every key of the groups to which a candidate belongs or belonged: an aggregate over a group changes in all of its rows. #}
+{% macro _whole_groups(target, head, columns, query, stored, together) %}
+    {%- set key = reverse_etl._columns(columns.key) -%}
+    {%- set groups = reverse_etl._columns(together) -%}
+    {%- set image = reverse_etl._image(target, columns.key, columns.key + (together | reject('in', columns.key) | list), head.base, head.snapshot_id) %}
+    with image as ({{ image }}),
+    groups as (
+        select {{ groups }} from {{ query.name }} q left semi join {{ stored }} c on {{ reverse_etl._same_key(columns.key, 'q', 'c') }}
+        union
+        select {{ groups }} from image i left semi join {{ stored }} c on {{ reverse_etl._same_key(columns.key, 'i', 'c') }}
+    )
+    select {{ key }} from {{ query.name }} q left semi join groups g on {{ reverse_etl._same_group(together, 'q', 'g') }}
+    union
+    select {{ key }} from image i left semi join groups g on {{ reverse_etl._same_group(together, 'i', 'g') }}
+    union
+    select {{ key }} from {{ stored }}
+{% endmacro %}
+
+{% macro _same_group(names, left, right) -%}
+    {% for name in names %}{{ left }}.{{ reverse_etl._quote(name) }} <=> {{ right }}.{{ reverse_etl._quote(name) }}{{ ' and ' if not loop.last }}{% endfor %}
+{%- endmacro %}
+
+
+{# How many keys there are, and how far they lead: {count, positions} #}
+{% macro _measured(candidates, proposal, columns) %}
+    {%- set wanted = ['count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
+    {%- set row = run_query('select ' ~ wanted | join(', ') | replace('{candidates}', candidates | string) ~ ' from ' ~ candidates).rows[0] -%}
+    {%- for problem in proposal.refuse.values() -%}
+        {%- if row[1 + proposal.measures | length + loop.index0] -%}
+            {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured. capture.' ~ problem) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- set positions = {} -%}
+    {%- for name in proposal.measures -%}
+        {%- set text = row[1 + loop.index0] -%}
+        {%- if text is none -%}
+        {%- elif name.endswith('/') -%}
+            {%- for part, value in fromjson(text).items() -%}{%- do positions.update({name ~ part: value | string}) -%}{%- endfor -%}
+        {%- else -%}
+            {%- do positions.update({name: text | string}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return({'count': row[0] | int, 'positions': positions}) }}
+{% endmacro %}
+
+
+{#
+  What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; tombstones: deleted keys to remember}
+#}
+{% macro _rows_to_compare(query, columns, proposal, stored) %}
+    {%- set live = ' where ' ~ proposal.live if proposal.live else '' -%}
+    {%- if stored is none -%}
+        {{ return({'rows': '(select * from ' ~ query.name ~ live ~ ')', 'candidates': none}) }}
+    {%- endif -%}
+    {%- set candidates = '(select * from ' ~ stored ~ ' where ' ~ proposal.compared ~ ')' if proposal.compared else stored | string -%}
+    {%- if proposal.carries_rows -%}
+        {%- set rows = '(select * from ' ~ candidates ~ ' where not _gone)' -%}
+    {%- else -%}
+        {%- set rows = '(select * from ' ~ query.name ~ ' q left semi join ' ~ candidates ~ ' c on ' ~ reverse_etl._same_key(columns.key, 'q', 'c') ~ live ~ ')' -%}
+    {%- endif -%}
+    {{ return({
+        'rows': rows, 'candidates': candidates,
+        'tombstones': '(select * from ' ~ candidates ~ ' where _gone)' if proposal.only_changes else none,
+    }) }}
+{% endmacro %}
+
+
+{# Changes that the candidates had not named: {count} of the stage. #}
+{% macro _drift(stage, candidates, columns) %}
+    {{ return(run_query(
+        "select count(*) from " ~ stage ~ " s left anti join " ~ candidates ~ " c on " ~ reverse_etl._same_key(columns.key, 's', 'c')
+        ~ " where s._stage in ('insert', 'update', 'delete')"
+    ).rows[0][0] | int) }}
+{% endmacro %}
+
+
+{# A node that the model depends on, by the name that stands in its options: a model, seed or snapshot, or source.table. #}
+{% macro _input(asked, option) %}
+    {%- set name = asked.options[option] -%}
+    {%- set known = {} -%}
+    {%- for id in model.depends_on.nodes -%}
+        {%- set node = graph.nodes.get(id) or graph.sources.get(id) -%}
+        {%- if node -%}
+            {%- do known.update({(node.source_name ~ '.' ~ node.name) if node.resource_type == 'source' else node.name: node.relation_name}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if name not in known -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ model.name ~ ': capture.' ~ option ~ ": found '" ~ name ~ "'; expected something that the model depends on (" ~ (known | join(', ') or 'it depends on nothing')
+            ~ "); correct it, or add the line: -- depends_on: {{ ref('...') }} or {{ source('...', '...') }}"
+        ) }}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{% endmacro %}
+
+
+{#
+  A position as text, and back as a literal. A timestamp is kept in microseconds, whatever the session's time zone; what lies in the future would hide
+  the rows between, so the clock bounds it.
+#}
+{% macro _position_text(expression, type) -%}
+    {%- if type == 'timestamp' -%} cast(unix_micros(least(max({{ expression }}), current_timestamp())) as string)
+    {%- elif type == 'date' -%} cast(least(max({{ expression }}), current_date()) as string)
+    {%- else -%} cast(max({{ expression }}) as string)
+    {%- endif -%}
+{%- endmacro %}
+
+{% macro _position_literal(position, type, overlap) -%}
+    {%- if type == 'timestamp' -%} timestamp_micros({{ position | int }}) {%- else -%} cast({{ reverse_etl._string(position) }} as {{ type }}) {%- endif -%}
+    {%- if overlap %} - {{ 'interval ' ~ reverse_etl._string(overlap) if type in ('timestamp', 'timestamp_ntz', 'date') else overlap }}{% endif -%}
+{%- endmacro %}
+
+
+{# What the user should know of a capture that was no usual one; `on_drift: fail` is said after the commit, which holds the right rows. #}
+{% macro _report(result, proposal, settings) %}
+    {%- do result.update({'message': result.message ~ proposal.note}) -%}
+    {%- if proposal.note -%}{%- do log(model.name ~ ':' ~ proposal.note, info=true) -%}{%- endif -%}
+    {%- if result.drift -%}
+        {%- set text = 'changelog ' ~ model.name ~ ': found ' ~ result.drift ~ ' changes that capture.strategy ' ~ settings.capture.strategy
+            ~ ' had not proposed; expected none; they are captured. Next: see why the source did not tell them, or reconcile more often' -%}
+        {%- if settings.capture.on_drift == 'fail' -%}{{ exceptions.raise_compiler_error(text) }}{%- else -%}{{ exceptions.warn(text) }}{%- endif -%}
+    {%- endif -%}
+{% endmacro %}
