@@ -28,7 +28,7 @@
         ),
         known as (
             select {{ reverse_etl._columns(key) }}, max({{ sequence }}) as _known
-            from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint')) r
+            from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')) r
             left semi join events e on {{ reverse_etl._same_key(key, 'r', 'e') }}
             group by {{ reverse_etl._columns(key) }}
         )

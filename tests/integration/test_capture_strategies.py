@@ -17,6 +17,7 @@ KEYS = 400
 RUNS = 4
 LATE = 4  # minutes by which a row may come late
 COLUMNS = "id, value, at"
+FEED = "'delta.enableChangeDataFeed'"
 
 Row = tuple[str | None, int]  # value, minute of its last update
 
@@ -29,7 +30,7 @@ class Source:
         self.live: dict[int, Row] = {}
         self._held: list[tuple[str, str]] = []
         sql = project.spark.sql
-        feed = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
+        feed = f"tblproperties ({FEED} = 'true')"
         sql(
             f"create table {project.schema}.source (id bigint, value string, at timestamp, gone boolean) using delta {feed}"
         )
@@ -129,3 +130,118 @@ def test_every_strategy_captures_what_the_full_compare_captures_over_random_hist
             assert image(project, f"by_{name}") == truth, (SEED, run, name)
     for name in ("change_table", "feed"):
         assert image(project, f"by_{name}") == truth, (SEED, name)
+
+
+def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_and_the_run_says_why(
+    project: Project,
+) -> None:
+    source, sql = f"{project.schema}.source", project.spark.sql
+    sql(f"create table {source} (id bigint, value string) using delta tblproperties ({FEED} = 'true')")
+    sql(f"insert into {source} select id, 'a' from range(40)")
+    table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
+    project.properties("sources", {"sources": [table]})
+    capture = {"strategy": "cdf", "table": "app.source", "full_above": 1}
+    query = "from {{ source('app', 'source') }}"
+    project.changelog("rows", f"select id, value {query}", settings={"capture": capture})
+    project.changelog(
+        "totals",
+        f"select id, value, sum(id) over (partition by value) as total {query}",
+        settings={"capture": {**capture, "recapture_by": "value"}},
+    )
+    assert project.run().success
+    for statements, why in [
+        ([f"insert into {source} values (100, 'b')", f"optimize {source}"], None),
+        ([f"update {source} set value = 'b' where id in (3, 4)"], None),
+        ([f"insert overwrite {source} select id, 'a' from range(41)"], "had WRITE Overwrite"),
+        ([_set(source, FEED, "false"), f"delete from {source} where id = 5"], "has no change data feed"),
+        ([_set(source, FEED, "true"), f"delete from {source} where id = 6"], "was switched"),
+        ([f"restore table {source} to version as of 1"], "had RESTORE"),
+        ([f"alter table {source} add columns (more int)"], "had ADD COLUMNS"),
+        (
+            [
+                _set(source, "'delta.deletedFileRetentionDuration'", "interval 1 second"),
+                f"update {source} set value = 'c' where id = 7",
+                "select java_method('java.lang.Thread', 'sleep', 1500L)",
+            ],
+            "is older than its retention",
+        ),
+        (
+            [
+                f"create or replace table {source} using delta tblproperties ({FEED} = 'true') as select id, 'z' as value from range(9)"
+            ],
+            "was made anew",
+        ),
+    ]:
+        for statement in statements:
+            sql(statement).collect()
+        result = project.run()
+        assert result.success, result.text
+        for name, message in result.messages.items():
+            assert (why or "snapshot") in message, (name, message)
+            assert why or "full compare" not in message, (name, message)
+        truth = project.rows(f"select id, value, sum(id) over (partition by value) as total from {source} order by id")
+        assert project.rows(IMAGE.format(columns="id, value, total", name="totals")) == truth
+        assert project.rows(IMAGE.format(columns="id, value", name="rows")) == [(row[0], row[1]) for row in truth]
+
+
+def _set(table: str, name: str, value: str) -> str:
+    return f"alter table {table} set tblproperties ({name} = '{value}')"
+
+
+def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_as_drift(project: Project) -> None:
+    project.table("source", "select id, 'a' as value, timestamp'2024-01-01' + make_interval(0, 0, 0, 0, id) as at from range(10)")
+    project.table("named", "select cast(null as bigint) as id where false")
+    (project.folder / "macros").mkdir()
+    (project.folder / "macros" / "capture_named.sql").write_text(
+        "{% macro capture_named(capture) %}"
+        f"{{{{ return({{'candidates': 'select id from {project.schema}.named'}}) }}}}"
+        "{% endmacro %}"
+    )
+    query = f"select * from {project.schema}.source"
+    by_time = {"strategy": "timestamp", "updated_at": "at", "reconcile_every": 2}
+    project.changelog("warned", query, settings={"capture": by_time})
+    project.changelog("failed", query, settings={"capture": {**by_time, "on_drift": "fail"}})
+    project.changelog("own", query, settings={"capture": {"strategy": "named", "full_above": 0.3}})
+    assert project.run().success
+    project.spark.sql(f"delete from {project.schema}.source where id in (2, 3)")
+    unseen = project.run()
+    assert {name: message[:8] for name, message in unseen.messages.items()} == dict.fromkeys(
+        unseen.messages, "+0 ~0 -0"
+    )
+    project.spark.sql(f"insert into {project.schema}.named values (3)")
+    found = project.run()
+    assert (
+        found.messages["warned"]
+        == "+0 ~0 -2, snapshot 3 (drift: 2 changes that were not proposed) (full compare: reconcile)"
+    )
+    assert found.statuses["warned"] == "success"
+    assert "found 2 changes that capture.strategy timestamp had not proposed" in found.messages["failed"]
+    assert found.messages["own"] == "+0 ~0 -1, snapshot 2", "the key that its macro named, and no other"
+    header = "select _header.kind, _header.drift from {s}.failed where _change = 'snapshot' order by _snapshot_id desc"
+    assert project.rows(header)[0] == ("reconcile", 2), "it was captured, and then said"
+    project.spark.sql(f"insert into {project.schema}.named select id from range(4)")
+    assert project.run().messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
+
+
+def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(project: Project) -> None:
+    columns = "number int, id int, value string, op string"
+    project.spark.sql(f"create table {project.schema}.events ({columns}) using delta")
+    project.changelog(
+        "things",
+        f"select * from {project.schema}.events",
+        settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number", "overlap": 100}},
+    )
+
+    def capture(*events: tuple[Any, ...]) -> str:
+        for event in events:
+            project.spark.sql(f"insert into {project.schema}.events values {event}")
+        result = project.run()
+        return result.messages["things"]
+
+    first = capture((5, 1, "b", "+U"), (1, 1, "a", "+I"), (4, 1, "a", "-U"), (2, 2, "c", "+I"), (9, 3, "x", "d"))
+    assert first == "+2 ~0 -0, snapshot 1"
+    assert capture((6, 1, "b", "delete"), (7, 2, "c", "u")) == "+0 ~1 -1, snapshot 2"
+    assert capture((3, 1, "late", "u"), (8, 3, "late", "c"), (7, 2, "c", "u")) == "+0 ~0 -0, snapshot 2"
+    assert project.rows(IMAGE.format(columns="id, value", name="things")) == [(2, "c")]
+    assert capture((10, 1, "again", "c")) == "+1 ~0 -0, snapshot 3"
+    assert "operation: found a value that capture.operations does not list" in capture((11, 1, "a", "truncate"))
