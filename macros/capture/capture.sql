@@ -1,5 +1,5 @@
 {#
-  One snapshot: the difference of a query's rows and the head image, staged, checked and committed; nothing, where nothing changed.
+  The difference of a query's rows and the head image, staged, checked and committed as one snapshot, or as one for each label; nothing, where nothing changed.
   facts: what the header says beside the counts (see _next_header); drift_against: candidates that a reconcile ought to have needed no more than.
   Returns {message, code, changes, drift}
 #}
@@ -19,23 +19,61 @@
     {%- endcall -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
-    {%- set changes = counts.inserts + counts.updates + counts.deletes -%}
     {%- do facts.update({'quarantined': quarantined}) -%}
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}
-    {%- if changes or counts.tombstones or reverse_etl._says_more(facts, head) -%}
-        {%- set header = reverse_etl._next_header(head, counts, columns, capture_uuid, facts) -%}
-        {%- do reverse_etl._commit(target, stage, head, header, columns) -%}
-    {%- else -%}
-        {%- set header = head -%}
-    {%- endif -%}
+    {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
+    {#- Rows that are kept aside are proposed again only from where the head stands. -#}
+    {%- if split.kept_aside and head is not none -%}{%- do facts.update({'positions': head.positions}) -%}{%- endif -%}
+    {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones) -%}
     {%- do adapter.drop_relation(stage) -%}
+    {%- set header, counts = captured.header, captured.counts -%}
     {{ return({
         'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ header.snapshot_id
+            ~ (' (' ~ captured.snapshots ~ ' labels)' if captured.snapshots > 1 else '') ~ (' (' ~ split.kept_aside ~ ' rows kept aside)' if split.kept_aside else '')
             ~ (' (' ~ quarantined | length ~ ' keys quarantined)' if quarantined else '') ~ (' (drift: ' ~ facts.drift ~ ' changes that were not proposed)' if facts.drift else ''),
         'code': 'snapshot ' ~ header.changed ~ ' of ' ~ header.changelog_uuid,
-        'changes': changes,
+        'changes': counts.inserts + counts.updates + counts.deletes,
         'drift': facts.drift,
     }) }}
+{% endmacro %}
+
+
+{#
+  One snapshot for each group; only the last says how far the inputs were read, for a capture that is killed between them starts again.
+  The last alone may carry a full image: the old images of the later groups stand where the head of this capture saw them.
+  Returns {header, counts, snapshots}
+#}
+{% macro _commit_groups(target, stage, head, groups, columns, capture_uuid, facts, tombstones) %}
+    {%- set captured = {'header': head, 'counts': {'inserts': 0, 'updates': 0, 'deletes': 0}, 'snapshots': 0} -%}
+    {%- for group in groups -%}
+        {%- set said = {'kind': facts.kind} -%}
+        {%- if loop.last -%}{%- do said.update(facts) -%}{%- endif -%}
+        {%- if group.label is not none -%}
+            {%- set open_label = captured.header.open_label if captured.header is not none else none -%}
+            {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label, 'reopened': none}) -%}
+        {%- endif -%}
+        {%- set changes = group.inserts + group.updates + group.deletes -%}
+        {%- if changes or loop.last and (tombstones or reverse_etl._says_more(facts, head)) -%}
+            {%- set part = reverse_etl._part_of(target, stage, group, capture_uuid) -%}
+            {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=false if loop.last else none) -%}
+            {%- do reverse_etl._commit(target, part, captured.header, header, columns) -%}
+            {%- if part != stage -%}{%- do adapter.drop_relation(part) -%}{%- endif -%}
+            {%- do captured.update({'header': header, 'snapshots': captured.snapshots + (1 if changes else 0)}) -%}
+            {%- for name in captured.counts -%}{%- do captured.counts.update({name: captured.counts[name] + group[name]}) -%}{%- endfor -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(captured) }}
+{% endmacro %}
+
+
+{# The stage of one group: a table, because its old images join it. #}
+{% macro _part_of(target, stage, group, capture_uuid) %}
+    {%- if group.where is none -%}{{ return(stage) }}{%- endif -%}
+    {%- set part = reverse_etl._stage_relation(target, local_md5(capture_uuid ~ group.label)) -%}
+    {%- call statement('part') -%}
+        create table {{ part }} using {{ reverse_etl._private_format() }} as select * from {{ stage }} where {{ group.where }}
+    {%- endcall -%}
+    {{ return(part) }}
 {% endmacro %}
 
 

@@ -58,7 +58,7 @@
     union all
     select case _stage when 'update' then 'update_postimage' when 'delete_image' then 'delete' else _stage end,
         {{ reverse_etl._snapshot_columns(header) }}, _row_hash, {{ reverse_etl._no_header() }}, {{ reverse_etl._columns(names) }}
-    from {{ stage }} where _stage in ('insert', 'update', 'update_preimage', 'delete_image', 'checkpoint', 'savepoint')
+    from {{ stage }} where _stage in ('insert', 'update', 'update_preimage', 'delete_image', 'checkpoint', 'savepoint', 'tombstone')
     {%- endif %}
     {%- if stage and header.base == header.snapshot_id and head is not none %}
     union all

@@ -2,7 +2,7 @@
 
 {%- macro _header_fields() -%}
     {{ return({
-        'changelog_uuid': 'string', 'capture_uuid': 'string', 'kind': 'string', 'label': 'string', 'open_label': 'string', 'savepoint': 'string', 'frozen': 'boolean',
+        'changelog_uuid': 'string', 'capture_uuid': 'string', 'kind': 'string', 'label': 'string', 'open_label': 'string', 'reopened': 'string', 'savepoint': 'string', 'frozen': 'boolean',
         'invocation_id': 'string', 'target_name': 'string', 'package_version': 'string',
         'base': 'bigint', 'live_rows': 'bigint', 'since_base': 'bigint', 'inserts': 'bigint', 'updates': 'bigint', 'deletes': 'bigint',
         'changed': 'bigint', 'since_reconcile': 'bigint', 'drift': 'bigint', 'positions': 'map<string,string>',
@@ -37,7 +37,7 @@
 
 {#
   What a snapshot after `head` says. `facts` are those that its kind decides: kind, and any of label, savepoint, frozen, positions, quarantined,
-  since_reconcile, drift; the others are as in `head`. `checkpoint`: a full image belongs to it, whatever it costs.
+  since_reconcile, drift; the others are as in `head`. `checkpoint`: true: a full image belongs to it, whatever it costs; none: never.
   `changed` is the newest snapshot whose rows differ from those before it: syncs need not look at the headers after it.
 #}
 {% macro _next_header(head, counts, columns, capture_uuid, facts, checkpoint=false) %}
@@ -56,7 +56,7 @@
         'label': none, 'savepoint': none, 'drift': none, 'key_columns': columns.key, 'columns': columns.model,
     }) -%}
     {%- do header.update(facts) -%}
-    {%- if head is not none and (checkpoint or header.since_base * 4 > header.live_rows) -%}
+    {%- if head is not none and checkpoint is not none and (checkpoint or header.since_base * 4 > header.live_rows) -%}
         {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
     {%- endif -%}
     {%- if changes or header.base == header.snapshot_id -%}{%- do header.update({'changed': header.snapshot_id}) -%}{%- endif -%}

@@ -26,6 +26,7 @@
     {%- set everything = none -%}
     {%- if proposal.only_changes -%}
     {%- elif head is none -%}{%- set everything = 'the first capture' -%}
+    {%- elif not head.positions -%}{%- set everything = 'the head has no positions, as after a rollback' -%}
     {%- elif proposal.problem -%}{%- set everything = proposal.problem -%}
     {%- endif -%}
     {%- set stored, temporary = none, [] -%}

@@ -8,9 +8,10 @@
     } -%}
     {%- set problems = [] -%}
     {%- set capture = reverse_etl._capture_settings(given.get('capture', 'compare'), problems) -%}
-    {%- for name, value in given.items() if name != 'capture' -%}
+    {%- set label = reverse_etl._label_settings(given.get('label'), problems) -%}
+    {%- for name, value in given.items() if name not in ['capture', 'label'] -%}
         {%- if name not in choices -%}
-            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, ' ~ choices | join(', ')) -%}
+            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, label, ' ~ choices | join(', ')) -%}
         {%- elif value not in choices[name] -%}
             {%- do problems.append('meta.reverse_etl.' ~ name ~ ": found '" ~ value ~ "'; expected one of " ~ choices[name] | join(', ')) -%}
         {%- endif -%}
@@ -30,6 +31,7 @@
     {{ return({
         'key': key,
         'capture': capture,
+        'label': label,
         'only_captured': [capture.get('deleted'), capture.get('operation'), '_topic', '_partition', '_offset', '_file_modified'],
         'compare': given.get('compare', 'hash'),
         'on_bad_key': given.get('on_bad_key', 'fail'),
@@ -74,6 +76,25 @@
         'overlap': capture.get('overlap', 1000 if strategy == 'change_table' else none),
     }) -%}
     {{ return(capture) }}
+{% endmacro %}
+
+
+{# label: SQL over the columns, or a mapping (see _groups) #}
+{% macro _label_settings(given, problems) %}
+    {%- if given is none -%}{{ return(none) }}{%- endif -%}
+    {%- set label = {'by': given} if given is string else {} -%}
+    {%- if given is mapping -%}{%- do label.update(given) -%}{%- endif -%}
+    {%- for name in label if name not in ['by', 'drift', 'at', 'late'] -%}
+        {%- do problems.append('meta.reverse_etl.label.' ~ name ~ ': not an option of label; expected by, drift, at, late; remove it') -%}
+    {%- endfor -%}
+    {%- if not label.get('by') -%}{%- do problems.append('meta.reverse_etl.label.by: not found; expected SQL over the columns of the model; add it') -%}{%- endif -%}
+    {%- if (label.get('drift') is none) != (label.get('at') is none) -%}
+        {%- do problems.append('meta.reverse_etl.label: found one of drift and at; expected both or neither; drift is measured on the time of the rows') -%}
+    {%- endif -%}
+    {%- if label.get('late', 'fail') not in ['fail', 'open'] -%}
+        {%- do problems.append("meta.reverse_etl.label.late: found '" ~ label.late ~ "'; expected fail or open") -%}
+    {%- endif -%}
+    {{ return({'by': label.get('by'), 'drift': label.get('drift'), 'at': label.get('at'), 'late': label.get('late', 'fail')}) }}
 {% endmacro %}
 
 

@@ -18,6 +18,7 @@ from pydantic import (
     StringConstraints,
     Tag,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -230,11 +231,38 @@ AnyCapture = Annotated[
 ]
 
 
+class Label(Settings):
+    """Business snapshots: to which one a changed row belongs.
+
+    Attributes:
+        by: SQL over the columns of the changelog.
+        drift: interval for which rows of a later label are kept aside, by the time that `at` tells.
+        late: what happens to a row of a label that is closed.
+    """
+
+    by: Text
+    drift: Text | None = None
+    at: Text | None = None
+    late: Literal["fail", "open"] = "fail"
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Label:
+        if (self.drift is None) != (self.at is None):
+            raise PydanticCustomError("label", "drift and at, both or neither")
+        return self
+
+
+def _by(label: object) -> object:
+    """`label: order_date` is short for `label: {by: order_date}`."""
+    return {"by": label} if isinstance(label, str) else label
+
+
 class ChangelogSettings(Settings):
     """What a changelog model's `meta.reverse_etl` says; the macros read the same keys with the same defaults."""
 
     compare: Literal["hash", "except"] = "hash"
     capture: AnyCapture = Capture()
+    label: Annotated[Label | None, BeforeValidator(_by)] = None
     on_bad_key: Literal["fail", "quarantine"] = "fail"
     on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
 

@@ -1,0 +1,89 @@
+{#
+  Business snapshots: the changes of one capture, split by the label of their rows; one snapshot for each, the smaller label first.
+    label.by     SQL over the columns of the changelog; as text its values sort as the labels do
+    label.drift  interval: a later label opens when rows are known that lie so far behind its first one; until then its rows are kept aside
+    label.at     with drift: SQL for the time of a row
+    label.late   fail, or open: a row of a label that is closed fails the capture, until the operation reopen names that label, or goes to the open one
+  A deleted row has no label of its own: it goes to the open one.
+
+  Returns {groups: [{label, open, where, inserts, updates, deletes}], kept_aside: number of rows}. Without labels: one group of everything.
+#}
+{% macro _groups(stage, head, counts, settings) %}
+    {%- if not settings.label -%}
+        {{ return({'groups': [{'label': none, 'where': none, 'inserts': counts.inserts, 'updates': counts.updates, 'deletes': counts.deletes}], 'kept_aside': 0}) }}
+    {%- endif -%}
+    {%- set labels = reverse_etl._stage_labels(stage, settings) -%}
+    {%- set state = {'open': head.open_label if head is not none else none, 'kept_aside': 0} -%}
+    {%- set reopened = head.reopened if head is not none else none -%}
+    {%- set groups, late = [], [] -%}
+    {%- for one in labels -%}
+        {%- set rest = labels[loop.index0:] -%}
+        {%- if one.label is none -%}
+            {%- do reverse_etl._refuse_labels(stage, (one.inserts + one.updates) ~ ' changed rows without a label', 'one for each row', 'correct label.by, or the rows') -%}
+        {%- elif state.open is not none and one.label < state.open and one.label != reopened -%}
+            {%- do late.append(one) -%}
+        {%- elif state.open is none or one.label <= state.open or not settings.label.drift or not state.kept_aside and reverse_etl._has_closed(labels, rest) -%}
+            {%- do groups.append({'label': one.label, 'labels': [one.label], 'inserts': one.inserts, 'updates': one.updates, 'deletes': 0}) -%}
+            {%- if state.open is none or one.label > state.open -%}{%- do state.update({'open': one.label}) -%}{%- endif -%}
+        {%- else -%}
+            {%- do state.update({'kept_aside': state.kept_aside + one.inserts + one.updates}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if late and settings.label.late != 'open' -%}
+        {%- do reverse_etl._refuse_labels(
+            stage, (late | sum(attribute='inserts') + late | sum(attribute='updates')) ~ ' changed rows of closed labels (' ~ late | map(attribute='label') | join(', ') ~ ')',
+            'none before ' ~ state.open, "dbt run-operation reopen --args '{model: " ~ model.name ~ ', label: "' ~ late[0].label ~ '"}' ~ "', or set label.late: open"
+        ) -%}
+    {%- endif -%}
+    {%- if late or counts.deletes or counts.tombstones or not groups -%}
+        {%- if not groups or groups[-1].label != state.open -%}
+            {%- do groups.append({'label': state.open, 'labels': [], 'inserts': 0, 'updates': 0, 'deletes': 0}) -%}
+        {%- endif -%}
+        {%- for one in late -%}
+            {%- do groups[-1].labels.append(one.label) -%}
+            {%- do groups[-1].update({'inserts': groups[-1].inserts + one.inserts, 'updates': groups[-1].updates + one.updates}) -%}
+        {%- endfor -%}
+        {%- do groups[-1].update({'deletes': counts.deletes}) -%}
+    {%- endif -%}
+    {%- for group in groups -%}
+        {%- set of_label = "_stage in ('insert', 'update') and cast(" ~ settings.label.by ~ " as string) in (" ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
+        {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else '')}) -%}
+    {%- endfor -%}
+    {%- if groups | length == 1 and not state.kept_aside -%}{%- do groups[0].update({'where': none}) -%}{%- endif -%}
+    {{ return({'groups': groups, 'kept_aside': state.kept_aside}) }}
+{% endmacro %}
+
+
+{# The labels of the changed rows, ascending: [{label, inserts, updates, first, last: time in microseconds, drift: microseconds}] #}
+{% macro _stage_labels(stage, settings) %}
+    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.drift else 'timestamp_micros(0)' -%}
+    {%- set rows = run_query(
+        'select cast(' ~ settings.label.by ~ " as string) as label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ')), unix_micros(max(' ~ at
+        ~ ')), unix_micros(timestamp_micros(0) + interval ' ~ reverse_etl._string(settings.label.drift or '0 seconds') ~ ') from ' ~ stage
+        ~ " where _stage in ('insert', 'update') group by 1 order by 1"
+    ).rows -%}
+    {%- set labels = [] -%}
+    {%- for row in rows -%}
+        {%- do labels.append({'label': row[0] if row[0] is none else row[0] | string, 'inserts': row[1] | int, 'updates': row[2] | int, 'first': row[3], 'last': row[4], 'drift': row[5]}) -%}
+    {%- endfor -%}
+    {{ return(labels) }}
+{% endmacro %}
+
+
+{# Has the label before `rest`, the labels that have not been opened, closed? A row lies a drift behind the first of them. #}
+{% macro _has_closed(labels, rest) %}
+    {%- set first = rest | map(attribute='first') | reject('none') | list -%}
+    {%- set last = labels | map(attribute='last') | reject('none') | list -%}
+    {{ return(first | length > 0 and last | max >= first | min + rest[0].drift) }}
+{% endmacro %}
+
+
+{% macro _refuse_labels(stage, found, expected, next_step) %}
+    {%- do adapter.drop_relation(stage) -%}
+    {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured. label: found ' ~ found ~ '; expected ' ~ expected ~ '. Next: ' ~ next_step) }}
+{% endmacro %}
+
+
+{% macro _strings(values) -%}
+    {% for value in values %}{{ reverse_etl._string(value) }}{{ ', ' if not loop.last }}{% endfor %}
+{%- endmacro %}

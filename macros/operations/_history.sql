@@ -1,0 +1,81 @@
+{# What the operations on a changelog's history share. #}
+
+{#
+  The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head,
+  columns: {key, model: [{name, type}], names, dropped: columns of the table that the head no more has}}
+#}
+{% macro _opened_changelog(operation, name) %}
+    {%- set node = reverse_etl._changelog_node(name) -%}
+    {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+    {%- set present = adapter.get_columns_in_relation(target) if target is not none else [] -%}
+    {%- set head = reverse_etl._head(target) if '_snapshot_id' in present | map(attribute='name') else none -%}
+    {%- if head is none -%}
+        {%- do reverse_etl._operation_refuse(operation, name, 'no snapshot', 'a changelog that was captured', 'dbt run --select ' ~ name) -%}
+    {%- endif -%}
+    {{ return({
+        'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': target, 'head': head,
+        'columns': reverse_etl._columns_at(head, [], present[reverse_etl._own_columns() | length:]),
+    }) }}
+{% endmacro %}
+
+
+{# The columns of the head, then those of `more` that it has no more; all others of the table are dropped ones. #}
+{% macro _columns_at(head, more, present) %}
+    {%- set model, names = [], [] -%}
+    {%- for column in head.columns + more if column.name | lower not in names -%}
+        {%- for found in present if found.name | lower == column.name | lower -%}
+            {%- do model.append({'name': found.name, 'type': found.dtype}) -%}
+        {%- endfor -%}
+        {%- do names.append(column.name | lower) -%}
+    {%- endfor -%}
+    {%- set dropped = [] -%}
+    {%- for column in present if column.name | lower not in names -%}
+        {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
+    {%- endfor -%}
+    {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'present': present}) }}
+{% endmacro %}
+
+
+{# A snapshot that changes no row, with a full image of the head where `image` names the kind of its rows. Returns its header. #}
+{% macro _commit_unchanged(changelog, facts, image=none) %}
+    {%- set target, head, columns = changelog.target, changelog.head, changelog.columns -%}
+    {%- set header = reverse_etl._next_header(head, {'inserts': 0, 'updates': 0, 'deletes': 0}, columns, changelog.uuid, facts, checkpoint=image == 'checkpoint') -%}
+    {%- set stage = reverse_etl._stage_relation(target, changelog.uuid) if image else none -%}
+    {%- if image -%}
+        {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
+        {%- call statement('stage') -%}
+            create table {{ stage }} using {{ reverse_etl._private_format() }} as
+            select '{{ image }}' as _stage, {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id as _old_snapshot_id
+            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }})
+        {%- endcall -%}
+    {%- endif -%}
+    {%- do reverse_etl._commit_staged(target, stage, head, header, columns) -%}
+    {%- if image -%}{%- do adapter.drop_relation(stage) -%}{%- endif -%}
+    {{ return(header) }}
+{% endmacro %}
+
+
+{# The savepoints that were made and not given up: {name: snapshot id} #}
+{% macro _savepoints(target) %}
+    {%- set kept = {} -%}
+    {%- for row in run_query(
+        "select _header.savepoint, max(_snapshot_id), max_by(_header.kind, _snapshot_id) from " ~ target
+        ~ " where _change = 'snapshot' and _header.savepoint is not null group by 1 order by 2"
+    ).rows if row[2] == 'savepoint' -%}
+        {%- do kept.update({row[0]: row[1] | int}) -%}
+    {%- endfor -%}
+    {{ return(kept) }}
+{% endmacro %}
+
+
+{% macro _operation_refuse(operation, where, found, expected, next_step) %}
+    {{ exceptions.raise_compiler_error(operation ~ ' ' ~ where ~ ': found ' ~ found ~ '; expected ' ~ expected ~ '. Nothing was changed. Next: ' ~ next_step) }}
+{% endmacro %}
+
+{% macro _operation_done(operation, changelog, what) %}
+    {%- do log(operation ~ ' ' ~ changelog.name ~ ': ' ~ what, info=true) -%}
+{% endmacro %}
+
+{% macro _command(operation, arguments) -%}
+    dbt run-operation {{ operation }} --args '{{ '{' ~ arguments ~ '}' }}'
+{%- endmacro %}

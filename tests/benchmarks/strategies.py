@@ -1,0 +1,105 @@
+"""In Spark: what each capture strategy spends on finding 0.1 % of changed rows, against the full compare of the same run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dbt.adapters.spark.session import Cursor
+from pyspark.sql import SparkSession
+
+from tests.benchmarks.capture import COLUMNS
+from tests.benchmarks.turns import report
+from tests.integration.project import Project
+
+# The statements that find what changed: positions, candidates, diff. The commit is the same for all.
+FINDING = ("__candidates_", "__uncommitted_", "describe history", "describe detail", "max(`number`)", "unix_micros(")
+
+
+def strategies(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
+    """`rows` of ten columns; each round changes another 0.1 % of them."""
+    project = Project(home / "strategies", spark, "bench_strategies", quiet=True)
+    schema = project.schema
+    spark.sql(
+        f"create table {schema}.source using delta tblproperties ('delta.enableChangeDataFeed' = 'true') as "
+        f"select {COLUMNS}, cast(id as bigint) as number, 'I' as op from range({rows})"
+    )
+    spark.sql(f"create table {schema}.log (id bigint, number bigint) using delta")
+    spark.sql(f"create table {schema}.events using delta as select * from {schema}.source")
+    source = {"name": "app", "schema": schema, "tables": [{"name": "source"}, {"name": "log"}]}
+    project.properties("sources", {"sources": [source]})
+    read = "select * except (number, op) from {{ source('app', 'source') }}"
+    project.changelog("by_compare", read)
+    for name, query, options in [
+        ("timestamp", "select * from {{ source('app', 'source') }}", {"updated_at": "number"}),
+        ("change_table", "-- depends_on: {{ source('app', 'log') }}\n" + read, {"table": "app.log", "sequence": "number", "overlap": 0}),
+        ("cdf", read, {"table": "app.source"}),
+        ("feed", f"select * from {schema}.events", {"operation": "op", "sequence": "number"}),
+    ]:  # fmt: skip
+        project.changelog(f"by_{name}", query, settings={"capture": {"strategy": name, **options}})
+    assert project.run().success
+    best: dict[str, float] = {}
+    for number in range(rounds + 1):
+        _change(project, rows, number)
+        with statements() as taken:
+            result = project.run()
+        assert set(result.messages.values()) == {f"+0 ~{rows // 1000} -0, snapshot {number + 2}"}, result.messages
+        for name in result.messages:
+            if number:  # the first round warms up
+                seconds = sum(took for text, took in taken if f"{name}__" in text or _asks(name, text))
+                best[name] = min(seconds, best.get(name, seconds))
+    for name in ("by_timestamp", "by_change_table", "by_cdf", "by_feed"):
+        report(
+            f"{name[3:]}: finding 0.1 % of changed rows / full compare",
+            best[name] / best["by_compare"],
+            "<= 0.35" if name == "by_feed" else "<= 0.55",
+        )
+
+
+def _change(project: Project, rows: int, number: int) -> None:
+    schema, sequence = project.schema, rows * (number + 2)
+    changed = f"select * except (number, i), i + 1 as i, {sequence} + id as number from {schema}.source where id % 1000 = {number}"
+    project.table("changed", changed)
+    project.spark.sql(
+        f"merge into {schema}.source s using {schema}.changed c on s.id = c.id when matched then update set *"
+    )
+    project.spark.sql(f"insert into {schema}.log select id, number from {schema}.changed")
+    project.spark.sql(f"insert into {schema}.events by name select * from {schema}.changed")
+
+
+def _asks(name: str, text: str) -> bool:
+    """Questions about the inputs, which do not name the changelog."""
+    return {
+        "by_cdf": text.startswith(("describe history", "describe detail")),
+        "by_change_table": "max(`number`)" in text and "log" in text and "__" not in text,
+    }.get(name, False)
+
+
+@contextmanager
+def statements() -> Iterator[list[tuple[str, float]]]:
+    """The statements that find changes, with their seconds; a query is carried out when its rows are fetched."""
+    taken: list[tuple[str, float]] = []
+    execute, fetchall = Cursor.execute, Cursor.fetchall
+
+    def timed(cursor: Cursor, work: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        result = work()
+        text = cursor.timed_sql  # type: ignore[attr-defined]
+        if any(part in text for part in FINDING) and "insert into" not in text and "drop table" not in text:
+            taken.append((text, time.perf_counter() - began))
+        return result
+
+    def timed_execute(self: Cursor, sql: str, *arguments: Any) -> None:
+        self.timed_sql = re.sub(r"^\s*/\*.*?\*/\s*", "", sql, flags=re.DOTALL)  # type: ignore[attr-defined]
+        timed(self, lambda: execute(self, sql, *arguments))
+
+    Cursor.execute = timed_execute  # type: ignore[method-assign]
+    Cursor.fetchall = lambda self: timed(self, lambda: fetchall(self))  # type: ignore[method-assign]
+    try:
+        yield taken
+    finally:
+        Cursor.execute, Cursor.fetchall = execute, fetchall  # type: ignore[method-assign]

@@ -1,0 +1,101 @@
+"""Business snapshots: each change goes to the snapshot of its label, whatever runs it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.project import Project
+
+pytestmark = pytest.mark.spark
+
+
+class Orders:
+    """A table of orders with a business date and an event time, and a changelog over it."""
+
+    def __init__(self, project: Project, **label: str) -> None:
+        self.project, self.table = project, f"{project.schema}.orders"
+        project.spark.sql(f"create table {self.table} (id int, day string, at timestamp) using delta")
+        project.changelog("log", f"select * from {self.table}", settings={"label": {"by": "day", **label}})
+
+    def put(self, key: int, day: int, hour: int = 12) -> None:
+        self.project.spark.sql(
+            f"merge into {self.table} o using (select {key} as id, '2024-01-0{day}' as day, "
+            f"timestamp'2024-01-01' + interval {(day - 1) * 24 + hour} hour as at) n on o.id = n.id "
+            "when matched then update set * when not matched then insert *"
+        )
+
+    def drop(self, key: int) -> None:
+        self.project.spark.sql(f"delete from {self.table} where id = {key}")
+
+    def capture(self) -> str:
+        return self.project.run().messages["log"]
+
+    def snapshots(self) -> list[tuple[int, str | None, int, int, int]]:
+        """Snapshot, day of its label, inserts, updates, deletes."""
+        rows = self.project.rows(
+            "select _snapshot_id, int(substr(_header.label, 9)) as day, _header.inserts, _header.updates, _header.deletes "
+            "from {s}.log where _change = 'snapshot' order by 1"
+        )
+        return [tuple(row) for row in rows]
+
+    def mixed(self) -> int:
+        """Rows in a snapshot of another label."""
+        return self.project.rows(
+            "select count(*) as n from {s}.log r join {s}.log h on h._snapshot_id = r._snapshot_id and h._change = 'snapshot' "
+            "where r._change in ('insert', 'update_postimage') and r.day <> h._header.label"
+        )[0].n
+
+
+def test_a_capture_that_spans_labels_commits_one_snapshot_for_each_and_a_closed_label_needs_a_word(
+    project: Project,
+) -> None:
+    orders = Orders(project)
+    for key, day in [(1, 2), (2, 1), (3, 2), (4, 3), (5, 1)]:
+        orders.put(key, day)
+    assert orders.capture() == "+5 ~0 -0, snapshot 3 (3 labels)"
+    assert orders.snapshots() == [(1, 1, 2, 0, 0), (2, 2, 2, 0, 0), (3, 3, 1, 0, 0)]
+    orders.put(1, 3)
+    orders.put(6, 4)
+    orders.drop(2)
+    assert orders.capture() == "+1 ~1 -1, snapshot 5 (2 labels)"
+    assert orders.snapshots()[3:] == [(4, 3, 0, 1, 0), (5, 4, 1, 0, 1)]
+
+    orders.put(7, 2)
+    orders.put(8, 4)
+    refused = orders.capture()
+    assert "found 1 changed rows of closed labels (2024-01-02); expected none before 2024-01-04" in refused
+    assert len(orders.snapshots()) == 5
+    word = project.dbt("run-operation", "reopen", "--args", "{model: log, label: '2024-01-02'}")
+    assert word.success, word.text
+    assert orders.capture() == "+2 ~0 -0, snapshot 8 (2 labels)"
+    assert orders.snapshots()[5:] == [(6, None, 0, 0, 0), (7, 2, 1, 0, 0), (8, 4, 1, 0, 0)]
+    orders.put(9, 2)
+    assert "closed labels (2024-01-02)" in orders.capture(), "one word, one correction"
+    orders.drop(9)
+    assert "+0 ~0 -0, snapshot 8" in orders.capture()
+    assert orders.mixed() == 0
+    assert project.rows("select count(*) as n from {s}.log where _change = 'update_preimage'")[0].n == 1
+    assert not project.dbt("run-operation", "reopen", "--args", "{model: log, label: '2024-01-09'}").success, (
+        "it is not closed"
+    )
+
+
+def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may_still_join_it(
+    project: Project,
+) -> None:
+    orders = Orders(project, drift="2 hours", at="at", late="open")
+    orders.put(1, 1)
+    assert orders.capture() == "+1 ~0 -0, snapshot 1"
+    orders.put(2, 2, hour=0)
+    orders.put(1, 2, hour=1)
+    assert orders.capture() == "+0 ~0 -0, snapshot 1 (2 rows kept aside)"
+    orders.put(3, 1, hour=23)
+    assert orders.capture() == "+1 ~0 -0, snapshot 2 (2 rows kept aside)", "the open label still takes its rows"
+    orders.put(4, 2, hour=2)
+    assert orders.capture() == "+2 ~1 -0, snapshot 3", "two hours after its first row the next label opens"
+    assert orders.mixed() == 0
+    orders.put(5, 1)
+    assert orders.capture() == "+1 ~0 -0, snapshot 4"
+    assert [day for _, day, *_ in orders.snapshots()] == [1, 1, 2, 2], "`late: open` takes it into the open label"
+    project.spark.sql(f"update {orders.table} set day = null where id = 5")
+    assert "found 1 changed rows without a label" in orders.capture()
