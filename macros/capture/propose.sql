@@ -22,13 +22,8 @@
     {%- endif -%}
     {%- set asked = {'relation': target, 'columns': columns, 'query': query, 'options': options, 'since': head.positions if head is not none else none} -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
+    {%- set everything = reverse_etl._unknown_since(head, proposal) -%}
     {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
-    {%- set everything = none -%}
-    {%- if proposal.only_changes -%}
-    {%- elif head is none -%}{%- set everything = 'the first capture' -%}
-    {%- elif not head.positions -%}{%- set everything = 'the head has no positions, as after a rollback' -%}
-    {%- elif proposal.problem -%}{%- set everything = proposal.problem -%}
-    {%- endif -%}
     {%- set stored, temporary = none, [] -%}
     {%- if everything -%}
         {%- do asked.update({'since': none}) -%}
@@ -37,16 +32,12 @@
     {%- else -%}
         {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
         {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns) -%}
-        {%- if due -%}{%- set everything = 'reconcile' -%}
-        {%- elif not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
-            {%- set everything = measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' -%}
-        {%- endif -%}
+        {%- set too_many = not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
+        {%- set everything = 'reconcile' if due else measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' if too_many else none -%}
     {%- endif -%}
     {%- do query.update(reverse_etl._rows_to_compare(query, columns, proposal, none if everything else stored)) -%}
     {%- set positions = {} -%}
-    {%- do positions.update(head.positions if head is not none else {}) -%}
-    {%- do positions.update(proposal.positions) -%}
-    {%- do positions.update(measured.positions) -%}
+    {%- for known in [head.positions if head is not none else {}, proposal.positions, measured.positions] -%}{%- do positions.update(known) -%}{%- endfor -%}
     {{ return({
         'facts': {
             'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
@@ -56,6 +47,16 @@
         'note': ' (full compare: ' ~ everything ~ ')' if everything and head is not none else '',
         'temporary': temporary,
     }) }}
+{% endmacro %}
+
+
+{# Why nobody can know what changed since the head, or none. #}
+{% macro _unknown_since(head, proposal) %}
+    {%- if proposal.only_changes -%}{{ return(none) }}
+    {%- elif head is none -%}{{ return('the first capture') }}
+    {%- elif not head.positions and (proposal.positions or proposal.measures) -%}{{ return('the head has no positions, as after a rollback') }}
+    {%- else -%}{{ return(proposal.problem) }}
+    {%- endif -%}
 {% endmacro %}
 
 

@@ -103,3 +103,25 @@ def statements() -> Iterator[list[tuple[str, float]]]:
         yield taken
     finally:
         Cursor.execute, Cursor.fetchall = execute, fetchall  # type: ignore[method-assign]
+
+
+def against_dbt_snapshot(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
+    """The same change of 1 % of the rows, captured by a changelog and by dbt's own snapshot, strategy `check`."""
+    project = Project(home / "snapshot", spark, "bench_snapshot", quiet=True)
+    project.table("source", f"select {COLUMNS} from range({rows})")
+    tables = [{"name": "source"}]
+    project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
+    project.changelog("things", "select * from {{ source('app', 'source') }}")
+    check = {"unique_key": "id", "strategy": "check", "check_cols": "all", "hard_deletes": "invalidate"}
+    snapshot = {"name": "checked", "relation": "source('app', 'source')", "config": {**check, "file_format": "delta"}}
+    project.properties("checked", {"snapshots": [snapshot]})
+    best: dict[str, float] = {}
+    for number in range(rounds + 2):
+        for command in (("run", "--select", "things"), ("snapshot",)):
+            result = project.dbt(*command)
+            assert result.success, result.text
+            if number > 1:  # the first makes the tables, the second warms up
+                for name, seconds in result.seconds.items():
+                    best[name] = min(seconds, best.get(name, seconds))
+        project.spark.sql(f"update {project.schema}.source set i = i + 1 where id % 100 = {number}")
+    report("dbt snapshot (check) / capture of a changelog, 1 % changed", best["checked"] / best["things"], ">= 3")
