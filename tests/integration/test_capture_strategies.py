@@ -188,7 +188,9 @@ def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group
     project.changelog("totals", query, settings={"capture": capture})
     assert project.run().success
     sql(f"update {source} set part = 7, at = timestamp'2024-02-01' where id = 3")
-    assert project.run().messages["totals"] == "+0 ~12 -0, snapshot 2", "five where it was, six where it came, and itself"
+    assert project.run().messages["totals"] == "+0 ~12 -0, snapshot 2", (
+        "five where it was, six where it came, and itself"
+    )
     sql(f"insert into {source} values (100, 5, 1000, timestamp'2024-02-02')")
     assert project.run().messages["totals"] == "+1 ~6 -0, snapshot 3"
     assert project.rows(IMAGE.format(columns="id, part, at, total", name="totals")) == project.rows(
