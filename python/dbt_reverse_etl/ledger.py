@@ -132,12 +132,14 @@ class DeltaLedger:
 
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
         """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
+        query = f"select max(seq) from {self._relation} where sync_id = '{TESTS}'"  # noqa: S608
+        newest = int(self._spark.sql(query).collect()[0][0] or 0)
         rows = [
             {
                 **dict.fromkeys(_SCHEMA.names),
                 "sync_id": TESTS,
                 "fence": 0,
-                "seq": 0,
+                "seq": newest + 1,
                 "fact": TESTS,
                 "recorded_at": now,
                 "sync": changelog,
@@ -154,7 +156,7 @@ class DeltaLedger:
         if not wanted:
             return Overview()
         runs = self._spark.sql(
-            f"select sync_id, fence, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
+            f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
             f"from {self._relation} where fact in ('run_started', '{REQUEST}', '{TESTS}') and sync in ({', '.join(map(_literal, wanted))})"
         ).collect()
         runs.sort(key=lambda row: row.recorded_at)
@@ -174,7 +176,7 @@ class DeltaLedger:
             {sync_id: row.sync for sync_id, row in newest.items()},
             requests,
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
-            {row.sync: tuple(json.loads(row.body)) for row in runs if row.fact == TESTS},
+            _failing(runs),
         )
 
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:
@@ -202,6 +204,12 @@ class DeltaLedger:
     def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
         frame.write.format("delta").mode("append").options(**options).saveAsTable(self._relation.replace("`", ""))
+
+
+def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    """By changelog what was recorded last: the clocks of two machines tell that only of records that were made at once."""
+    records = sorted((row for row in rows if row.fact == TESTS), key=lambda row: (row.seq, row.recorded_at))
+    return {row.sync: tuple(json.loads(row.body)) for row in records}
 
 
 def _row(fact: Fact) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dbt_reverse_etl import __version__
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.facts import Claim
+from dbt_reverse_etl.delivery.facts import Claim, Range
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Status
@@ -42,7 +42,7 @@ from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, read_head
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
@@ -187,6 +187,7 @@ class _Sync:
             self.sink = self._make_sink()
             self.state = self._pusher.ledger.read(self.id)
         policy = self._pusher.policy
+        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
         result = run(job, self._ports(spec), policy.parking_doubt() if self._settings.on_unknown == "park" else policy)
         return Report(
             self._resolved.sync.name,
@@ -324,10 +325,9 @@ class _Sync:
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()
         modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
-        # Updates were not sent in insert_only: what the destination holds is not known.
-        stale = [place for place, mode in modes.items() if mode is Mode.INSERT_ONLY is not spec.mode and place.snapshot]
         unsure = tuple(
-            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True) for place in stale
+            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+            for place in self._unsure(state, spec)
         )
         deletes = spec.mode is Mode.MIRROR and any(
             m is not Mode.MIRROR and place.snapshot for place, m in modes.items()
@@ -335,7 +335,16 @@ class _Sync:
         kept_at = self._pusher.ledger.acknowledged(self.id) if deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
-        return PendingRows(self._pusher.spark, Pending(relation, head, self.id, spec.id, spec, state, kept_at))
+        pending = Pending(relation, head, self.id, spec.id, spec, state, kept_at)
+        if (at := pending.needs_base) is not None:
+            pending = replace(pending, older_base=full_image(self._pusher.spark, relation, at))
+        return PendingRows(self._pusher.spark, pending)
+
+    @staticmethod
+    def _unsure(state: State, spec: Spec) -> list[Range]:
+        """Updates were not sent in insert_only: what the destination holds is not known."""
+        modes = ((place, Spec.of(state.specs[place.spec]).mode) for place in state.positions if place.snapshot)
+        return [place for place, mode in modes if mode is Mode.INSERT_ONLY is not spec.mode]
 
     def _guard(self, planned: PerOperation, state: State) -> str:
         if not planned.total:

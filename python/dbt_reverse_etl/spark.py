@@ -45,7 +45,7 @@ def cancel_jobs(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class Head:
-    """The newest snapshot of a changelog, from its header row.
+    """The newest snapshot of a changelog that changed a row, from the newest header row.
 
     Attributes:
         base: snapshot of the newest full image.
@@ -87,7 +87,7 @@ def read_head(spark: SparkSession, relation: str, snapshot: int | None = None) -
         return None
     header = json.loads(found[0][0])
     return Head(
-        snapshot=snapshot,
+        snapshot=header.get("changed") or snapshot,
         changelog=header["changelog_uuid"],
         base=header["base"],
         live_rows=header["live_rows"],
@@ -104,6 +104,7 @@ class Pending:
 
     Attributes:
         kept_at: snapshots that were acknowledged while deletes were not sent.
+        older_base: the full image to begin with, where that of the head is too new: see `needs_base`.
     """
 
     relation: str
@@ -113,6 +114,7 @@ class Pending:
     spec: Spec
     state: State
     kept_at: tuple[int, ...] = ()
+    older_base: int | None = None
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
@@ -151,22 +153,42 @@ class Pending:
     def _is_first_load(self) -> bool:
         return self.state.first and not self.state.claims and not self.state.undelivered
 
+    @property
+    def needs_base(self) -> int | None:
+        """The snapshot at or before which a full image is needed, where that of the head is too new. 0: the oldest one that is kept."""
+        if not self._needs_images:
+            return None
+        oldest = 0 if self.kept_at else self._oldest_image
+        return oldest if oldest < self.head.base else None
+
     @cached_property
     def _range(self) -> tuple[int, int | None]:
         """Snapshots to read: the changes after the first number, or the image from the second on."""
-        places: list[Range | Claim] = [*self.state.positions, *self.state.claims]
-        oldest = min(place.snapshot for place in places)
-        same = all(place.spec == self.spec_id for place in places) and not any(c.everything for c in self.state.claims)
-        if same and not self.kept_at:
-            return self._with_undelivered(oldest), None
-        if oldest >= self.head.base and not self.kept_at:
-            return self.head.base, self.head.base
-        return 0, None
+        if not self._needs_images:
+            return min(place.snapshot for place in self._places), None
+        base = self.head.base if self.needs_base is None else self.older_base or 1
+        return base, base
 
-    def _with_undelivered(self, low: int) -> int:
-        """Far more literals than that would cost more than reading the changes again."""
-        changed = self._changed_before(low)
-        return low if len(changed) <= _MOST_LITERALS else min(changed) - 1
+    @property
+    def _places(self) -> tuple[Range | Claim, ...]:
+        return (*self.state.positions, *self.state.claims)
+
+    @cached_property
+    def _needs_images(self) -> bool:
+        """Changes do not tell where keys are at position 0 or at another spec, nor where too many literals would be needed."""
+        oldest = min(place.snapshot for place in self._places)
+        same = all(place.spec == self.spec_id for place in self._places) and not any(
+            claim.everything for claim in self.state.claims
+        )
+        return not (same and oldest) or bool(self.kept_at) or len(self._changed_before(oldest)) > _MOST_LITERALS
+
+    @property
+    def _oldest_image(self) -> int:
+        """The oldest snapshot whose image says what a destination may hold; position 0 holds nothing."""
+        reached = [self.head.base, *(place.snapshot for place in self._places if place.snapshot)]
+        if len(self.state.undelivered) > _MOST_LITERALS:
+            reached += [row.changed for row in self.state.undelivered.values()]
+        return min(reached)
 
     def _changed_before(self, low: int) -> list[int]:
         return sorted({row.changed for row in self.state.undelivered.values() if row.changed <= low})
@@ -212,6 +234,27 @@ class PendingRows:
         self._rows.unpersist()
         if self._view is not None:
             self._spark.catalog.dropTempView(self._view)
+
+
+def full_image(spark: SparkSession, relation: str, at: int) -> int:
+    """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
+
+    Raises:
+        ReverseEtlError: the snapshot was pruned.
+    """
+    oldest = f"select coalesce(max(_header.base), 1) from {relation} where _change = 'pruned'"  # noqa: S608
+    newest = f"select max(_header.base) from {relation} where _change = 'snapshot' and _snapshot_id = {int(at)}"  # noqa: S608
+    found = spark.sql(newest if at else oldest).collect()[0][0]
+    if found is None:
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"snapshot {at}, which a sync refers to, pruned",
+                "every snapshot from the oldest position on",
+                "dbt run-operation forget --args '{sync: NAME}', and push: a first load",
+            )
+        )
+    return int(found)
 
 
 def _undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:

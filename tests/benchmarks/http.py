@@ -68,7 +68,7 @@ class Load:
         plan, problems = plan_of(self.task, OPTIONS)
         assert not problems
         parts = [self.table.slice(start, EACH) for start in range(0, self.rows, EACH)]
-        return [plan.requests(part)[0][0].body or b"" for part in parts]
+        return [plan.requests(plan.prepare(part))[0][0].body or b"" for part in parts]
 
     def seconds(self, url: str, **settings: float) -> tuple[float, float]:
         """Of the clock and of our CPU, until the engine has sent everything."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -27,6 +28,22 @@ PROCESSES.set_forkserver_preload(["tests.faults.victim", *SINKS])
 FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
 # Every key changes: inserts, updates and deletes.
 SECOND = {key: n + 10 for n, key in enumerate(KEYS) if n not in (1, 4)}
+
+
+def state_of(pid: int) -> str:
+    """R, S, T (stopped), Z ...; as Linux says it, or X if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Until it holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came to that"
+        time.sleep(0.01)
 
 
 class Place(Protocol):
@@ -118,11 +135,18 @@ class Scene:
 
     def start(self, **changes: Any) -> ForkServerProcess:
         """A push that goes on beside the test."""
-        for suffix in (".steps", ".result"):
+        for suffix in (".steps", ".result", ".worker"):
             self._orders.ledger.with_suffix(suffix).unlink(missing_ok=True)
         process = PROCESSES.Process(target=push, args=(replace(self._orders, **changes),))
         process.start()
         return process
+
+    def worker(self) -> int:
+        """The process that the last push started to send its rows, once it has stopped itself before its first request."""
+        file = self._orders.ledger.with_suffix(".worker")
+        wait_for(file.exists)
+        wait_for(lambda: state_of(int(file.read_text())) == "T")
+        return int(file.read_text())
 
     def capture(self, image: Mapping[str, int]) -> None:
         self._orders = replace(self._orders, images=[*self._orders.images, image])

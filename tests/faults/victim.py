@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,9 +21,11 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.position import State, fold
-from dbt_reverse_etl.delivery.run import Job, Ports, run
+from dbt_reverse_etl.delivery.run import Job, Ports, Source, run
+from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import SyncBusy
+from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.ledger import decode, encode
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
@@ -82,6 +86,7 @@ class Orders:
         kill: fault point and its which occurrence at which the process gets `signal`; None: it lives.
         late: fault point and its which occurrence at which a lease runs out.
         ahead: leases by which the clock of the process is ahead.
+        worker: a process of its own sends, as those of Spark's executors do; it stops itself before its first request.
     """
 
     ledger: Path
@@ -94,6 +99,7 @@ class Orders:
     signal: int = signal.SIGKILL
     late: tuple[str, int] | None = None
     ahead: int = 0
+    worker: bool = False
 
 
 def push(orders: Orders) -> None:
@@ -107,6 +113,8 @@ def push(orders: Orders) -> None:
     owner = str(os.getpid())
     job = Job(f"{owner}.{time.time_ns()}", "uuid", changelog.head, spec.id, "{}", task, owner)
     clock = _SkippingClock(orders.ahead)
+    waves = WaveSize(WAVE_ROWS, grow_below=-1)
+    policy = Policy(waves=waves, executor_waves=waves, executors_from=0, retries=Retries(first=0.01, seconds=5))
     ports = Ports(
         FileLedger(orders.ledger),
         lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
@@ -114,13 +122,44 @@ def push(orders: Orders) -> None:
         clock,
         owner_alive=_alive,
         step=_Steps(orders, clock),
+        executors=(lambda source: _Worker(source, orders, policy)) if orders.worker else None,
     )
-    policy = Policy(waves=WaveSize(WAVE_ROWS, grow_below=-1), retries=Retries(first=0.01, seconds=5))
     try:
         status = run(job, ports, policy).status
     except SyncBusy:
         status = "busy"
     orders.ledger.with_suffix(".result").write_text(status)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """`Remote` without Spark: the real work of a task, in a process that this one starts and may leave behind."""
+
+    source: Source
+    orders: Orders
+    policy: Policy
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        make_sink = partial(self.orders.sink, self.orders.settings)
+        limits = make_sink().limits(task)
+        work = Work(make_sink, order, task, limits, self.policy, until, step=_stop_before_the_first_request)
+        rows = self.source.wave(order.claim.lo, order.claim.hi).to_batches()
+        ours, its = multiprocessing.Pipe()
+
+        def body() -> None:
+            with suppress(BrokenPipeError):  # nobody hears it any more
+                its.send(work.send(rows))
+
+        process = multiprocessing.get_context("fork").Process(target=body)
+        process.start()
+        self.orders.ledger.with_suffix(".worker").write_text(str(process.pid))
+        sent: Sent = ours.recv()
+        return sent
+
+
+def _stop_before_the_first_request(name: str) -> None:
+    if name == "batch.before":
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class _SkippingClock(SystemClock):

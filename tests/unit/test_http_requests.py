@@ -53,6 +53,7 @@ class TestRequests:
         send(server.url, task_of(), ("delete", {"id": 7}))
         (request,) = server.received
         assert (request.method, request.path, request.body) == ("DELETE", "/contacts/7", b"")
+        assert request.headers["content-length"] == "0"
 
     def test_each_operation_has_its_own_request_and_headers(self, server: HttpServer) -> None:
         update = {"method": "PATCH", "path": "c/{id}?by={name}", "headers": {"X-Row": "row {id}"}, "body": "key"}

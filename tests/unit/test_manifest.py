@@ -66,7 +66,11 @@ class TestSyncs:
         assert (log.unique_id, log.name, log.alias) == (CONTACTS, "contacts_changelog", "contacts_log")
         assert log.relation_name == "analytics.contacts_log"
         assert (log.key, mail.changelog.key) == (("contact_id",), ("shop", "order_id"))
-        assert (log.settings.compare, log.settings.capture.strategy, log.settings.on_bad_key) == ("except", "compare", "fail")
+        assert (log.settings.compare, log.settings.capture.strategy, log.settings.on_bad_key) == (
+            "except",
+            "compare",
+            "fail",
+        )
 
     def test_an_exposure_that_is_switched_off_is_a_sync_that_is_not_enabled(self, manifest: Json) -> None:
         paused = syncs(manifest)[2]

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.fault_points import no_step
+from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.delivery.position import Claim, Range, State
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch
 from tests.unit.delivery_desk import POLICY, Desk
 from tests.unit.memory_sinks import PlainSink
+from tests.unit.reference import DictSource, Spec
 
 KEYS = [f"k{number}" for number in range(6)]
 PARKING = replace(POLICY.parking_doubt(), waves=WaveSize(2, grow_below=-1))
@@ -144,6 +147,81 @@ def test_a_destination_that_leaves_every_row_in_doubt_stops_the_sync_instead_of_
     assert "rejected or unknown, 0 delivered" in result.message
     assert desk.sent.total() <= 60
     assert {*desk.sent.values()} == {1}
+
+
+@pytest.mark.parametrize("sent_rows", [1, 2])
+def test_a_lost_lease_parks_what_was_sent_and_nothing_else(sent_rows: int) -> None:
+    desk = ParkingDesk()
+    desk.sink.batch_rows = 1
+    desk.push(image(1))
+    desk.changelog.capture(image(2))
+    left = iter(range(sent_rows, 0, -1))
+
+    def step(name: str) -> None:
+        if name == "batch.after" and next(left, None) == 1:
+            desk.clock.sleep(PARKING.lease.total_seconds())
+
+    desk.step = step
+    assert desk.push().status == Status.SUPERSEDED
+    desk.step = no_step
+    desk.clock.sleep(PARKING.lease.total_seconds())
+    before = Counter(desk.sent)
+    sent = {key for key in KEYS if before[key] == 2}
+    assert len(sent) == sent_rows
+    assert desk.push(image(3)).status == Status.PARTIAL
+    assert {*desk.state().undelivered} == sent
+    assert {key for key in KEYS if desk.sent[key] > before[key]} == {*KEYS} - sent
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(3)
+
+
+class ChangingDesk(ParkingDesk):
+    """A sync whose mode was insert_only up to a push, as `push` tells the run of it."""
+
+    before, after = Spec(), Spec(hide=10**6)
+
+    def _unsure(self) -> list[Range]:
+        return [place for place in self.state().positions if place.snapshot and place.spec != self.spec.id]
+
+    def _job(self) -> Job:
+        return replace(super()._job(), unsure=tuple((place.lo, place.hi) for place in self._unsure()))
+
+    def _source_for(self, state: State) -> DictSource:
+        claims = [Claim("mode", place.lo, place.hi, place.snapshot, place.spec, True) for place in self._unsure()]
+        state = replace(state, claims=state.claims + tuple(claims))
+        specs = {spec.id: spec for spec in (self.before, self.after)}
+        return DictSource(self.changelog, state, self.changelog.head, self.spec, specs)
+
+
+def test_after_a_change_of_mode_from_insert_only_every_row_is_sent_but_those_that_a_request_left_in_doubt() -> None:
+    desk = ChangingDesk()
+    desk.sink.script = {"k1": ["unknown_applied"]}
+    desk.push(image(1))
+    desk.spec = desk.after
+    assert desk.push().status == Status.PARTIAL
+    assert desk.sent == {**dict.fromkeys(KEYS, 2), "k1": 1}
+    assert [row.key for row in desk.state().undelivered.values()] == ["k1"]
+    assert desk.push(image(2)).status == Status.PARTIAL
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(2)
+
+
+@pytest.mark.parametrize("changed_before", [True, False])
+def test_a_change_of_mode_sends_no_row_that_a_lost_run_may_have_sent(changed_before: bool) -> None:
+    desk = ChangingDesk()
+    desk.push(image(1))
+    desk.changelog.capture(image(2))
+    if changed_before:
+        desk.spec = desk.after
+    assert desk.crash_at("batch.after")
+    desk.spec = desk.after
+    before = Counter(desk.sent)
+    assert desk.push(image(3)).status == Status.PARTIAL
+    waiting = {*desk.state().undelivered}
+    assert 1 <= len(waiting) <= 2, "one wave"
+    assert {key for key in KEYS if desk.sent[key] == before[key]} == waiting
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(3)
 
 
 @settings(deadline=None, max_examples=150)

@@ -13,8 +13,8 @@ from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.prepared import Prepared
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
-from dbt_reverse_etl.delivery.waves import batches
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Sink, SinkTask
 
@@ -90,54 +90,57 @@ class Engine:
         Raises:
             LeaseLost: after every request that was under way has ended.
         """
-        rows = table.select(self._columns).combine_chunks()
-        wave = Wave(claim, rows, left_out, self._policy, self._interrupted)
+        sent = table.select(self._columns).combine_chunks()
+        wave = Wave(claim, table.num_rows, left_out, self._policy, self._interrupted)
         if stop is not None:
             wave.stop(stop)
-        parts = list(batches(wave.rows, self._limits))
-        if self._workers == 1 or len(parts) <= 1:
-            for part in parts:
-                self._deliver(wave, part, last=self._is_last(part, parts))
-        else:
-            self._deliver_at_once(wave, parts)
-        self._deliver_aside(wave)
+        try:
+            with Prepared(sent, self._limits, self._sink.prepare) as rows:
+                self._deliver_all(wave, rows)
+        except LeaseLost as lost:
+            lost.rows = wave.begun()
+            raise
         failures, counts = wave.close(table.column(OPERATION))
         return WaveResult(failures, counts, wave.requests, wave.stopped_by)
 
-    def _is_last(self, part: range, parts: Sequence[range]) -> bool:
-        return self._alone and part is parts[-1]
+    def _deliver_all(self, wave: Wave, rows: Prepared) -> None:
+        if self._workers == 1 or len(rows.parts) <= 1:
+            for part in rows.parts:
+                self._deliver_part(wave, rows, part)
+        else:
+            self._deliver_at_once(wave, rows)
+        for aside in wave.take_aside():
+            if not self._gate.may_try_aside():
+                break
+            self._deliver(wave, rows, aside, last=False)
 
-    def _deliver_at_once(self, wave: Wave, parts: Sequence[range]) -> None:
-        def work(part: range) -> None:
-            try:
-                self._deliver(wave, part, last=self._is_last(part, parts))
-            except BaseException:
-                wave.abort()
-                raise
+    def _deliver_part(self, wave: Wave, rows: Prepared, part: range) -> None:
+        try:
+            self._deliver(wave, rows, part, last=self._alone and part is rows.parts[-1])
+        except BaseException:
+            wave.abort()
+            raise
+        finally:
+            rows.end(part)
 
+    def _deliver_at_once(self, wave: Wave, rows: Prepared) -> None:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="deliver") as pool:
-            futures: list[Future[None]] = [pool.submit(work, part) for part in parts]
+            futures: list[Future[None]] = [pool.submit(self._deliver_part, wave, rows, part) for part in rows.parts]
         for future in futures:
             future.result()
 
-    def _deliver_aside(self, wave: Wave) -> None:
-        for rows in wave.take_aside():
-            if not self._gate.may_try_aside():
-                return
-            self._deliver(wave, rows, last=False)
-
-    def _deliver(self, wave: Wave, rows: Sequence[int], *, last: bool) -> None:
+    def _deliver(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> None:
         sent = 0
         while rows and self._permits.take(wave.is_stopped):
             if not self._gate.enter(wave.is_stopped, first=sent == 0):
                 self._permits.give_back(trouble=False)
                 return
-            delivery, sent = self._request(wave, rows, last=last), sent + 1
+            delivery, sent = self._request(wave, prepared, rows, last=last), sent + 1
             self._permits.give_back(trouble=_in_trouble(delivery))
             if delivery.retry_after is not None:
                 self._pause(wave, delivery.retry_after)
             if delivery.refused_whole and len(rows) > 1 and not wave.is_stopped():
-                self._bisect(wave, rows, last=last)
+                self._bisect(wave, prepared, rows, last=last)
                 return
             again = wave.again(rows, delivery)
             if len(again) < len(rows):
@@ -159,30 +162,39 @@ class Engine:
         if stop is not None:
             wave.stop(stop)
 
-    def _request(self, wave: Wave, rows: Sequence[int], *, last: bool) -> Delivery:
-        batch = Batch(wave.take(rows), wave.claim, last=last, left_out=wave.left_out(rows))
-        self._step("batch.before")
-        wave.begin(rows)
+    def _request(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> Delivery:
         try:
-            delivery = self._sink.deliver(batch)
+            table, entries = prepared.take(rows)
         except Exception as error:
-            # Only the type: the text of a foreign exception may hold row values.
-            reason = f"the sink raised {type(error).__name__}"
-            delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, reason)
-            wave.stop(Stop(StopKind.FATAL, reason))
+            delivery = _broken(wave, len(rows), Outcome.FATAL, error)  # nothing was sent
+        else:
+            batch = Batch(table, wave.claim, last=last, left_out=wave.left_out(rows), prepared=entries)
+            self._step("batch.before")
+            wave.begin(rows)
+            try:
+                delivery = self._sink.deliver(batch)
+            except Exception as error:
+                delivery = _broken(wave, len(rows), Outcome.UNKNOWN, error)
         wave.record(rows, delivery)
         self._step("batch.after")
         return delivery
 
-    def _bisect(self, wave: Wave, rows: Sequence[int], *, last: bool) -> None:
+    def _bisect(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> None:
         middle = len(rows) // 2
         first, second = rows[:middle], rows[middle:]
-        self._deliver(wave, first, last=False)
+        self._deliver(wave, prepared, first, last=False)
         if len(second) == 2 and wave.all_delivered(first):
             # The refused row must be one of these two: asking for both at once would tell nothing.
-            self._deliver(wave, second[:1], last=False)
+            self._deliver(wave, prepared, second[:1], last=False)
             second = second[1:]
-        self._deliver(wave, second, last=last)
+        self._deliver(wave, prepared, second, last=last)
+
+
+def _broken(wave: Wave, rows: int, outcome: Outcome, error: Exception) -> Delivery:
+    """A sink that raises is broken. Only the type: the text of a foreign exception may hold row values."""
+    reason = f"the sink raised {type(error).__name__}"
+    wave.stop(Stop(StopKind.FATAL, reason))
+    return Delivery.of_all(rows, outcome, reason)
 
 
 def _in_trouble(delivery: Delivery) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import SystemRandom
@@ -50,7 +50,15 @@ class Repeat(Enum):
 
 
 class LeaseLost(Exception):
-    """Another run may hold the sync: nothing more may be sent or acknowledged."""
+    """Another run may hold the sync: nothing more may be sent or acknowledged.
+
+    Attributes:
+        rows: of the wave, by number, those of which a request was made; None: nobody knows.
+        buckets: theirs.
+    """
+
+    rows: Sequence[int] | None = None
+    buckets: Sequence[int] | None = None
 
 
 class Permits:

@@ -76,6 +76,7 @@ class Job:
         spec, spec_text: id and JSON of the current spec.
         task: for the sink; the run fills in sync_id's `fence` and `first`.
         owner: names the process, for the question whether it is alive.
+        unsure: bucket ranges in which every row is in doubt although no request left it so: the mode did not send all.
     """
 
     run_id: str
@@ -86,6 +87,7 @@ class Job:
     task: SinkTask
     owner: str
     invocation_id: str = ""
+    unsure: tuple[tuple[int, int], ...] = ()
 
 
 def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)

@@ -9,13 +9,14 @@ The rules (each is proven necessary in tests/unit/test_delivery_rules.py):
 3. A delete is sent only where the destination may hold the row because of us.
 4. An acknowledgement lists every planned row that was not delivered, attempted or not.
 5. Outcomes of several attempts join: `unknown` stays until `delivered`.
-6. A run that lost its lease never acknowledges: it records a doubt over its range.
+6. A run that lost its lease never acknowledges: it records a doubt over what it sent.
 7. A transactional sink settles a claim only if its own record says closed with nothing left out.
 8. Pruning keeps what positions, open claims and unfinished runs refer to.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -60,6 +61,8 @@ __all__ = [
     "normalise",
     "oldest_needed",
     "outside",
+    "ranges_of",
+    "without",
 ]
 
 
@@ -144,6 +147,24 @@ def close(claims: Iterable[Claim], ids: Collection[str], lo: int = 0, hi: int = 
         parts = (replace(claim, hi=min(claim.hi, lo)), replace(claim, lo=max(claim.lo, hi))) if inside else (claim,)
         rest.extend(part for part in parts if part.lo < part.hi)
     return tuple(rest)
+
+
+def without(ranges: Iterable[tuple[int, int]], claims: Iterable[Claim]) -> tuple[tuple[int, int], ...]:
+    """The bucket ranges, without those of the claims."""
+    rest = list(ranges)
+    for claim in claims:
+        cut = [((lo, min(hi, claim.lo)), (max(lo, claim.hi), hi)) for lo, hi in rest]
+        rest = [(lo, hi) for parts in cut for lo, hi in parts if lo < hi]
+    return tuple(rest)
+
+
+def ranges_of(buckets: Iterable[int], most: int) -> list[tuple[int, int]]:
+    """At most so many ranges that hold these buckets, and as few others as possible."""
+    known = sorted(set(buckets))
+    gaps = sorted(((right - left, right) for left, right in pairwise(known)), reverse=True)[: most - 1]
+    starts = sorted({*known[:1], *(right for size, right in gaps if size > 1)})
+    ends = [known[bisect_left(known, start) - 1] + 1 for start in starts[1:]] + [known[-1] + 1] if known else []
+    return list(zip(starts, ends, strict=True))
 
 
 def outside(undelivered: Mapping[str, Undelivered], lo: int, hi: int) -> dict[str, Undelivered]:

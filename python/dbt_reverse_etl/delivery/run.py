@@ -33,14 +33,17 @@ from dbt_reverse_etl.delivery.gate import INTERRUPT
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
-from dbt_reverse_etl.delivery.position import State, apply
+from dbt_reverse_etl.delivery.position import State, apply, ranges_of, without
 from dbt_reverse_etl.delivery.sending import Order, Sent, send
+from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Histogram, Waves
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
+
+_MOST_DOUBTS = 16  # each is a column of the query that plans the next push
 
 
 def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
@@ -87,8 +90,8 @@ class _Run:
         try:
             ending = self._deliver_or_record(claim)
             return self._finish(*ending)
-        except LeaseLost:
-            return self._leave()
+        except LeaseLost as lost:
+            return self._leave(lost)
         finally:
             self._sink.close()
 
@@ -263,7 +266,7 @@ class _Run:
             self._clock.now(),
             self._policy.rejections,
             self._policy.retry_now,
-            self._sent_if_in_doubt(),
+            self._sent_in_doubt(),
         )
         if self._remote is not None:
             return self._send_from_executors(self._remote, order)
@@ -274,10 +277,12 @@ class _Run:
         self._sent = claim
         return send(self._engine, order, table)
 
-    def _sent_if_in_doubt(self) -> tuple[tuple[int, int], ...]:
+    def _sent_in_doubt(self) -> SentInDoubt:
         if not self._policy.park_doubt or self._policy.retry_now:
-            return ((0, BUCKETS),)
-        return tuple((claim.lo, claim.hi) for claim in self._state.claims if claim.ordered)
+            return SentInDoubt()
+        claims = self._state.claims
+        ordered = tuple((claim.lo, claim.hi) for claim in claims if claim.ordered)
+        return SentInDoubt(ordered, without(self._job.unsure, [claim for claim in claims if not claim.ordered]))
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()
@@ -347,21 +352,27 @@ class _Run:
             raise LeaseLost
         self._sent = None
 
-    def _leave(self) -> RunResult:
+    def _leave(self, lost: LeaseLost) -> RunResult:
         """The lease is lost: acknowledge nothing, and leave a doubt where a request of this run may land late."""
         self._step("lease.lost")
         claim = self._sent
         if claim is not None and not self._sink.transactional:
-            self._record_doubt(replace(claim, id=f"{claim.id}-doubt", everything=True))
+            places = [(claim.lo, claim.hi)] if lost.buckets is None else ranges_of(lost.buckets, _MOST_DOUBTS)
+            self._record_doubt(
+                tuple(
+                    replace(claim, id=f"{claim.id}-doubt-{number}", lo=lo, hi=hi, everything=True)
+                    for number, (lo, hi) in enumerate(places)
+                )
+            )
         message = "the lease was lost: another run may hold the sync"
         return RunResult(Status.SUPERSEDED, self._fence, self._counts, self._histogram.total, message, self._requests)
 
-    def _record_doubt(self, doubt: Claim) -> None:
+    def _record_doubt(self, doubts: tuple[Claim, ...]) -> None:
         while True:
             # Facts of an old fence are not read: the doubt must stand at the newest one.
             fence = self._ledger.fence(self._sync_id)
             closes, specs = tuple(self._own[-2:]), {self._job.spec: self._job.spec_text}
-            self._ledger.append(DoubtRecorded(self._sync_id, fence, self._clock.now(), closes, (doubt,), specs))
+            self._ledger.append(DoubtRecorded(self._sync_id, fence, self._clock.now(), closes, doubts, specs))
             self._step("doubt.recorded")
             if self._ledger.fence(self._sync_id) == fence:
                 return

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.engine import Engine
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Undelivered
-from dbt_reverse_etl.delivery.gate import Stop
+from dbt_reverse_etl.delivery.facts import Claim, Undelivered
+from dbt_reverse_etl.delivery.gate import LeaseLost, Stop
 from dbt_reverse_etl.delivery.policy import Rejections
-from dbt_reverse_etl.delivery.undelivered import not_delivered, split, still_waiting
+from dbt_reverse_etl.delivery.undelivered import BUCKET, SentInDoubt, not_delivered, split, still_waiting
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.sinks.base import OPERATION
 
@@ -27,7 +27,6 @@ class Order:
         known: undelivered rows of the claim by key.
         now: decides who waits.
         retry_now: nobody waits.
-        sent_if_in_doubt: bucket ranges whose rows are sent even if the destination may hold them already.
     """
 
     claim: Claim
@@ -35,7 +34,7 @@ class Order:
     now: datetime
     rejections: Rejections
     retry_now: bool
-    sent_if_in_doubt: tuple[tuple[int, int], ...] = ((0, BUCKETS),)
+    in_doubt: SentInDoubt = field(default_factory=SentInDoubt)
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,15 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
         stop: the sync stopped before these rows: none is sent, and each is accounted for.
 
     Raises:
-        LeaseLost: after every request that was under way has ended.
+        LeaseLost: after every request that was under way has ended; it names the buckets of what was sent.
     """
     known = {} if order.retry_now else order.known
-    rows, wait = split(table, known, order.now, order.sent_if_in_doubt)
-    result = engine.deliver_wave(order.claim.id, rows, wait.num_rows, stop)
+    rows, wait = split(table, known, order.now, order.in_doubt)
+    try:
+        result = engine.deliver_wave(order.claim.id, rows, wait.num_rows, stop)
+    except LeaseLost as lost:
+        lost.buckets = rows.column(BUCKET).take(pa.array(lost.rows, pa.int64())).to_pylist()
+        raise
     waiting = count_operations(wait.column(OPERATION))
     failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections)
     return Sent(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.delivery.facts import PARKED, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, PARKED, Undelivered
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.wave import RowFailure
 from dbt_reverse_etl.outcome import Outcome
@@ -19,14 +20,27 @@ BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", 
 _POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED]
 
 
+@dataclass(frozen=True)
+class SentInDoubt:
+    """Bucket ranges whose rows are sent even if the destination may hold them already.
+
+    Attributes:
+        all: it was asked for.
+        unlisted: the mode changed, and no request left them in doubt; those that the ledger lists wait.
+    """
+
+    all: tuple[tuple[int, int], ...] = ((0, BUCKETS),)
+    unlisted: tuple[tuple[int, int], ...] = ()
+
+
 def split(
-    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, sent_if_in_doubt: Iterable[tuple[int, int]]
+    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, in_doubt: SentInDoubt
 ) -> tuple[pa.Table, pa.Table]:
     """The rows of a wave to send now, and those that wait or are parked.
 
-    A row whose value changed since it was rejected does not wait. One in doubt does, outside of these bucket ranges.
+    A row whose value changed since it was rejected does not wait. One in doubt does, unless it is sent all the same.
     """
-    wait = pc.or_(_waits(table, known, now), _in_doubt(table, sent_if_in_doubt))
+    wait = pc.or_(_waits(table, known, now), _in_doubt(table, known, in_doubt))
     if not pc.any(wait).as_py():
         return table, table.slice(0, 0)
     return table.filter(pc.invert(wait)), table.filter(wait)
@@ -42,11 +56,21 @@ def _waits(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> 
     return pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(waiting, pa.int64()))
 
 
-def _in_doubt(table: pa.Table, sent: Iterable[tuple[int, int]]) -> pa.ChunkedArray:
-    doubt, bucket = table.column(DOUBT), table.column(BUCKET)
-    for lo, hi in sent:
-        doubt = pc.and_(doubt, pc.or_(pc.less(bucket, lo), pc.greater_equal(bucket, hi)))
+def _in_doubt(table: pa.Table, known: Mapping[str, Undelivered], sent: SentInDoubt) -> pa.ChunkedArray:
+    doubt = table.column(DOUBT)
+    for place in sent.all:
+        doubt = pc.and_(doubt, _outside(table, place))
+    if sent.unlisted:
+        keys = pa.array([key for key, row in known.items() if row.doubt], table.schema.field(KEY).type)
+        listed = pc.is_in(table.column(KEY), keys)
+        for place in sent.unlisted:
+            doubt = pc.and_(doubt, pc.or_(listed, _outside(table, place)))
     return doubt
+
+
+def _outside(table: pa.Table, place: tuple[int, int]) -> pa.ChunkedArray:
+    bucket = table.column(BUCKET)
+    return pc.or_(pc.less(bucket, place[0]), pc.greater_equal(bucket, place[1]))
 
 
 def still_waiting(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> list[Undelivered]:

@@ -32,26 +32,25 @@ class RowFailure:
 
 
 class Wave:
-    """Rows of one claim, by row number."""
+    """So many rows of one claim, by row number."""
 
     def __init__(
         self,
         claim: str,
-        rows: pa.Table,
+        rows: int,
         left_out: int,
         policy: Policy,
         interrupted: Callable[[], bool] = never,
     ) -> None:
         self.claim = claim
-        self.rows = rows
         self.requests = 0
         self.stopped_by: Stop | None = None
         self._before = left_out
-        self._marks = bytearray(rows.num_rows)
+        self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
         self._delivered = 0
         self._refused = 0
-        self._most_refused = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows.num_rows)
+        self._most_refused = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
         self._aborted = False
         self._interrupted = interrupted
         self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
@@ -59,12 +58,6 @@ class Wave:
         self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
         self._aside: list[Sequence[int]] = []
         self._lock = threading.RLock()
-
-    def take(self, rows: Sequence[int]) -> pa.Table:
-        """The rows as a table; without a copy where they are neighbours."""
-        if isinstance(rows, range):
-            return self.rows.slice(rows.start, len(rows))
-        return self.rows.take(pa.array(rows, pa.int64()))
 
     def left_out(self, rows: Sequence[int]) -> int:
         """Rows of the claim that are planned, known to be not delivered, and not among `rows`."""
@@ -97,6 +90,11 @@ class Wave:
         """No further request; the first reason stands."""
         with self._lock:
             self.stopped_by = self.stopped_by or stop
+
+    def begun(self) -> list[int]:
+        """Rows of which a request was made, whatever came of it."""
+        with self._lock:
+            return [row for row, mark in enumerate(self._marks) if mark != OPEN]
 
     def abort(self) -> None:
         """A worker is leaving by an exception: no further request, and no result."""

@@ -6,7 +6,8 @@ The engine calls, in one process and for one sync:
     sink.check()                          # read-only: can the destination be reached with these credentials?
     sink.open(task)                       # checks the object and the fields; takes the fence where there is one
     sink.settle(claims)                   # transactional sinks only: what became of the claims of a crashed run
-    sink.deliver(batch) ...               # from `limits.concurrency` threads at once
+    sink.prepare(rows) ...                # optional: what costs less for some thousands of rows at once
+    sink.deliver(batch) ...               # from `limits.concurrency` threads at once, as `prepare`
     sink.close()
 
 Waves, retries, backoff, rate limits, bisection and progress belong to the engine, never to a sink.
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -107,12 +108,14 @@ class Batch:
         claim: id of the claim that covers the rows.
         last: no further batch of this claim follows.
         left_out: rows of this claim that were planned and are not in any batch (parked, waiting).
+        prepared: what `Sink.prepare` returned for these rows; None: it was not asked.
     """
 
     rows: pa.Table
     claim: str
     last: bool = True
     left_out: int = 0
+    prepared: Sequence[Any] | None = None
 
 
 class Sink(ABC):
@@ -174,6 +177,11 @@ class Sink(ABC):
 
         `claims` are all claims of the sync that the ledger holds open; a sink may forget its records of any other."""
         return dict.fromkeys(claims, False)
+
+    def prepare(self, rows: pa.Table) -> Sequence[Any] | None:  # noqa: ARG002  (most sinks need none)
+        """Optional: what costs less for some thousands of rows at once than batch by batch, e.g. their JSON. One entry for
+        each row, of any kind; `deliver` gets those of its rows. Depends on nothing but the rows."""
+        return None
 
     @abstractmethod
     def deliver(self, batch: Batch) -> Delivery:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http_transport import Transport
 
 _NO_CLIENT = Problem(
-    "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
+    "destination of type http", "no package urllib3", "it installed", "pip install 'dbt-reverse-etl[http]'"
 )
 
 
@@ -64,7 +64,7 @@ class HttpSink(Sink):
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
         _plan, problems = self._planned(task)
-        if find_spec("requests") is None:
+        if find_spec("urllib3") is None:
             problems.append(_NO_CLIENT)
         if problems:
             raise ConfigurationError(*problems)
@@ -86,10 +86,14 @@ class HttpSink(Sink):
         self._plan = plan
         self._transport = self._connected()
 
+    def prepare(self, rows: pa.Table) -> Sequence[Any]:
+        """Body, path and headers of each row: for many at once, Arrow takes a fifth of the time by the row."""
+        return self._opened()[0].prepare(rows)
+
     def deliver(self, batch: Batch) -> Delivery:
         """One request for each operation of the batch, or for each row; what follows a fatal or retryable one waits."""
         plan, transport = self._opened()
-        requests, refused = plan.requests(batch.rows)
+        requests, refused = plan.requests(plan.prepare(batch.rows) if batch.prepared is None else batch.prepared)
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
         delivery = Delivery()
         for position, request in enumerate(requests):
@@ -112,7 +116,7 @@ class HttpSink(Sink):
 
     def _opened(self) -> tuple[Plan, Transport]:
         if self._plan is None or self._transport is None:
-            raise RuntimeError("deliver needs open first")
+            raise RuntimeError("prepare and deliver need open first")
         return self._plan, self._transport
 
     def _planned(self, task: SinkTask) -> tuple[Plan, list[Problem]]:

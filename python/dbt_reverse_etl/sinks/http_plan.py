@@ -12,8 +12,9 @@ import pyarrow as pa
 from dbt_reverse_etl.encoding import is_scalar, unsupported
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http_call import Call, Template, resolves_elsewhere
 from dbt_reverse_etl.sinks.http_options import HttpOptions, OperationOptions
-from dbt_reverse_etl.sinks.http_request import Call, Plan, Template, resolves_elsewhere
+from dbt_reverse_etl.sinks.http_request import Plan
 from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
 from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate, compiled, samples
 

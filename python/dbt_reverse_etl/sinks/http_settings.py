@@ -219,7 +219,7 @@ class HttpSettings(Strict):
 
     @property
     def trusted(self) -> bool | str:
-        """Whom to trust, as requests takes it, for which any empty value would mean anyone."""
+        """Whom to trust: False for anyone, True for the usual CAs, or a file of CAs; no other empty value means anyone."""
         return self.verify is not False and (self.verify or True)
 
     @property

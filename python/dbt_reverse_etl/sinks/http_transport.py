@@ -1,7 +1,7 @@
-"""One exchange over HTTP: bytes out, an answer or a failure back. The only file that uses requests.
+"""One exchange over HTTP: bytes out, an answer or a failure back.
 
-It uses the adapter of requests, not a session: nothing of the environment (proxies, .netrc, CA bundles), no cookies,
-no redirects and no retries can get in.
+It uses pools of urllib3, and nothing above them: nothing of the environment (proxies, .netrc, CA bundles), no cookies, no
+redirects and no retries can get in.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import quote
 
-import requests
-from requests.adapters import HTTPAdapter
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+import certifi
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+from urllib3.util import Timeout, parse_url
 
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.http_answer import Answer, Failure
@@ -44,15 +44,15 @@ class Transport:
     """
 
     def __init__(self, settings: HttpSettings) -> None:
-        tls_context(settings)  # the adapter would read these files only when it connects
         self._settings = settings
-        self._url = settings.url.rstrip("/") + "/"
-        self._adapter = _Adapter(settings.concurrency, settings)
+        self._timeout = Timeout(connect=settings.timeout.connect, read=settings.timeout.read)
+        self._base = settings.base.path.rstrip("/") + "/"
+        self._pool = self._pool_of(settings.url, settings.concurrency)
         self._secret_headers = settings.secret_headers()
         self._taken = {name.lower() for name in self._secret_headers}
         self._fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
         self._auth = settings.auth
-        self._token_adapter, self._tokens = self._token_source(settings.auth)
+        self._token_pool, self._tokens = self._token_source(settings.auth)
         _hush_urllib3()
 
     def exchange(self, request: Request, *, wants_body: bool = True) -> Answer | Failure:
@@ -69,54 +69,59 @@ class Transport:
 
     def close(self) -> None:
         """Close every connection."""
-        self._adapter.close()
-        if self._token_adapter is not None:
-            self._token_adapter.close()
+        self._pool.close()
+        if self._token_pool is not None:
+            self._token_pool.close()
 
-    def _token_source(self, auth: object) -> tuple[_Adapter | None, Tokens | None]:
+    def _pool_of(self, url: str, size: int) -> HTTPConnectionPool:
+        place, context = parse_url(url), tls_context(self._settings)
+        more: dict[str, Any] = {"ssl_context": context} if place.scheme == "https" else {}
+        return POOLS[place.scheme or ""](place.host or "", place.port, maxsize=size, block=True, retries=False, **more)
+
+    def _token_source(self, auth: object) -> tuple[HTTPConnectionPool | None, Tokens | None]:
         if not isinstance(auth, OAuth2):
             return None, None
-        adapter, url = _Adapter(1, self._settings), auth.token_url
+        pool, target = self._pool_of(auth.token_url, 1), parse_url(auth.token_url).request_uri
 
         def post(headers: Mapping[str, str], form: bytes) -> Answer | Failure:
-            return self._over(adapter, requests.Request("POST", url, self._fixed | dict(headers), data=form))
+            return self._over(pool, Request("POST", target, self._fixed | dict(headers), form))
 
-        return adapter, Tokens(auth, post)
+        return pool, Tokens(auth, post)
 
     def _send(self, request: Request, token: str | None, *, wants_body: bool) -> Answer | Failure:
         """The destination's headers win over the sync's, whatever their case."""
         headers = {name: value for name, value in request.headers.items() if name.lower() not in self._taken}
         headers = self._fixed | headers | self._secret_headers
-        url = self._url + request.path
+        target = self._base + request.path
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         elif isinstance(self._auth, StandardWebhooks):
             headers |= signature(self._auth.key, request.event, int(time.time()), request.body or b"")
         elif isinstance(self._auth, ApiKey) and self._auth.query is not None:
             key = quote(self._auth.value.get_secret_value(), safe="")
-            url += f"{'&' if '?' in url else '?'}{self._auth.query}={key}"
-        sent = requests.Request(request.method, url, headers, data=request.body)
-        return self._over(self._adapter, sent, wants_body=wants_body)
+            target += f"{'&' if '?' in target else '?'}{self._auth.query}={key}"
+        if request.body is None and request.method != "GET":
+            headers["Content-Length"] = "0"  # some servers wait for a body of a DELETE otherwise
+        return self._over(self._pool, Request(request.method, target, headers, request.body), wants_body=wants_body)
 
-    def _over(self, adapter: _Adapter, request: requests.Request, *, wants_body: bool = True) -> Answer | Failure:
-        try:
-            prepared = request.prepare()
-        except requests.RequestException:
-            return _REFUSED
-        timeout = (self._settings.timeout.connect, self._settings.timeout.read)
+    def _over(self, pool: HTTPConnectionPool, request: Request, *, wants_body: bool = True) -> Answer | Failure:
+        """Send it as it is: its path is what the server gets."""
         with _quiet():
             try:
-                response = adapter.send(
-                    prepared,
-                    stream=True,
-                    timeout=timeout,
-                    verify=self._settings.trusted,
-                    cert=adapter.certificate,
-                    proxies={},
+                raw = pool.urlopen(
+                    request.method,
+                    request.path,
+                    request.body,
+                    request.headers,
+                    redirect=False,
+                    assert_same_host=False,
+                    timeout=self._timeout,
+                    preload_content=False,
+                    decode_content=False,
                 )
-            except (OSError, HTTPError, HTTPException, ValueError) as error:  # of requests, urllib3 and http.client
+            except (OSError, HTTPError, HTTPException, ValueError) as error:  # of urllib3 and http.client
                 return _failure(error)
-            return self._answer(response.raw, wants_body=wants_body)
+            return self._answer(raw, wants_body=wants_body)
 
     def _answer(self, raw: Any, *, wants_body: bool) -> Answer:
         status, headers = int(raw.status), raw.headers
@@ -134,20 +139,6 @@ class Transport:
         else:
             raw.release_conn()
         return Answer(status, content_type, body, problem, cut, headers)
-
-
-class _Adapter(HTTPAdapter):
-    """Pooled connections to one host, with the certificate by which this side is known."""
-
-    def __init__(self, size: int, settings: HttpSettings) -> None:
-        own = settings.client_certificate
-        self.certificate = None if own is None else (own.cert, own.key)
-        self._password = None if own is None or own.password is None else own.password.get_secret_value()
-        super().__init__(pool_connections=1, pool_maxsize=size, max_retries=0, pool_block=True)
-
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
-        super().init_poolmanager(connections, maxsize, block, key_password=self._password, **more)
-        self.poolmanager.pool_classes_by_scheme = dict(POOLS)
 
 
 class _UnreadableBody(Exception):
@@ -197,7 +188,7 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (socket.gaierror, Failure(Outcome.RETRYABLE, "the host name was not found")),
     (NewConnectionError, Failure(Outcome.RETRYABLE, "no connection")),
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
-    (requests.Timeout, Failure(Outcome.UNKNOWN, "no answer in time")),
+    (ReadTimeoutError, Failure(Outcome.UNKNOWN, "no answer in time")),
     (LinkLocal, Failure(Outcome.FATAL, "the host name leads to a link-local address (cloud metadata)")),
     (ValueError, _REFUSED),
 )
@@ -238,10 +229,9 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext:
     Raises:
         OSError: the CA file, or the client certificate or its key, cannot be read.
     """
-    context = ssl.create_default_context(
-        cafile=settings.verify if isinstance(settings.verify, str) else DEFAULT_CA_BUNDLE_PATH
-    )
-    if settings.verify is False:
+    trusted = settings.trusted
+    context = ssl.create_default_context(cafile=trusted if isinstance(trusted, str) else certifi.where())
+    if trusted is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     own = settings.client_certificate

@@ -15,7 +15,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.testing.rows import (
     PEOPLE,
     TYPES,
@@ -256,6 +256,28 @@ class SinkContract:
             sink.finish()
         assert results == [[Outcome.DELIVERED] * 10] * batches
         self._holds(read_back, task, [row for part in rows for row in part])
+
+    def test_prepared_rows_arrive_in_whatever_batches(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        if self.sink_class.prepare is Sink.prepare:
+            pytest.skip("the sink prepares nothing")
+        task = make_task()
+        changes: list[Change] = [("insert", person(number, f"name {number}")) for number in range(60)]
+        if task.mode is Mode.MIRROR:
+            changes.insert(7, ("delete", {"id": 99}))
+        rows = batch_of(task, changes).rows
+        with opened(make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
+            entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9), rows.slice(0, 0)])
+            assert [len(some or ()) for some in (entries, *others)] == [len(changes), len(changes), 9, 0]
+            assert entries is not None
+            for first in range(3):  # as after a bisection: not neighbours, and not those that were prepared last
+                numbers = range(first, len(changes), 3)
+                some = rows.take(pa.array(numbers, pa.int64()))
+                batch = Batch(some, "claim-1", last=first == 2, prepared=[entries[number] for number in numbers])
+                assert set(outcomes(sink.deliver(batch), len(numbers))) == {Outcome.DELIVERED}
+            sink.finish()
+        self._holds(read_back, task, [row for operation, row in changes if operation == "insert"])
 
     def test_any_history_ends_in_its_last_state(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
