@@ -21,14 +21,15 @@ with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
     where {% if base -%} {{ reverse_etl._image_rows(base, head) }}
-        {%- else -%} _snapshot_id > {{ low }} and _snapshot_id <= {{ head }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete') {%- endif %}
+        {%- else -%} {{ reverse_etl._pending_range(low, head) }} {%- endif %}
     {%- if undelivered and undelivered.snapshots %}
     union all
     select changed.* from (
         select *, {{ reverse_etl._key_json(key) }} as _key
         from {{ relation }}
         where _snapshot_id in ({{ undelivered.snapshots | join(', ') }}) and _snapshot_id <= {{ low }}
-            and _change in ('insert', 'update_postimage', 'delete')
+            and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned('_snapshot_id in (' ~ undelivered.snapshots | join(', ') ~ ')') }}
+                else _change in ('insert', 'update_postimage', 'delete', 'checkpoint') end
     ) changed
     left semi join {{ undelivered.relation }} u on u._key = changed._key
     {%- endif %}
@@ -59,7 +60,7 @@ images as (
         {{ reverse_etl._image_at('_claimed_' ~ loop.index, claim.snapshot) }} as _claimed_{{ loop.index }},
         {%- endfor %}
         {% if kept_at -%}
-        bool_or(_change in ('insert', 'update_postimage') and _then is not null
+        bool_or(_change in ('insert', 'update_postimage', 'checkpoint') and _then is not null
             and exists(array({{ kept_at | join(', ') }}), at -> at >= _snapshot_id and at <= _position and (_next is null or at < _next)))
         {%- else -%} false {%- endif %} as _kept
     from projected
@@ -94,6 +95,13 @@ select _key, _bucket, _operation,
     {%- endfor %}
 from planned
 where {{ reverse_etl._sent_in(mode) }}
+{%- endmacro %}
+
+
+{# The changes after `low`, none of them pruned: an answer without them would lose rows in silence. #}
+{% macro _pending_range(low, head) -%}
+    {%- set range = '_snapshot_id > ' ~ low ~ ' and _snapshot_id <= ' ~ head -%}
+    {{ range }} and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else _change in ('insert', 'update_preimage', 'update_postimage', 'delete') end
 {%- endmacro %}
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from tests.benchmarks.capture import capture, push, session
 from tests.benchmarks.crash import crash
+from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.postgres import postgres
 from tests.benchmarks.sqlite import sqlite
+from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
-PARTS = ["capture", "push", "sqlite", "postgres", "http", "crash"]
+PARTS = ["capture", "strategies", "history", "push", "sqlite", "postgres", "http", "crash"]
 
 
 def main() -> None:
@@ -27,10 +29,15 @@ def main() -> None:
     options = parser.parse_args()
     parts = options.part or PARTS
     with tempfile.TemporaryDirectory() as home:
-        if {"capture", "push"} & {*parts}:
+        if {"capture", "strategies", "history", "push"} & {*parts}:
             spark = session(Path(home))
             if "capture" in parts:
                 capture(spark, Path(home), options.rows, options.rounds)
+            if "strategies" in parts:
+                strategies(spark, Path(home), options.rows, options.rounds)
+                against_dbt_snapshot(spark, Path(home), options.rows, options.rounds)
+            if "history" in parts:
+                history(spark, Path(home), options.rows // 6, options.rounds)
             if "push" in parts:
                 push(spark, Path(home))
             spark.stop()

@@ -127,7 +127,7 @@ def rendered_diff(project: Project, compare: str, model: str, *, base: int, head
             f"{project.schema}.things",
             {"base": base, "snapshot_id": head},
             {"key": ["id"], "names": names, "model": columns},
-            {"name": f"{project.schema}.{model}"},
+            {"name": f"{project.schema}.{model}", "rows": f"{project.schema}.{model}"},
             {"on_bad_key": "fail"},
         )
     )

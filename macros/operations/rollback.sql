@@ -1,0 +1,95 @@
+{#
+  Go back to an earlier state with a new snapshot, whose changes undo everything since; syncs push it like any other. One of `to` (a snapshot id),
+  label, timestamp and savepoint says where to. The model is frozen until release, or the next run would capture the bad data again.
+    dbt run-operation rollback --args '{model: contacts_changelog, to: 41}'
+    dbt run-operation rollback --args '{model: contacts_changelog, savepoint: before_import}'
+#}
+{% macro rollback(model, to=none, label=none, timestamp=none, savepoint=none) %}
+    {%- set changelog = reverse_etl._opened_changelog('rollback', model) -%}
+    {%- if [to, label, timestamp, savepoint] | reject('none') | list | length != 1 -%}
+        {%- do reverse_etl._operation_refuse(
+            'rollback', model, [to, label, timestamp, savepoint] | reject('none') | list | length ~ ' of to, label, timestamp and savepoint', 'exactly one',
+            reverse_etl._command('rollback', 'model: ' ~ model ~ ', to: ' ~ changelog.head.snapshot_id)
+        ) -%}
+    {%- endif -%}
+    {%- set snapshot_id = reverse_etl._rollback_snapshot(changelog, to, label, timestamp, savepoint) -%}
+    {%- set place = 'snapshot ' ~ snapshot_id ~ (" (label '" ~ label ~ "' as corrected)" if label is not none else '') -%}
+    {%- set then = reverse_etl._header(changelog.target, snapshot_id) -%}
+    {%- if then is none -%}
+        {%- do reverse_etl._operation_refuse(
+            'rollback', model, place ~ ', which was pruned', 'a snapshot that is kept, or a savepoint (' ~ (reverse_etl._savepoints(changelog.target) | join(', ') or 'none') ~ ')',
+            "take one: select * from reverse_etl.snapshots(ref('" ~ model ~ "'))"
+        ) -%}
+    {%- endif -%}
+    {%- set columns = reverse_etl._columns_at(changelog.head, then.columns, changelog.columns.present) -%}
+    {%- set image = reverse_etl.as_of(
+        changelog.target, snapshot=none if label is not none else snapshot_id, label=label, key=columns.key, columns=columns.names
+    ) -%}
+    {%- do reverse_etl._roll_back(changelog, columns, image, place) -%}
+{% endmacro %}
+
+
+{% macro _roll_back(changelog, columns, image, place) %}
+    {%- if changelog.head.frozen and not reverse_etl._differs_from_head(changelog, columns, image) -%}
+        {%- do reverse_etl._operation_done('rollback', changelog, 'nothing to do: the head shows ' ~ place ~ ', and it is frozen') -%}
+    {%- else -%}
+        {%- set capture = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('capture', 'compare') -%}
+        {%- set facts = {'kind': 'rollback', 'frozen': true} -%}
+        {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on where it was. -#}
+        {%- if (capture if capture is string else capture.strategy) != 'feed' -%}{%- do facts.update({'positions': {}}) -%}{%- endif -%}
+        {%- set result = reverse_etl._capture_image(changelog, columns, image, facts) -%}
+        {%- do reverse_etl._operation_done(
+            'rollback', changelog, 'back to ' ~ place ~ ' (' ~ result.message ~ '). It is frozen: dbt run captures nothing and pushes this; dbt-reverse-etl plan shows what it sends. To capture again: '
+            ~ reverse_etl._command('release', 'model: ' ~ changelog.name)
+        ) -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{% macro _differs_from_head(changelog, columns, image) %}
+    {%- set head = changelog.head -%}
+    {{ return(run_query(
+        'select 1 from (select ' ~ reverse_etl._columns(columns.key) ~ ', ' ~ reverse_etl._model_hash(columns.model) ~ ' as _row_hash from ' ~ image ~ ') n full outer join ('
+        ~ reverse_etl._image(changelog.target, columns.key, columns.key, head.base, head.snapshot_id) ~ ') o on ' ~ reverse_etl._same_key(columns.key, 'n', 'o')
+        ~ ' where n._row_hash is distinct from o._row_hash limit 1'
+    ).rows | length > 0) }}
+{% endmacro %}
+
+
+{# One snapshot, as a capture makes it, of any rows: a query that stands behind `from`. #}
+{% macro _capture_image(changelog, columns, rows, facts) %}
+    {%- set view = reverse_etl._quote(changelog.target.identifier ~ '__model_' ~ changelog.uuid[:8]) -%}
+    {%- call statement('image') -%} create or replace temporary view {{ view }} as select {{ reverse_etl._columns(columns.names) }} from {{ rows }} {%- endcall -%}
+    {%- set query = {'name': view, 'rows': view, 'columns': columns.model, 'stored': false, 'candidates': none, 'types': {}} -%}
+    {%- set settings = {'key': columns.key, 'compare': 'hash', 'on_bad_key': 'fail', 'capture': {'strategy': 'compare'}} -%}
+    {%- set result = reverse_etl._capture(changelog.target, changelog.head, columns, query, changelog.uuid, settings, facts) -%}
+    {%- do reverse_etl._drop_model_query(query) -%}
+    {{ return(result) }}
+{% endmacro %}
+
+
+{# The snapshot that is meant. #}
+{% macro _rollback_snapshot(changelog, to, label, timestamp, savepoint) %}
+    {%- set target, head = changelog.target, changelog.head -%}
+    {%- if savepoint is not none -%}
+        {%- set known = reverse_etl._savepoints(target) -%}
+        {%- if savepoint not in known -%}
+            {%- do reverse_etl._operation_refuse('rollback', changelog.name, "the savepoint '" ~ savepoint ~ "'", 'one of ' ~ (known | join(', ') or '(there is none)'), 'correct --args') -%}
+        {%- endif -%}
+        {{ return(known[savepoint]) }}
+    {%- elif to is not none -%}
+        {%- if not (to is integer or to is string and to.isdigit()) or not 1 <= to | int <= head.snapshot_id -%}
+            {%- do reverse_etl._operation_refuse('rollback', changelog.name, "to: '" ~ to ~ "'", 'a snapshot id from 1 to ' ~ head.snapshot_id, 'correct --args') -%}
+        {%- endif -%}
+        {{ return(to | int) }}
+    {%- endif -%}
+    {%- set condition = '_captured_at <= timestamp ' ~ reverse_etl._string(timestamp) if label is none else "_change in ('snapshot', 'pruned') and _header.label = " ~ reverse_etl._string(label) -%}
+    {%- set found = run_query('select max(_snapshot_id) from ' ~ target ~ ' where ' ~ condition).rows[0][0] -%}
+    {%- if found is none -%}
+        {%- do reverse_etl._operation_refuse(
+            'rollback', changelog.name, 'no snapshot ' ~ ("with the label '" ~ label ~ "'" if label is not none else 'at or before ' ~ timestamp), 'one',
+            "take one: select * from reverse_etl.snapshots(ref('" ~ changelog.name ~ "'))"
+        ) -%}
+    {%- endif -%}
+    {{ return(found | int) }}
+{% endmacro %}
