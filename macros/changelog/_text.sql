@@ -8,9 +8,9 @@
 
 {% macro _string(value) %}'{{ value | string | replace('\\', '\\\\') | replace("'", "\\'") }}'{% endmacro %}
 
-{# A timestamp keeps its microseconds and a struct its NULL fields: Spark's defaults drop both. #}
+{# A timestamp keeps its microseconds and a struct its NULL fields: Spark's defaults drop both. In UTC, whatever the session's time zone is. #}
 {% macro _json(expression) -%}
-    to_json({{ expression }}, map('ignoreNullFields', 'false', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
+    to_json({{ expression }}, map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
 {%- endmacro %}
 
 {# The form of a column that xxhash64 tells apart: it refuses maps and does not see where a nested array ends. #}

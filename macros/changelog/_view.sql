@@ -11,24 +11,47 @@
 {#
   The image that the rows which pass `until` lead to: the last row of each key, unless it is a delete.
   A checkpoint repeats the image after the changes of its own snapshot, so it is sorted behind them.
+  `at` picks the snapshots whose image it is: an error where one was pruned. The image of a savepoint counts there and nowhere else, so that
+  no key which dies after it rises again once its delete is pruned.
 #}
-{% macro _view_image(relation, key, columns, until='true') -%}
+{% macro _view_image(relation, key, columns, until='true', at=none) -%}
 (
     select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next']) }}
     from (
         select *, lead(_snapshot_id) over (partition by {{ reverse_etl._key(relation, key) }} order by _snapshot_id, _change = 'checkpoint') as _reverse_etl_next
         from {{ relation }}
-        where _change in ('insert', 'update_postimage', 'delete', 'checkpoint') and {{ until }}
+        where
+            {%- if at %} case _change when 'pruned' then {{ reverse_etl._refuse_pruned(at) }} when 'savepoint' then {{ at }}
+            else _change in ('insert', 'update_postimage', 'delete', 'checkpoint') end
+            {%- else %} _change in ('insert', 'update_postimage', 'delete', 'checkpoint') {%- endif %}
+            and {{ until }}
     )
     where _reverse_etl_next is null and _change <> 'delete'
 )
 {%- endmacro %}
 
 
-{# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`. #}
+{#
+  The rows that say how a key stands from their snapshot on. A checkpoint repeats what stands, after the changes of its own snapshot; as a column,
+  so that windows over windows see one order and sort once.
+#}
+{% macro _view_versions(relation) -%}
+(
+    select *, _change = 'checkpoint' as _reverse_etl_repeats
+    from {{ relation }}
+    where _change in ('insert', 'update_postimage', 'delete', 'checkpoint')
+)
+{%- endmacro %}
+
+
+{# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`; an error where one of them was pruned. From 0: of all that are kept. #}
 {% macro _view_range(from_snapshot, to_snapshot) -%}
-    _change in ('insert', 'update_preimage', 'update_postimage', 'delete') and _snapshot_id > {{ reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') }}
-    {%- if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
+    {%- set start = reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') -%}
+    {%- set range -%}
+        _snapshot_id > {{ start }}{% if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
+    {%- endset -%}
+    {%- set changed = "_change in ('insert', 'update_preimage', 'update_postimage', 'delete')" -%}
+    {{ range }} and {% if start | int(0) -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else {{ changed }} end {%- else -%} {{ changed }} {%- endif -%}
 {%- endmacro %}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -102,7 +102,7 @@ class History:
             elif old[key] != new[key]:
                 yield ("update", *key, *new[key])
 
-    def scd2(self) -> Iterator[tuple[object, ...]]:
+    def scd2(self, tracked: Callable[[Values], object] = lambda values: values) -> Iterator[tuple[object, ...]]:
         """Columns, valid_from_snapshot, valid_to_snapshot, valid_from, valid_to, is_current; walked image by image."""
         first = max(self.pruned_to, 1)
         for key in set().union(*self.images):
@@ -110,6 +110,8 @@ class History:
             values: Values | None = None
             for snapshot in range(first, SNAPSHOTS + 1):
                 now = self.images[snapshot].get(key)
+                if now is not None and values is not None and tracked(now) == tracked(values):
+                    values = now
                 if now == values:
                     continue
                 if start is not None and values is not None:
@@ -117,6 +119,61 @@ class History:
                 start, values = snapshot, now
             if start is not None and values is not None:
                 yield (*key, *values, start, None, captured_at(start), None, True)
+
+    def scd3(self) -> Iterator[tuple[object, ...]]:
+        """Columns of the head image, then the value before and the time of the last change of the two values."""
+        for key, values in self.images[-1].items():
+            row: list[object] = [*key, *values]
+            for column in range(len(values)):
+                snapshot = SNAPSHOTS
+                while snapshot > max(self.pruned_to, 1):
+                    before = self.images[snapshot - 1].get(key)
+                    if before is None or before[column] != values[column]:
+                        break
+                    snapshot -= 1
+                before = self.images[snapshot - 1].get(key) if snapshot > max(self.pruned_to, 1) else None
+                row += [before and before[column], captured_at(snapshot)]
+            yield tuple(row)
+
+    def side_by_side(self, start: int, end: int) -> Iterator[tuple[object, ...]]:
+        """Operation, snapshot, time, image before and image after, for each change of each snapshot in the range."""
+        for snapshot in range(start + 1, end + 1):
+            old, new = self.images[snapshot - 1], self.images[snapshot]
+            for key in old.keys() | new.keys():
+                before, after = old.get(key), new.get(key)
+                if before != after:
+                    change = "insert" if before is None else "delete" if after is None else "update"
+                    yield (
+                        change,
+                        snapshot,
+                        captured_at(snapshot),
+                        before and (*key, *before),
+                        after and (*key, *after),
+                    )
+
+    def as_of_label(self, labels: Sequence[str], label: str) -> Image:
+        """Per key, what the last snapshot made of it among those whose label is not greater."""
+        image: Image = {}
+        for snapshot in range(1, SNAPSHOTS + 1):
+            old, new = self.images[snapshot - 1], self.images[snapshot]
+            for key in old.keys() | new.keys():
+                if labels[snapshot] <= label and old.get(key) != new.get(key):
+                    image.pop(key, None)
+                    if key in new:
+                        image[key] = new[key]
+        return image
+
+    def has_label(self, labels: Sequence[str], label: str) -> bool:
+        """Whether pruning left the image of a label: what it removed must all belong to it."""
+        return not self.pruned_to or all(labels[snapshot] <= label for snapshot in range(1, self.pruned_to + 1))
+
+
+def carried(labels: Sequence[str | None]) -> list[str]:
+    """The label of each snapshot, where one without carries the greatest before it; the first entry: before any."""
+    found: list[str] = []
+    for label in labels:
+        found.append(max(found, default="") if label is None else label)
+    return found
 
 
 def _change_rows(snapshot: int, key: Key, old: Values | None, new: Values | None) -> Iterator[tuple[object, ...]]:
@@ -133,13 +190,13 @@ def _row(change: str, snapshot: int, key: Key, values: Values) -> tuple[object, 
     return (change, snapshot, captured_at(snapshot), row_hash(values), None, *key, *values)
 
 
-def header_row(snapshot: int) -> tuple[object, ...]:
+def header_row(snapshot: int, labels: Sequence[str | None] = LABELS) -> tuple[object, ...]:
     """The header of one snapshot; a field says the snapshot that it belongs to."""
     header = {
         "changelog_uuid": "changelog",
         "capture_uuid": f"capture {snapshot}",
         "kind": "capture",
-        "label": LABELS[snapshot],
+        "label": labels[snapshot],
         "invocation_id": f"invocation {snapshot}",
         "target_name": "dev",
         "package_version": "0.1.0",

@@ -95,15 +95,6 @@ def test_as_of_a_time_is_the_last_image_captured_at_or_before_it(
     assert_shows(frame, histories, image_rows(expected), lambda history: history.has_image(expected))
 
 
-@pytest.mark.parametrize("label", [*sorted({label for label in LABELS if label}), "day 3", "day 9"])
-def test_as_of_a_label_is_the_last_image_with_that_or_an_earlier_label(
-    spark: SparkSession, histories: list[History], label: str
-) -> None:
-    expected = max(snapshot for snapshot, known in enumerate(LABELS) if known and known <= label)
-    frame = query(spark, render("as_of", TABLE, label=label, key=KEY))
-    assert_shows(frame, histories, image_rows(expected), lambda history: history.has_image(expected))
-
-
 @pytest.mark.parametrize("timestamp", ["2023-12-31 23:59:59", "2023-12-31"])
 def test_as_of_a_time_before_the_first_snapshot_is_empty(
     spark: SparkSession, histories: list[History], timestamp: str

@@ -38,6 +38,14 @@ MODELS = {
     "contacts_then": "select * from {{ reverse_etl.as_of(ref('contacts_changelog'), snapshot=1) }}",
     "contacts_changed": "select * from {{ reverse_etl.net_changes(ref('contacts_changelog'), 1, 2) }}",
     "contacts_versions": "select * from {{ reverse_etl.scd2(ref('contacts_changelog')) }}",
+    "contacts_tracked": "select * from {{ reverse_etl.scd2(ref('contacts_changelog'), tracked='email', labels=true) }}",
+    "contacts_previous": "select * from {{ reverse_etl.scd3(ref('contacts_changelog'), ['plan']) }}",
+    "contacts_differ": "select * from {{ reverse_etl.reconcile_relations(ref('contacts_keyed'), ref('contacts_then')) }}",
+    "contacts_then_and_now": (
+        "select * from {{ reverse_etl.point_in_time_join("
+        "\"(select 'us' as tenant, 1 as id, current_timestamp() as at)\", reverse_etl.scd2(ref('contacts_changelog')), "
+        "{'tenant': 'tenant', 'id': 'contact_id'}, 'at', columns=['plan']) }}"
+    ),
     "contacts_snapshots": "select * from {{ reverse_etl.snapshots(ref('contacts_changelog')) }}",
     "contacts_keyed": (
         "{{ config(materialized='table', unique_key=['tenant', 'contact_id']) }}select * from {{ ref('contacts_now') }}"
@@ -162,6 +170,14 @@ def test_views_find_the_key_of_the_changelog_in_the_graph(spark: SparkSession, d
     changed = [("delete", "eu", 2), ("insert", "eu", 3), ("update", "us", 1)]
     assert rows(spark, "contacts_changed", "_change", *key) == changed
     assert rows(spark, "contacts_audit", "_change", *key) == changed
+    differ = [("different", "us", 1), ("extra", "eu", 3), ("missing", "eu", 2)]
+    assert rows(spark, "contacts_differ", "_difference", *key) == differ
+    assert rows(spark, "contacts_tracked", *key, "valid_from_snapshot", "valid_from_label") == [
+        ("eu", 1, 1, ""), ("eu", 2, 1, ""), ("eu", 3, 2, ""), ("us", 1, 1, ""),
+    ]  # fmt: skip
+    previous = [("eu", 1, "pro", None), ("eu", 3, None, None), ("us", 1, "free", "pro")]
+    assert rows(spark, "contacts_previous", *key, "plan", "previous_plan") == previous
+    assert rows(spark, "contacts_then_and_now", "tenant", "id", "plan") == [("us", 1, "free")]
     versions = [("eu", 1, 1, None), ("eu", 2, 1, 2), ("eu", 3, 2, None), ("us", 1, 1, 2), ("us", 1, 2, None)]
     assert rows(spark, "contacts_versions", *key, "valid_from_snapshot", "valid_to_snapshot") == versions
     counts = ("snapshot_id", "inserts", "updates", "deletes", "live_rows", "is_checkpoint", "target_name")
@@ -209,6 +225,8 @@ def test_generic_tests_fail_where_the_live_rows_break_them(dbt: Dbt, two_days: N
         ("changes(ref('contacts_changelog'), to_snapshot='²')", "to_snapshot: found '²'"),
         ("net_changes(ref('contacts_changelog'), 3, 2)", "from_snapshot 3 after to_snapshot 2"),
         ("except_diff('(select 1 as a)', 'b', key='a')", "found no columns"),
+        ("reconcile_relations('(select 1 as a)', '(select 1 as a)', key='a', columns=['b'])", "columns: found b"),
+        ("signed_changes(ref('contacts_changelog'), 'x')", "from_snapshot: found 'x'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_three_parts(dbt: Dbt, two_days: None, call: str, found: str) -> None:
