@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.project import Project
+from tests.maven import jars
 
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
 
@@ -44,11 +45,22 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
+def source_settings() -> dict[str, str]:
+    """Spark's sources for Kafka and Postgres. The token provider is for delegation tokens alone, and not every mirror has the newest one."""
+    token_provider = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
+    return {
+        "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1,org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1,org.postgresql:postgresql:42.7.8",
+        "spark.jars.excludes": ":".join(token_provider),
+        "spark.jars": ",".join(jars(*token_provider, "4.1.0-preview1", "-notransitive")),
+    }
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
     builder = SparkSession.builder.enableHiveSupport()
-    for name, value in (spark_settings(tmp_path_factory.mktemp("spark")) | INTERPRETED).items():
+    settings = spark_settings(tmp_path_factory.mktemp("spark")) | source_settings() | INTERPRETED
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     yield session

@@ -12,14 +12,14 @@
     {%- set sequence = reverse_etl._quote(options.sequence) -%}
     {%- set type = reverse_etl._type_of(capture, 'sequence') -%}
     {%- set operations = reverse_etl._feed_operations(capture) -%}
-    {%- set inputs = reverse_etl._feed_measures(capture, type) -%}
+    {%- set measures = reverse_etl._feed_measures(capture, type) -%}
     {%- set candidates %}
         with events as (
-            select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ reverse_etl._columns(inputs.columns) if inputs.columns }},
+            select {{ reverse_etl._columns(capture.columns.names) }},
                 case lower({{ reverse_etl._quote(options.operation) }})
                 {%- for operation, values in operations.items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
             from {{ capture.query.name }}
-            {%- if 'position' in inputs.measures and capture.since and capture.since.position %}
+            {%- if 'position' in measures and capture.since and capture.since.position %}
             where {{ sequence }} >= {{ reverse_etl._position_literal(capture.since.position, type, options.overlap) }}
             {%- endif %}
         ),
@@ -37,7 +37,7 @@
         where _rank = 1
     {%- endset -%}
     {{ return({
-        'candidates': candidates, 'measures': inputs.measures, 'carries_rows': true, 'only_changes': true, 'compared': 'not _late',
+        'candidates': candidates, 'measures': measures, 'carries_rows': true, 'only_changes': true, 'compared': 'not _late',
         'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
             ~ operations.values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
     }) }}
@@ -54,14 +54,12 @@
 {% endmacro %}
 
 
-{# How far the events lead: offsets of Kafka, the time of files, or the sequence. #}
+{# How far the events lead: that of what was read from Kafka or files (see macros/feeds), or the sequence. #}
 {% macro _feed_measures(capture, type) %}
-    {%- if '_offset' in capture.query.types -%}
-        {{ return({'columns': ['_topic', '_partition', '_offset'], 'measures': {
-            'kafka/': "(select to_json(map_from_entries(collect_list(struct(at, next)))) from (select concat(_topic, '/', _partition) as at, max(_offset) + 1 as next from {candidates} group by 1))"
-        }}) }}
-    {%- elif '_file_modified' in capture.query.types -%}
-        {{ return({'columns': ['_file_modified'], 'measures': {'files': 'cast(unix_micros(max(_file_modified)) as string)'}}) }}
-    {%- endif -%}
-    {{ return({'columns': [], 'measures': {'position': reverse_etl._position_text(reverse_etl._quote(capture.options.sequence), type)}}) }}
+    {%- set measures = {} -%}
+    {%- for kind in ['kafka', 'files'] -%}
+        {%- set inputs = reverse_etl._feed_inputs(kind) -%}
+        {%- if inputs -%}{%- do measures.update({kind ~ '/': reverse_etl._feed_positions(kind, inputs)}) -%}{%- endif -%}
+    {%- endfor -%}
+    {{ return(measures or {'position': reverse_etl._position_text(reverse_etl._quote(capture.options.sequence), type)}) }}
 {% endmacro %}

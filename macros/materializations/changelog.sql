@@ -28,6 +28,7 @@
         {%- do reverse_etl._report(result, proposal, settings) -%}
     {%- endif -%}
     {%- if query is not none -%}{%- do reverse_etl._drop_model_query(query) -%}{%- endif -%}
+    {%- do reverse_etl._drop_feed_inputs() -%}
 
     {%- do reverse_etl._apply_table_properties(target, existing) -%}
     {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}

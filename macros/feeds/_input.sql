@@ -1,0 +1,73 @@
+{#
+  What the sources of a feed share. Whatever new they find is read once, into a table of this run (the input): the capture reads it more than once, and
+  its positions are measured on it, whatever the model selects. An input has two columns more than the model sees:
+    _input    name of a position: topic/partition, or a path
+    _read_to  how far this row leads there
+#}
+
+{# Before anything is read: {reading: whether this compiles for a capture, since: positions in the head's header} #}
+{% macro _feed_source(name) %}
+    {%- set capture = config.get('meta', {}).get('reverse_etl', {}).get('capture') -%}
+    {%- set strategy = capture.strategy if capture is mapping else capture -%}
+    {%- if config.get('materialized') != 'changelog' or strategy != 'feed' -%}
+        {%- do reverse_etl._view_refuse(
+            name ~ ' in model ' ~ model.name, 'it outside a changelog with the strategy feed', 'meta.reverse_etl.capture: {strategy: feed, ...}',
+            'only such a changelog remembers what was read; make this model one, and read it from others'
+        ) -%}
+    {%- endif -%}
+    {%- if flags.WHICH not in ('run', 'build', 'retry') or flags.EMPTY or invocation_args_dict.get('sample') -%}{{ return({'reading': false, 'since': {}}) }}{%- endif -%}
+    {%- set target = reverse_etl._existing_changelog(this.incorporate(type='table')) -%}
+    {%- set head = reverse_etl._head(target) if target is not none else none -%}
+    {{ return({'reading': not head.frozen, 'since': head.positions if head is not none else {}}) }}
+{% endmacro %}
+
+
+{# The input, made once for each different `source`. Returns its relation. #}
+{% macro _feed_input(kind, source, query) %}
+    {%- set input = reverse_etl._feed_relation(kind, source) -%}
+    {%- do run_query('create table if not exists ' ~ input ~ ' using ' ~ reverse_etl._private_format() ~ ' as ' ~ query) -%}
+    {{ return(input) }}
+{% endmacro %}
+
+{% macro _feed_relation(kind, source) %}
+    {{ return(reverse_etl._temporary_relation(this, '__' ~ kind ~ '_', local_md5(invocation_id ~ '.' ~ model.unique_id ~ '.' ~ tojson(source)))) }}
+{% endmacro %}
+
+{% macro _feed_rows(input, helpers=[]) -%}
+    (select * except ({{ (['_input', '_read_to'] + helpers) | join(', ') }}) from {{ input }})
+{%- endmacro %}
+
+
+{# The inputs that the model's query names. #}
+{% macro _feed_inputs(kind) %}
+    {%- set inputs = [] -%}
+    {%- for identifier in modules.re.findall(modules.re.escape(this.identifier) ~ '__' ~ kind ~ '_[0-9]{14}_[0-9a-f]{8}', model.compiled_code) | unique -%}
+        {%- do inputs.append(this.incorporate(path={'identifier': identifier}, type='table')) -%}
+    {%- endfor -%}
+    {{ return(inputs) }}
+{% endmacro %}
+
+
+{% macro _drop_feed_inputs() %}
+    {%- for input in reverse_etl._feed_inputs('kafka') + reverse_etl._feed_inputs('files') -%}{%- do adapter.drop_relation(input) -%}{%- endfor -%}
+{% endmacro %}
+
+
+{# The aggregate that gives the positions of inputs as a JSON object; for Kafka with the time of this run, if there was anything to read. #}
+{% macro _feed_positions(kind, inputs) -%}
+    (select to_json(map_from_entries(collect_list(struct(_input, _read_to)))) from (
+        select _input, max(_read_to) as _read_to from (
+        {%- for input in inputs %}
+            select _input, _read_to from {{ input }}
+            {%- if kind == 'kafka' %} union all select regexp_extract(_input, '^(.*)/', 1) || '/read_at', {{ (run_started_at.timestamp() * 1000) | int }} from {{ input }}{% endif %}
+            {%- if not loop.last %} union all {% endif %}
+        {%- endfor %}
+        ) group by 1
+    ))
+{%- endmacro %}
+
+
+{# Options of a data source, as SQL. #}
+{% macro _source_options(options) -%}
+    options ({% for name, value in options.items() %}{{ reverse_etl._quote(name) }} {{ reverse_etl._string(value) }}{{ ', ' if not loop.last }}{% endfor %})
+{%- endmacro %}

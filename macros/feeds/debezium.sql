@@ -1,0 +1,142 @@
+{#
+  Change events of Debezium's connectors for Postgres, MySQL and MariaDB in JSON, with or without the schema in the message, as rows for the strategy feed:
+  the columns after each change, `operation` (c, r, u, d, m) and `sequence`, a text that grows with the source's log.
+    relation     behind `from`: has the message as string or binary in `value` and, unless `message_key` is none, in `message_key`
+    columns      {column of the source: type}. The type says how the text is read: string, boolean, whole numbers, float, double, decimal(p,s) from a number or
+                 its text, date from days or ISO text, timestamp from ISO text with its offset, timestamp_millis and timestamp_micros from numbers (both give a
+                 timestamp), binary from base64. A value that does not fit stops the capture
+    key          its columns that identify a row
+    optional     columns that older events lack: NULL there
+    tombstones   delete: a message without a value deletes the row of its key; ignore: where the topic is not compacted, the event before it has done so
+#}
+{% macro debezium(relation, columns, key, optional=[], tombstones='delete', value='value', message_key='key', operation='_op', sequence='_sequence') -%}
+    {%- do reverse_etl._check_debezium(columns, key, optional, tombstones, [operation, sequence], message_key) -%}
+(
+    select
+        {%- for name, type in columns.items() %}
+        {{ reverse_etl._debezium_value('_dbz_' ~ loop.index, type | lower | replace(' ', ''), name) }} as {{ reverse_etl._quote(name) }},
+        {%- endfor %}
+        _dbz_op as {{ reverse_etl._quote(operation) }},
+        _dbz_sequence as {{ reverse_etl._quote(sequence) }}
+    from (
+        select _dbz_op, {{ reverse_etl._debezium_sequence() }} as _dbz_sequence
+            {%- for name in columns %},
+            {{ reverse_etl._debezium_text(name, name in key, name in optional) }} as _dbz_{{ loop.index }}
+            {%- endfor %}
+        from (
+            select _dbz_key, _dbz_event.source as _dbz_source, {{ reverse_etl._debezium_operation() }} as _dbz_op,
+                case when _dbz_tombstone then _dbz_key when _dbz_event.op = 'd' then coalesce(_dbz_event.before, _dbz_key) else _dbz_event.after end as _dbz_row
+            from (
+                select _dbz_tombstone, coalesce(_dbz_value.payload, struct(_dbz_value.before, _dbz_value.after, _dbz_value.source, _dbz_value.op)) as _dbz_event,
+                    if(map_contains_key(_dbz_plain_key, 'schema') and _dbz_wrapped_key.payload is not null, _dbz_wrapped_key.payload, _dbz_plain_key) as _dbz_key
+                from (
+                    select cast({{ reverse_etl._quote(value) }} as string) is null as _dbz_tombstone,
+                        from_json(cast({{ reverse_etl._quote(value) }} as string), '{{ reverse_etl._debezium_envelope() }}') as _dbz_value,
+                        {%- set text = 'cast(' ~ (reverse_etl._quote(message_key) if message_key else 'null') ~ ' as string)' %}
+                        from_json({{ text }}, 'struct<payload:map<string,string>>') as _dbz_wrapped_key, from_json({{ text }}, 'map<string,string>') as _dbz_plain_key
+                    from {{ relation }}
+                )
+                {%- if tombstones == 'ignore' %}
+                where not _dbz_tombstone
+                {%- endif %}
+            )
+        )
+    )
+)
+{%- endmacro %}
+
+
+{% macro _debezium_envelope() -%}
+    {%- set event = 'before:map<string,string>,after:map<string,string>,source:struct<lsn:bigint,file:string,pos:bigint,`row`:bigint>,op:string' -%}
+    struct<payload:struct<{{ event }}>,{{ event }}>
+{%- endmacro %}
+
+
+{% macro _debezium_operation() -%}
+    case when _dbz_tombstone then 'd' when _dbz_event.op in ('c', 'r', 'u', 'd', 'm') then _dbz_event.op
+        when _dbz_event.op = 't' then {{ reverse_etl._debezium_refuse(
+            'op t: the table was truncated, which an event tells without its keys', 'changes of rows', 'start the changelog anew with the operation reset, after a new snapshot of the connector'
+        ) }}
+        else {{ reverse_etl._debezium_refuse('a message that is no change event', 'JSON with op, before, after and source', 'name the topic of one table; events of another format need a model of their own') }} end
+{%- endmacro %}
+
+
+{#
+  Digits are padded, so that text sorts as the numbers do. A tombstone has no place of its own: it yields to any event of its key that is read with it. So do
+  rows that a snapshot of the connector read without a place.
+#}
+{% macro _debezium_sequence() -%}
+    case when _dbz_op = 'm' or _dbz_source is null then null
+        when _dbz_source.lsn is not null then lpad(_dbz_source.lsn, 20, '0')
+        when _dbz_source.pos is not null and _dbz_source.file rlike '[0-9]$'
+            then concat_ws('/', lpad(regexp_extract(_dbz_source.file, '([0-9]+)$', 1), 20, '0'), lpad(_dbz_source.pos, 20, '0'), lpad(coalesce(_dbz_source.`row`, 0), 10, '0'))
+        when _dbz_op = 'r' then null
+        else {{ reverse_etl._debezium_refuse('an event without its place in the log', 'source.lsn (Postgres), or source.file and source.pos (MySQL, MariaDB)', 'other connectors need a model of their own') }} end
+{%- endmacro %}
+
+
+{# The text of a column in the row of an event; of a deleted row only the key is told for certain. #}
+{% macro _debezium_text(name, in_key, is_optional) -%}
+    {%- set text = 'try_element_at(_dbz_row, ' ~ reverse_etl._string(name) ~ ')' -%}
+    {%- if in_key -%}
+    {%- set text = 'coalesce(' ~ text ~ ', if(_dbz_op = \'d\', try_element_at(_dbz_key, ' ~ reverse_etl._string(name) ~ '), null))' -%}
+    case when _dbz_op = 'm' then null when {{ text }} is null
+        then {{ reverse_etl._debezium_refuse('an event without the key column ' ~ name, 'it in the row, or in the key of the message', 'see the key of the table, and message.key.columns of the connector') }}
+    {%- else -%}
+    case when _dbz_op in ('m', 'd') then null
+        when {{ text }} in ('__debezium_unavailable_value', 'X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==')
+            then {{ reverse_etl._debezium_refuse('column ' ~ name ~ ' without its value: Postgres does not log a long value that did not change', 'the whole row', 'alter table ... replica identity full, then have the connector send the row again') }}
+        {%- if not is_optional %}
+        when not coalesce(map_contains_key(_dbz_row, {{ reverse_etl._string(name) }}), false)
+            then {{ reverse_etl._debezium_refuse('an event without column ' ~ name, 'every column of `columns` in each event', 'correct its name, or list it in optional=[...] if events from before it was added lack it') }}
+        {%- endif %}
+    {%- endif %}
+        else {{ text }} end
+{%- endmacro %}
+
+
+{# The value of a text; refused, where the text is none of the type. #}
+{% macro _debezium_value(text, type, name) -%}
+    {%- set whole = text ~ " rlike '^-?[0-9]+$'" -%}
+    {%- set result = 'timestamp' if type in ('timestamp_millis', 'timestamp_micros') else type -%}
+    {%- set value -%}
+        {%- if type == 'string' -%} {{ text }}
+        {%- elif type in ('tinyint', 'smallint', 'int', 'integer', 'bigint') -%} if({{ whole }}, cast({{ text }} as {{ type }}), null)
+        {%- elif type.startswith('decimal') -%} if({{ text }} rlike '^-?[0-9]+([.][0-9]{0,{{ type.split(',')[1] | replace(')', '') if ',' in type else 0 }}}0*)?$', cast({{ text }} as {{ type }}), null)
+        {%- elif type == 'date' -%} case when {{ whole }} then date_from_unix_date(cast({{ text }} as int)) when {{ text }} rlike '^[0-9]{4}-[0-9]{2}-[0-9]{2}Z?$' then cast(left({{ text }}, 10) as date) end
+        {%- elif type == 'timestamp' -%} if({{ text }} rlike '^[0-9]{4}-.*(Z|[+-][0-9]{2}:?[0-9]{2})$', cast({{ text }} as timestamp), null)
+        {%- elif type in ('timestamp_millis', 'timestamp_micros') -%} if({{ whole }}, {{ type }}(cast({{ text }} as bigint)), null)
+        {%- elif type == 'binary' -%} try_to_binary({{ text }}, 'base64')
+        {%- else -%} cast({{ text }} as {{ type }})
+        {%- endif -%}
+    {%- endset -%}
+    {%- if type == 'string' -%} {{ value }} {%- else -%}
+    case when {{ text }} is null then cast(null as {{ result }}) when {{ value }} is null
+            then {{ reverse_etl._debezium_refuse('column ' ~ name ~ ' with a value that is no ' ~ type, 'an encoding of that type (see docs/capture.md)', 'choose the type that fits the connector, or string') }}
+        else {{ value }} end
+    {%- endif -%}
+{%- endmacro %}
+
+{% macro _debezium_refuse(found, expected, next_step) -%}
+    raise_error({{ reverse_etl._string('reverse_etl.debezium: found ' ~ found ~ '; expected ' ~ expected ~ '; nothing was captured. Next: ' ~ next_step) }})
+{%- endmacro %}
+
+
+{% macro _check_debezium(columns, key, optional, tombstones, own, message_key) %}
+    {%- set types = 'string|boolean|tinyint|smallint|int|integer|bigint|float|double|decimal\\(\\d+(,\\d+)?\\)|date|timestamp|timestamp_millis|timestamp_micros|binary' -%}
+    {%- if columns is not mapping or not columns or key is string or not key -%}
+        {%- do reverse_etl._view_refuse('debezium', 'no columns or no key', "columns={name: type} and key=[names]", 'pass both') -%}
+    {%- endif -%}
+    {%- for name, type in columns.items() if not modules.re.fullmatch(types, type | lower | replace(' ', '')) -%}
+        {%- do reverse_etl._view_refuse('debezium: column ' ~ name, "the type '" ~ type ~ "'", 'one of ' ~ types | replace('|', ', ') | replace('\\d+(,\\d+)?', 'p,s') | replace('\\', ''), 'read it as string, and take it apart in the model') -%}
+    {%- endfor -%}
+    {%- for name in (key + optional) | reject('in', columns) -%}
+        {%- do reverse_etl._view_refuse('debezium: key and optional', "'" ~ name ~ "'", 'one of columns: ' ~ columns | join(', '), 'add it there, or correct it') -%}
+    {%- endfor -%}
+    {%- for name in own if name in columns -%}
+        {%- do reverse_etl._view_refuse('debezium', "a column '" ~ name ~ "'", 'another name than those of operation and sequence', 'pass operation= or sequence=') -%}
+    {%- endfor -%}
+    {%- if tombstones not in ('delete', 'ignore') or tombstones == 'delete' and not message_key -%}
+        {%- do reverse_etl._view_refuse('debezium', "tombstones='" ~ tombstones ~ "'" ~ ('' if message_key else ' without a message_key'), "'delete' with the key of the messages, or 'ignore'", 'pass one of them') -%}
+    {%- endif -%}
+{% endmacro %}

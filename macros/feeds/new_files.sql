@@ -1,0 +1,86 @@
+{#
+  The rows of the files that are new in a folder since the last capture, to stand behind `from` in a changelog with the strategy feed: the columns of the
+  files, and _file_modified.
+    format   csv (with a header), json, parquet, or any other data source of this Spark
+    schema   'id bigint, name string': without it Spark infers one, for which there has to be a file
+    options  of the data source
+    overlap  files that are up to so much older than the newest one are read again: they may have been renamed to their place later
+#}
+{% macro new_files(path, format='csv', schema=none, options={}, overlap='1 hour') -%}
+    {%- if not execute -%}{{ return('(select 1)') }}{%- endif -%}
+    {%- set source = reverse_etl._feed_source('new_files') -%}
+    {%- if flags.WHICH not in ('run', 'build', 'retry') -%}{{ return('(select * from ' ~ format ~ '.' ~ reverse_etl._quote(path) ~ ')') }}{%- endif -%}
+    {%- set since = source.since.get('files/' ~ path) -%}
+    {%- set newer -%}
+        {%- if not source.reading -%} false {%- elif since is none -%} true
+        {%- else -%} _file_modified >= timestamp_micros({{ since | int }}) - interval {{ reverse_etl._string(overlap) }} {%- endif -%}
+    {%- endset -%}
+    {%- set checked = schema and format in ('csv', 'json') and options.keys() | map('lower') | reject('in', ['mode', 'columnnameofcorruptrecord']) | list | length == options | length -%}
+    {%- set landing = reverse_etl._feed_relation('landing', [path, format, schema, options]) -%}
+    {%- if format | lower in ('csv', 'json', 'parquet', 'orc', 'avro', 'text', 'xml', 'binaryfile') -%}
+        {%- set rows = reverse_etl._landing_rows(landing, path, format, schema, options, checked) -%}
+    {%- else -%}
+        {%- set rows = reverse_etl._landing_rows_by_file(landing, path, format, schema, options, newer) -%}
+    {%- endif -%}
+    {%- set input = reverse_etl._feed_input('files', [path, format, schema, options],
+        'select *, ' ~ reverse_etl._string(path) ~ ' as _input, unix_micros(_file_modified) as _read_to from ' ~ rows ~ ' where ' ~ newer
+    ) -%}
+    {%- do run_query('drop table if exists ' ~ landing) -%}
+    {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
+    {{ return(reverse_etl._feed_rows(input, ['_malformed'] if checked else [])) }}
+{%- endmacro %}
+
+
+{#
+  Files that Spark reads itself: a table over the folder, for the moment, because a temporary view hides when a file was modified. Dropping it leaves the files.
+  Whatever is no row of the schema is counted and refused; without a schema Spark fails at the first one.
+#}
+{% macro _landing_rows(landing, path, format, schema, options, checked) %}
+    {%- set all = {} -%}
+    {%- if format | lower == 'csv' -%}{%- do all.update({'header': 'true', 'enforceSchema': 'false'}) -%}{%- endif -%}
+    {%- do all.update({'columnNameOfCorruptRecord': '_malformed'} if checked else {'mode': 'FAILFAST'}) -%}
+    {%- do all.update(options) -%}
+    {%- do run_query('drop table if exists ' ~ landing) -%}
+    {%- do run_query(
+        'create table ' ~ landing ~ (' (' ~ schema ~ (', _malformed string' if checked else '') ~ ')' if schema else '') ~ ' using ' ~ format ~ ' '
+        ~ reverse_etl._source_options(all) ~ ' location ' ~ reverse_etl._string(path)
+    ) -%}
+    {{ return('(select *, _metadata.file_modification_time as _file_modified from ' ~ landing ~ ')') }}
+{% endmacro %}
+
+
+{# Any other data source: one view for each new file. #}
+{% macro _landing_rows_by_file(landing, path, format, schema, options, newer) %}
+    {%- set view = reverse_etl._quote(landing.identifier) -%}
+    {%- set listing = {'path': path} -%}
+    {%- for name, value in options.items() if name | lower in ('recursivefilelookup', 'pathglobfilter') -%}{%- do listing.update({name: value}) -%}{%- endfor -%}
+    {%- do run_query('create or replace temporary view ' ~ view ~ ' using binaryFile ' ~ reverse_etl._source_options(listing)) -%}
+    {%- set files = run_query('select path, unix_micros(_file_modified) from (select path, modificationTime as _file_modified from ' ~ view ~ ') where ' ~ newer).rows -%}
+    {%- do run_query('drop view ' ~ view) -%}
+    {%- set rows = [] -%}
+    {%- for file in files -%}
+        {%- set part = reverse_etl._quote(landing.identifier ~ '_' ~ loop.index) -%}
+        {%- set all = {'path': file[0]} -%}
+        {%- do all.update(options) -%}
+        {%- do run_query('create or replace temporary view ' ~ part ~ (' (' ~ schema ~ ')' if schema else '') ~ ' using ' ~ format ~ ' ' ~ reverse_etl._source_options(all)) -%}
+        {%- do rows.append('select *, timestamp_micros(' ~ file[1] ~ ') as _file_modified from ' ~ part) -%}
+    {%- endfor -%}
+    {%- if not rows and not schema -%}
+        {%- do reverse_etl._view_refuse('new_files ' ~ path, 'no new file, and no schema', 'a schema, for columns without a file', "pass schema='id bigint, ...'") -%}
+    {%- elif not rows -%}
+        {{ return('(select row.*, cast(null as timestamp) as _file_modified from (select from_json(\'\', ' ~ reverse_etl._string(schema) ~ ') as row) where false)') }}
+    {%- endif -%}
+    {{ return('(' ~ rows | join(' union all ') ~ ')') }}
+{% endmacro %}
+
+
+{% macro _check_malformed(path, format, input) %}
+    {%- set found = run_query('select count(*), count(distinct _file_modified) from ' ~ input ~ ' where _malformed is not null').rows[0] -%}
+    {%- if found[0] | int -%}
+        {%- do run_query('drop table if exists ' ~ input) -%}
+        {%- do reverse_etl._view_refuse(
+            'new_files ' ~ path, found[0] ~ ' rows in ' ~ found[1] ~ ' files that are no ' ~ format ~ ' of the schema', 'the columns and types of the schema; nothing was captured',
+            "correct the files or the schema, or leave such rows out with options={'mode': 'DROPMALFORMED'}"
+        ) -%}
+    {%- endif -%}
+{% endmacro %}

@@ -1,0 +1,145 @@
+"""A source table that changes at random, and what Debezium's connectors tell of it in JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# What `columns` of reverse_etl.debezium says of the table, for each connector's encoding of it.
+MYSQL = {
+    "id": "bigint", "name": "string", "price": "decimal(10,2)", "paid": "boolean", "day": "date",
+    "changed_at": "timestamp_millis", "raw": "binary",
+}  # fmt: skip
+POSTGRES = MYSQL | {"changed_at": "timestamp"}
+COMPARED = "id, name, price, paid, day, unix_millis(changed_at), hex(raw)"
+
+Row = dict[str, Any]
+Event = tuple[str, str | None]  # key and value of a message; a tombstone has no value
+
+
+@dataclass
+class SourceTable:
+    """Its rows, and its log: each change has a place there, some share their position and differ by row."""
+
+    rng: random.Random
+    connector: str
+    wrapped: bool = False
+    rows: dict[int, Row] = field(default_factory=dict)
+    log: list[Event] = field(default_factory=list)
+    _position: int = 100
+
+    def snapshot(self) -> list[Event]:
+        """What the connector reads first."""
+        return self._tell([event for key in self.rows for event in self._event("r", key, None, self.rows[key], 0)])
+
+    def change(self, times: int, keys: int) -> list[Event]:
+        """Some inserts, updates and deletes, and a message that is no change."""
+        events: list[Event] = []
+        self._position += 1
+        for number in range(times):
+            key = self.rng.randrange(keys)
+            before = self.rows.pop(key, None)
+            after = None if before and self.rng.random() < 0.4 else self._row(key)
+            if after:
+                self.rows[key] = after
+            self._position += self.rng.choice((0, 7, 900))
+            events += self._event("u" if before and after else "c" if after else "d", key, before, after, number)
+        if self.connector == "postgresql":
+            events.append((self._wrap({"prefix": "x"}), self._wrap(self._envelope("m", None, None, 0))))
+        return self._tell(events)
+
+    def delete(self) -> list[Event]:
+        """The delete of one row, and its tombstone."""
+        key = next(iter(self.rows))
+        self._position += 1
+        return self._tell(self._event("d", key, self.rows.pop(key), None, 0))
+
+    def again(self, events: int) -> list[Event]:
+        """The end of the log once more, as after a crash of the connector; a tombstone goes with its delete."""
+        start = len(self.log) - events
+        while self.log[start][1] is None:
+            start -= 1
+        return self.log[start:]
+
+    def expected(self) -> list[tuple[Any, ...]]:
+        """The rows as COMPARED shows them."""
+        return [tuple(_shown(value) for value in self.rows[key].values()) for key in sorted(self.rows)]
+
+    def _tell(self, events: list[Event]) -> list[Event]:
+        self.log += events
+        return events
+
+    def _row(self, key: int) -> Row:
+        rng = self.rng
+        return {
+            "id": key,
+            "name": rng.choice([None, "", "'\"\\ü\n", "__debezium", "1"]),
+            "price": rng.choice([None, Decimal("-0.05"), Decimal("99999999.99"), Decimal(rng.randrange(10**6)) / 100]),
+            "paid": rng.choice([None, True, False]),
+            "day": rng.choice([None, (EPOCH + timedelta(days=rng.randrange(-(10**5), 10**5))).date()]),
+            "changed_at": rng.choice([None, EPOCH + timedelta(milliseconds=rng.randrange(-(10**12), 2 * 10**12))]),
+            "raw": rng.choice([None, b"", bytes([0, 255]), b"canary"]),
+        }
+
+    def _event(self, op: str, key: int, before: Row | None, after: Row | None, number: int) -> list[Event]:
+        told = self._wrap({"id": key})
+        if before and self.connector == "postgresql":  # replica identity default: the key alone
+            before = dict.fromkeys(before) | {"id": key}
+        event = (told, self._wrap(self._envelope(op, before, after, number)))
+        return [event, (told, None)] if op == "d" else [event]
+
+    def _envelope(self, op: str, before: Row | None, after: Row | None, number: int) -> dict[str, Any]:
+        source: dict[str, Any] = {
+            "connector": self.connector,
+            "version": "3.1.0.Final",
+            "db": "shop",
+            "table": "orders",
+        }
+        if self.connector == "postgresql":
+            self._position += 1  # a position of its own for each change
+            source |= {"lsn": self._position, "txId": 7, "schema": "public"}
+        else:  # a file ends now and then; rows of one statement share its position
+            source |= {
+                "file": f"mysql-bin.{self._position // 3000 + 999998:06}",
+                "pos": self._position % 3000,
+                "row": number,
+            }
+        return {"before": self._encoded(before), "after": self._encoded(after), "source": source, "op": op, "ts_ms": 1}
+
+    def _encoded(self, row: Row | None) -> Row | None:
+        if row is None:
+            return None
+        encoded = dict(row)
+        if row["price"] is not None:
+            encoded["price"] = f"{row['price']:.2f}"
+        if row["paid"] is not None and self.connector == "mysql":
+            encoded["paid"] = int(row["paid"])
+        if row["day"] is not None:
+            encoded["day"] = (row["day"] - EPOCH.date()).days
+        if row["raw"] is not None:
+            encoded["raw"] = base64.b64encode(row["raw"]).decode()
+        if at := row["changed_at"]:
+            millis = (at - EPOCH) // timedelta(milliseconds=1)
+            encoded["changed_at"] = millis if self.connector == "mysql" else at.isoformat().replace("+00:00", "Z")
+        return encoded
+
+    def _wrap(self, payload: dict[str, Any]) -> str:
+        return json.dumps({"schema": {"type": "struct"}, "payload": payload} if self.wrapped else payload)
+
+
+def compacted(events: list[Event]) -> list[Event]:
+    """What compaction leaves of messages: the last one of each key."""
+    last = {key: number for number, (key, _) in enumerate(events)}
+    return [event for number, event in enumerate(events) if last[event[0]] == number]
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return (value - EPOCH) // timedelta(milliseconds=1)
+    return value.hex().upper() if isinstance(value, bytes) else value

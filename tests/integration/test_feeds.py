@@ -1,0 +1,466 @@
+"""Where a feed comes from: new files, Debezium's events, a Kafka topic; and a log table that real triggers fill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.integration.debezium_events import COMPARED, MYSQL, POSTGRES, Event, SourceTable, compacted
+from tests.integration.kafka_broker import PASSWORD as KAFKA_PASSWORD
+from tests.integration.kafka_broker import USER, Broker, Message
+from tests.integration.loopback import port_of
+from tests.integration.project import Project
+from tests.unit.postgres_server import PASSWORD, ROLE, Database, new_database
+
+pytestmark = pytest.mark.spark
+
+SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
+FEED = {"strategy": "feed", "operation": "_op", "sequence": "_sequence"}
+
+
+@pytest.fixture(scope="session")
+def broker(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Kafka broker for this process."""
+    started = Broker(tmp_path_factory.mktemp("kafka"), spark)
+    yield started
+    started.stop()
+
+
+def literal(value: Any) -> str:
+    """A value as an argument in a model."""
+    return json.dumps(value)
+
+
+def image(project: Project, name: str, columns: str) -> list[tuple[Any, ...]]:
+    """The rows that the changelog's changes lead to."""
+    newest = (
+        "select *, row_number() over (partition by id order by _snapshot_id desc, _change = 'delete') as n "
+        f"from {{s}}.{name} where _change in ('insert', 'update_postimage', 'delete')"
+    )
+    return [
+        tuple(row)
+        for row in project.rows(f"select {columns} from ({newest}) where n = 1 and _change <> 'delete' order by id")
+    ]
+
+
+def positions(project: Project, name: str) -> dict[str, str]:
+    """Those of the newest header."""
+    (row,) = project.rows(
+        f"select max_by(_header.positions, _snapshot_id) from {{s}}.{name} where _change = 'snapshot'"
+    )
+    return dict(row[0])
+
+
+# --- Kafka -----------------------------------------------------------------------------------------------------------
+
+
+def by_key(events: list[Event], partitions: int) -> list[Message]:
+    """As a connector spreads them: all of a key in one partition, in their order."""
+    return [(int(re.sub(r"\D", "", key) or 0) % partitions, key, value) for key, value in events]
+
+
+def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tombstones_and_an_added_partition(
+    project: Project, broker: Broker
+) -> None:
+    secrets = project.folder / "kafka.properties"
+    secrets.write_text(f"password={KAFKA_PASSWORD}\n")
+    options = {
+        "kafka.bootstrap.servers": broker.sasl_servers,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="{USER}" password="${{file:{secrets}:password}}";',
+    }
+    topic = f"reverse_etl.kafka_topic('shop.orders', options={literal(options)})"
+    query = f"select * from {{{{ reverse_etl.debezium({topic}, columns={literal(MYSQL)}, key=['id']) }}}}"
+    project.changelog("orders_changelog", query, settings={"capture": FEED})
+    source = SourceTable(random.Random(SEED), "mysql")
+
+    broker.topic("shop.orders", 2)
+    source.change(60, keys=30)
+    source.log.clear()  # what the connector's snapshot reads instead
+    events = source.snapshot() + source.change(80, keys=30)
+    deleted, tombstone = source.delete()
+    broker.send("shop.orders", by_key([*events, deleted], 2))
+    first = project.run()
+    assert first.success, first.text
+    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+
+    broker.send("shop.orders", by_key([tombstone, *compacted(source.change(80, keys=30))], 2))
+    broker.topic("shop.orders", 3)
+    broker.send("shop.orders", by_key(source.again(20) + source.change(30, keys=40), 3))
+    second = project.run()
+    assert second.success, second.text
+    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+    assert {name for name in positions(project, "orders_changelog") if name[-1].isdigit()} == {
+        f"kafka/shop.orders/{partition}" for partition in range(3)
+    }
+
+    assert_absent(KAFKA_PASSWORD, project, first.text + second.text)
+    tables = [row.tableName for row in project.rows("show tables in {s}")]
+    assert not [name for name in tables if "__kafka_" in name or "__landing_" in name], tables
+
+
+def assert_absent(secret: str, project: Project, text: str) -> None:
+    """Neither in dbt's artifacts and logs, nor in what was shown."""
+    assert secret not in text
+    read = [path for folder in ("target", "logs") for path in (project.folder / folder).rglob("*") if path.is_file()]
+    assert any(path.name == "dbt.log" for path in read)
+    for path in read:
+        assert secret.encode() not in path.read_bytes(), path
+
+
+def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_a_silent_gap(
+    project: Project, broker: Broker
+) -> None:
+    def changelog(topic: str, **more: Any) -> None:
+        options = {"kafka.bootstrap.servers": broker.servers, **more}
+        project.changelog(
+            topic,
+            "select cast(cast(key as string) as int) as id, cast(value as string) as value, 'u' as op, _offset as seen "
+            f"from {{{{ reverse_etl.kafka_topic('{topic}', {literal(options)}) }}}}",
+            settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "seen"}},
+        )
+
+    for topic in ("lost", "just_kept"):
+        broker.topic(topic, 1)
+        broker.send(topic, [(0, str(number), "a") for number in range(4)])
+        changelog(topic)
+    assert project.run().success
+
+    for topic in ("lost", "just_kept"):
+        broker.send(topic, [(0, str(number), "b") for number in range(2, 8)])
+    broker.expire("just_kept", 0, 4)  # what was captured
+    broker.expire("lost", 0, 6)
+    result = project.run()
+    assert result.statuses == {"lost": "error", "just_kept": "success"}, result.text
+    assert len(image(project, "just_kept", "id")) == 8
+    assert "partition 0: found offset 6 as the oldest" in result.messages["lost"]
+    assert "expected offset 4; nothing was captured" in result.messages["lost"]
+    assert "'failOnDataLoss': 'false'" in result.messages["lost"]
+    assert image(project, "lost", "id, value") == [(number, "a") for number in range(4)]
+
+    changelog("lost", failOnDataLoss="false")
+    assert project.dbt("run", "--select", "lost").success
+    assert image(project, "lost", "id, value") == [(n, "b" if n >= 4 else "a") for n in (0, 1, 2, 3, 4, 5, 6, 7)]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+FORMATS = {
+    "csv": "csv",
+    "json": "json",
+    "parquet": "parquet",
+    "other": "org.apache.spark.sql.execution.datasources.json.JsonFileFormat",
+}
+
+
+def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_any_other_data_source(project: Project) -> None:
+    landing = project.folder / "landing"
+    schema = "id bigint, value string, op string, number bigint"
+    sources = []
+    for name, form in FORMATS.items():
+        (landing / name).mkdir(parents=True)
+        source = f"reverse_etl.new_files('{landing / name}', format='{form}', schema='{schema}', overlap='0 seconds')"
+        sources.append(f"select concat('{name}', id) as id, value, op, number from {{{{ {source} }}}}")
+    settings = {"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
+    project.changelog("all_changelog", " union all ".join(sources), settings=settings)
+    project.changelog("csv_changelog", sources[0], settings=settings)
+
+    first = project.dbt("run", "--select", "all_changelog")
+    assert first.success, first.text  # no file yet
+    assert not image(project, "all_changelog", "id")
+
+    deliver(project, 1, 1_700_000_000, "(1, 'a', 'I', 1), (2, 'b', 'I', 2)")
+    deliver(project, 2, 1_700_000_010, "(1, 'c', 'U', 3), (3, null, 'I', 4)")
+    second = project.dbt("run", "--select", "all_changelog")
+    assert second.success, second.text
+    rows = [(name + key, value) for name in FORMATS for key, value in (("1", "c"), ("2", "b"), ("3", None))]
+    assert image(project, "all_changelog", "id, value") == sorted(rows)
+    assert positions(project, "all_changelog") == {f"files/{landing / name}": "1700000010000000" for name in FORMATS}
+
+    deliver(project, 3, 1_700_000_020, "(2, 'b', 'D', 5), (1, 'z', 'U', 1)")
+    for name in FORMATS:
+        (old,) = (landing / name).glob("1.*")
+        old.write_text("id,value,op,number\ncanary,a,I,1\n")  # stops whoever reads it
+        os.utime(old, (1_700_000_000, 1_700_000_000))
+    third = project.run()
+    assert third.statuses["all_changelog"] == "success", third.text
+    assert image(project, "all_changelog", "id, value") == sorted(row for row in rows if not row[0].endswith("2"))
+    message = third.messages["csv_changelog"]  # which has read nothing yet
+    assert "found 1 rows in 1 files that are no csv of the schema; expected" in message
+    assert "canary" not in third.text
+
+
+def deliver(project: Project, number: int, at: int, rows: str) -> None:
+    """One more file in each folder: written elsewhere, then renamed, with the time at which it was written."""
+    frame = project.spark.sql(f"select * from values {rows} as v(id, value, op, number)").coalesce(1)
+    for name in FORMATS:
+        written = project.folder / "written" / name / str(number)
+        form = "json" if name == "other" else name
+        frame.write.format(form).option("header", "true").save(str(written))
+        (part,) = written.glob("part-*")
+        os.utime(part, (at, at))
+        part.rename(project.folder / "landing" / name / f"{number}.{form}")
+
+
+# --- Debezium --------------------------------------------------------------------------------------------------------
+
+
+def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whatever_its_types(project: Project) -> None:
+    relation = f"{project.schema}.events"
+    project.changelog(
+        "orders_changelog",
+        f"select * from {{{{ reverse_etl.debezium('{relation}', columns={literal(POSTGRES)}, key=['id']) }}}}",
+        settings={"capture": FEED},
+    )
+    source = SourceTable(random.Random(SEED), "postgresql", wrapped=True)
+    source.change(60, keys=30)
+    source.log.clear()
+    events = source.snapshot() + source.change(200, keys=40)
+    source.rng.shuffle(events)  # the sequence alone tells their order
+    project.spark.createDataFrame(events, "key string, value string").createOrReplaceTempView("events")
+    project.table("events", "select * from events")
+    result = project.run()
+    assert result.success, result.text
+    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+
+    sql = (project.folder / "target/compiled/shop/models/orders_changelog.sql").read_text()
+    for change, message in REFUSED:
+        with pytest.raises(PySparkException, match=re.escape(message)) as raised:
+            refused(project, sql.replace(relation, "refused"), change)
+        assert "canary" not in str(raised.value).split("SQLSTATE")[0], message
+
+
+ROW = {
+    "id": 1,
+    "name": "canary",
+    "price": "1.50",
+    "paid": True,
+    "day": 1,
+    "changed_at": "2024-01-01T00:00:00Z",
+    "raw": "AP8=",
+}
+REFUSED = [
+    ({"op": "t"}, "op t: the table was truncated"),
+    ({"op": "x"}, "a message that is no change event"),
+    ({"op": None}, "a message that is no change event"),
+    ({"source": {"file": None}}, "an event without its place in the log"),
+    ({"after": {**ROW, "id": None}}, "an event without the key column id"),
+    ({"after": {"id": 1}}, "an event without column name"),
+    ({"after": {**ROW, "name": "__debezium_unavailable_value"}}, "column name without its value"),
+    (
+        {"after": {**ROW, "price": "Z2FuYXJ5"}},
+        "column price with a value that is no decimal(10,2)",
+    ),  # base64: decimal.handling.mode precise
+    ({"after": {**ROW, "price": 1.505}}, "column price with a value that is no decimal(10,2)"),
+    ({"after": {**ROW, "changed_at": 1704067200000}}, "column changed_at with a value that is no timestamp"),
+    ({"after": {**ROW, "changed_at": "2024-01-01T00:00:00"}}, "column changed_at with a value that is no timestamp"),
+    ({"after": {**ROW, "day": "canary"}}, "column day with a value that is no date"),
+    ({"after": {**ROW, "paid": "canary"}}, "column paid with a value that is no boolean"),
+    ({"after": {**ROW, "raw": "%canary"}}, "column raw with a value that is no binary"),
+]
+
+
+def refused(project: Project, sql: str, change: dict[str, Any]) -> None:
+    """The compiled query over one event."""
+    event = {"op": "c", "before": None, "after": ROW, "source": {"lsn": 7}} | change
+    values = [(json.dumps({"id": None}), json.dumps(event))]
+    project.spark.createDataFrame(values, "key string, value string").createOrReplaceTempView("refused")
+    project.spark.sql(sql).collect()
+
+
+# --- what is refused before anything is read -------------------------------------------------------------------------
+
+
+def test_what_a_feed_may_not_say_is_refused_with_what_to_do_and_without_the_secret(project: Project) -> None:
+    servers = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+    jaas = 'PlainLoginModule required username="a" password="canary-31415926";'
+    models = {
+        "no_servers": ("kafka_topic('t')", "no kafka.bootstrap.servers"),
+        "several": (f"kafka_topic('a,b', {literal(servers)})", "found the topic 'a,b'"),
+        "own_start": (f"kafka_topic('t', {literal({**servers, 'startingOffsets': 'latest'})})", "found startingOffsets"),
+        "plain": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': 'canary-31415926'})})", "kafka.ssl.key.password with a secret in plain text"),
+        "in_jaas": (f"kafka_topic('t', {literal({**servers, 'kafka.sasl.jaas.config': jaas})})", "kafka.sasl.jaas.config with a secret in plain text"),
+        "by_spark": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': '${env:KAFKA}'})})", "a reference that Spark itself would replace"),
+        "type": ("debezium('t', {'id': 'array<int>'}, ['id'])", "column id: found the type 'array<int>'"),
+        "no_key": ("debezium('t', {'id': 'int'}, ['di'])", "found 'di'; expected one of columns: id"),
+        "collision": ("debezium('t', {'_op': 'int'}, ['_op'])", "found a column '_op'"),
+        "tombstones": ("debezium('t', {'id': 'int'}, ['id'], message_key=none)", "tombstones='delete' without a message_key"),
+    }  # fmt: skip
+    for name, (call, _) in models.items():
+        project.changelog(name, f"select * from {{{{ reverse_etl.{call} }}}}", settings={"capture": FEED})
+    project.model("outside", "select * from {{ reverse_etl.new_files('/nowhere') }}", {"materialized": "table"})
+    result = project.run()
+    for name, (_, message) in models.items():
+        assert result.statuses[name] == "error"
+        assert message in result.messages[name], (name, result.messages[name])
+        assert "Next: " in result.messages[name]
+    assert "found it outside a changelog with the strategy feed" in result.messages["outside"]
+    assert "canary" not in result.text
+
+
+# --- triggers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop() -> Database:
+    """A database with a table whose names need quotes."""
+    database = new_database()
+    database.run(
+        'create schema "Sh""op"; create table "Sh""op"."Or\'ders" (id int, "pa""rt" text, value text, primary key (id, "pa""rt"))'
+    )
+    return database
+
+
+def ddl(project: Project, capsys: pytest.CaptureFixture[str], **arguments: Any) -> str:
+    """What the operation prints."""
+    capsys.readouterr()
+    result = project.dbt("run-operation", "change_table_ddl", "--args", json.dumps(arguments))
+    assert result.success, result.text
+    return capsys.readouterr().out
+
+
+TABLE, LOG = '"Sh""op"."Or\'ders"', '"Sh""op"."Or\'ders_reverse_etl_log"'
+
+
+def test_triggers_of_postgres_log_every_changed_key_and_a_change_table_changelog_equals_the_table_over_jdbc(
+    project: Project, shop: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project._quiet = True
+    script = ddl(project, capsys, dialect="postgres", table=['Sh"op', "Or'ders"], key=["id", 'pa"rt'])
+    shop.run(script)
+    shop.run(script)  # it may be run again
+    shop.run(f'grant usage on schema "Sh""op" to {ROLE}; grant select on {TABLE}, {LOG} to {ROLE}')
+    number = int(next(Path(shop.socket).glob(".s.PGSQL.*[0-9]")).suffix[1:])
+    with port_of(str(Path(shop.socket) / f".s.PGSQL.{number}")) as port:
+        for name, table in {"orders": TABLE, "orders_log": LOG}.items():
+            quoted = table.replace("\\", "\\\\").replace("'", "\\'")
+            project.spark.sql(
+                f"create table {project.schema}.{name} using jdbc options (url 'jdbc:postgresql://127.0.0.1:{port}/{shop.name}', "
+                f"dbtable '{quoted}', driver 'org.postgresql.Driver', user '{ROLE}', password '{PASSWORD}')"
+            )
+        project.properties(
+            "sources",
+            {
+                "sources": [
+                    {"name": "app", "schema": project.schema, "tables": [{"name": "orders"}, {"name": "orders_log"}]}
+                ]
+            },
+        )
+        query = "-- depends_on: {{ source('app', 'orders_log') }}\nselect id, `pa\"rt` as part, value from {{ source('app', 'orders') }}"
+        capture = {
+            "strategy": "change_table",
+            "table": "app.orders_log",
+            "sequence": "log_sequence",
+            "overlap": 50,
+            "key": {"part": 'pa"rt'},
+            "full_above": 1,
+        }
+        project.changelog("orders_changelog", query, key=["id", "part"], settings={"capture": capture})
+        rng, many = random.Random(SEED), f"insert into {TABLE} select n, 'a', 'x' from generate_series(100, 299) n"
+        shop.run(f"{many}; {changes(rng, 60)}")
+        capture_equals(project, shop)
+
+        rows = shop.rows(f"select count(*) from {TABLE}")
+        shop.run(f"truncate {TABLE}; {many}; insert into {TABLE} values (98, 'late', 'y')")
+        assert shop.rows(f"select count(*) from {LOG} where log_operation = 'T'") == rows
+        with shop.owner() as open_one, open_one.transaction():
+            open_one.execute(f"insert into {TABLE} values (99, 'late', 'x')".encode())
+            open_one.execute(f"delete from {TABLE} where id = 98".encode())
+            shop.run(changes(rng, 20))
+            capture_equals(project, shop)  # the numbers of the open transaction are in the past by now
+        shop.run(f"update {TABLE} set id = id + 300 where id < 3; {changes(rng, 3)}")
+        assert "full compare" not in capture_equals(project, shop)
+        kept = {(row[0], row[1]) for row in live(project)}
+        assert (99, "late") in kept
+        assert (98, "late") not in kept
+        assert_writers_need_no_right_on_the_log(shop)
+
+
+def changes(rng: random.Random, times: int) -> str:
+    """Statements on keys below 20; those above are left to an open transaction."""
+    statements = []
+    for _ in range(times):
+        key, part, value = rng.randrange(20), rng.choice(["a", "A", "ü'"]), rng.choice(["x", "y", "z"])
+        part = part.replace("'", "''")
+        statements.append(
+            rng.choice(
+                [
+                    f"insert into {TABLE} values ({key}, '{part}', '{value}') on conflict (id, \"pa\"\"rt\") do update set value = excluded.value",
+                    f"update {TABLE} set value = '{value}' where id = {key}",
+                    f'update {TABLE} set "pa""rt" = upper("pa""rt") || \'{key}\' where id = {key} and "pa""rt" = \'a\'',
+                    f"delete from {TABLE} where id = {key}",
+                ]
+            )
+        )
+    return "; ".join(statements)
+
+
+def live(project: Project) -> list[tuple[Any, ...]]:
+    newest = (
+        "select *, row_number() over (partition by id, part order by _snapshot_id desc) as n from {s}.orders_changelog "
+        "where _change in ('insert', 'update_postimage', 'delete')"
+    )
+    return sorted(
+        tuple(row)
+        for row in project.rows(f"select id, part, value from ({newest}) where n = 1 and _change <> 'delete'")
+    )
+
+
+def capture_equals(project: Project, shop: Database) -> str:
+    result = project.run()
+    assert result.success, result.text
+    assert live(project) == sorted(shop.rows(f"select * from {TABLE}")), SEED
+    return result.messages["orders_changelog"]
+
+
+def assert_writers_need_no_right_on_the_log(shop: Database) -> None:
+    shop.run(
+        f'create role writer_{shop.name} login; grant usage on schema "Sh""op" to writer_{shop.name}; grant insert on {TABLE} to writer_{shop.name}'
+    )
+    before = shop.rows(f"select count(*) from {LOG}")[0][0]
+    shop.run(f"set role writer_{shop.name}; insert into {TABLE} values (55, 'w', 'w')")
+    assert shop.rows(f"select count(*) from {LOG}")[0][0] == before + 1
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        shop.run(f"set role writer_{shop.name}; delete from {LOG}")
+
+
+def test_triggers_for_mysql_are_printed_and_names_that_a_server_would_shorten_are_refused(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project._quiet = True
+    script = ddl(project, capsys, dialect="mysql", table="shop.or`ders", key="id")
+    log = "`shop`.`or``ders_reverse_etl_log`"
+    assert f"create table if not exists {log} (" in script
+    assert ") select `id` from `shop`.`or``ders` where false;" in script
+    for event, logged in {
+        "insert": "('I', new.`id`)",
+        "update": "('U', old.`id`), ('U', new.`id`)",
+        "delete": "('D', old.`id`)",
+    }.items():
+        wanted = (
+            f"create trigger if not exists `shop`.`or``ders_reverse_etl_log_{event}` after {event} on `shop`.`or``ders` "
+            f"for each row insert into {log} (log_operation, `id`) values {logged};"
+        )
+        assert wanted in re.sub(r"\s+", " ", script)
+    for arguments, message in {
+        '{"dialect": "oracle", "table": "a.b", "key": "id"}': "found 'oracle'; expected postgres or mysql",
+        '{"dialect": "mysql", "table": "b", "key": "id"}': "expected schema.table",
+        json.dumps({"dialect": "postgres", "table": "shop." + "ü" * 25, "key": "id"}): "at most 63 bytes",
+        '{"dialect": "postgres", "table": "a.b", "key": "log_at"}': "found a key column 'log_at'",
+    }.items():
+        result = project.dbt("run-operation", "change_table_ddl", "--args", arguments)
+        assert not result.success
+        assert message in result.text, result.text
