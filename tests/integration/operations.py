@@ -240,7 +240,8 @@ def random_script(
             steps = random_steps(rng, states, account, number=number)
             script.append((steps, deepcopy(account)))
         older = [snapshot for snapshot in account.saved.values() if snapshot < account.kept_from - 1]
-        since = account.images[account.kept_from].keys() | account.images[-1].keys()
+        known = (account.images[n] for n in (account.kept_from - 1, account.kept_from, account.head))
+        since = set().union(*known)
         if any(account.images[snapshot].keys() - since for snapshot in older):
             return script
 
