@@ -23,7 +23,7 @@
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}
     {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
     {#- Rows that are kept aside are proposed again only from where the head stands. -#}
-    {%- if split.kept_aside and head is not none -%}{%- do facts.update({'positions': head.positions}) -%}{%- endif -%}
+    {%- if split.kept_aside -%}{%- do facts.update({'positions': head.positions if head is not none else {}}) -%}{%- endif -%}
     {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones) -%}
     {%- do adapter.drop_relation(stage) -%}
     {%- set header, counts = captured.header, captured.counts -%}

@@ -16,16 +16,16 @@
         {%- else -%} _file_modified >= timestamp_micros({{ since | int }}) - interval {{ reverse_etl._string(overlap) }} {%- endif -%}
     {%- endset -%}
     {%- set checked = schema and format in ('csv', 'json') and options.keys() | map('lower') | reject('in', ['mode', 'columnnameofcorruptrecord']) | list | length == options | length -%}
-    {%- set landing = reverse_etl._feed_relation('landing', [path, format, schema, options]) -%}
+    {%- set landing, views = reverse_etl._feed_relation('landing', [path, format, schema, options]), [] -%}
     {%- if format | lower in ('csv', 'json', 'parquet', 'orc', 'avro', 'text', 'xml', 'binaryfile') -%}
         {%- set rows = reverse_etl._landing_rows(landing, path, format, schema, options, checked) -%}
     {%- else -%}
-        {%- set rows = reverse_etl._landing_rows_by_file(landing, path, format, schema, options, newer) -%}
+        {%- set rows = reverse_etl._landing_rows_by_file(landing, path, format, schema, options, newer, views) -%}
     {%- endif -%}
     {%- set input = reverse_etl._feed_input('files', [path, format, schema, options],
         'select *, ' ~ reverse_etl._string(path) ~ ' as _input, unix_micros(_file_modified) as _read_to from ' ~ rows ~ ' where ' ~ newer
     ) -%}
-    {%- do run_query('drop table if exists ' ~ landing) -%}
+    {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
     {{ return(reverse_etl._feed_rows(input, ['_malformed'] if checked else [])) }}
 {%- endmacro %}
@@ -50,7 +50,7 @@
 
 
 {# Any other data source: one view for each new file. #}
-{% macro _landing_rows_by_file(landing, path, format, schema, options, newer) %}
+{% macro _landing_rows_by_file(landing, path, format, schema, options, newer, views) %}
     {%- set view = reverse_etl._quote(landing.identifier) -%}
     {%- set listing = {'path': path} -%}
     {%- for name, value in options.items() if name | lower in ('recursivefilelookup', 'pathglobfilter') -%}{%- do listing.update({name: value}) -%}{%- endfor -%}
@@ -63,6 +63,7 @@
         {%- set all = {'path': file[0]} -%}
         {%- do all.update(options) -%}
         {%- do run_query('create or replace temporary view ' ~ part ~ (' (' ~ schema ~ ')' if schema else '') ~ ' using ' ~ format ~ ' ' ~ reverse_etl._source_options(all)) -%}
+        {%- do views.append('view ' ~ part) -%}
         {%- do rows.append('select *, timestamp_micros(' ~ file[1] ~ ') as _file_modified from ' ~ part) -%}
     {%- endfor -%}
     {%- if not rows and not schema -%}

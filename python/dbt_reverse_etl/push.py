@@ -402,7 +402,15 @@ def _alive(owner: str) -> bool:
         return False
     except (PermissionError, ValueError):
         return True
-    return int(process) != os.getpid()
+    return int(process) != os.getpid() and not _is_zombie(process)
+
+
+def _is_zombie(process: str) -> bool:
+    """It has ended, and nobody has asked how: so it stays in a container whose first process is no init."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:  # not on Linux, or gone by now
+        return False
 
 
 def _status_of(error: ReverseEtlError) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import time
 from multiprocessing.context import ForkServerProcess
 
 import pytest
 
+from dbt_reverse_etl.push import _alive
 from tests.faults.scene import SECOND, Place, Scene, state_of, wait_for
 from tests.faults.victim import KEYS
 
@@ -68,3 +71,13 @@ def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene:
     assert place.rows() == THIRD, "the fence of its run is too old"
     assert scene.push() == 0
     assert scene.unbalanced() == []
+
+
+def test_a_killed_process_that_nobody_waited_for_does_not_hold_its_sync() -> None:
+    host = socket.gethostname()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        assert _alive(f"{host}:{process.pid}")
+        process.kill()
+        wait_for(lambda: state_of(process.pid) == "Z")
+        assert not _alive(f"{host}:{process.pid}")
+    assert _alive("elsewhere:1"), "on another machine only the lease tells"

@@ -106,7 +106,7 @@ class SourceTable:
             source |= {"lsn": self._position, "txId": 7, "schema": "public"}
         else:  # a file ends now and then; rows of one statement share its position
             source |= {
-                "file": f"mysql-bin.{self._position // 3000 + 999998:06}",
+                "file": f"mysql-bin.{self._position // 3000 + 999984:06}",
                 "pos": self._position % 3000,
                 "row": number,
             }

@@ -99,3 +99,21 @@ def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may
     assert [day for _, day, *_ in orders.snapshots()] == [1, 1, 2, 2], "`late: open` takes it into the open label"
     project.spark.sql(f"update {orders.table} set day = null where id = 5")
     assert "found 1 changed rows without a label" in orders.capture()
+
+
+def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project) -> None:
+    events = f"{project.schema}.events"
+    project.spark.sql(f"create table {events} (id int, day int, at timestamp, op string, number int) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    label = {"by": "day", "drift": "2 hours", "at": "at"}
+    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": label})
+
+    def capture(*rows: str) -> str:
+        project.spark.sql(f"insert into {events} values {', '.join(rows)}")
+        return project.run().messages["log"]
+
+    first = capture("(1, 1, timestamp'2024-01-01 12:00', 'I', 1)", "(2, 2, timestamp'2024-01-02 00:00', 'I', 2)")
+    assert first == "+1 ~0 -0, snapshot 1 (1 rows kept aside)"
+    assert capture("(3, 1, timestamp'2024-01-01 23:00', 'I', 3)") == "+1 ~0 -0, snapshot 2 (1 rows kept aside)"
+    assert capture("(4, 2, timestamp'2024-01-02 02:00', 'I', 4)") == "+2 ~0 -0, snapshot 3"
+    assert capture("(4, 2, timestamp'2024-01-02 02:00', 'I', 4)") == "+0 ~0 -0, snapshot 3"
