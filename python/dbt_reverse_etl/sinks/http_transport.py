@@ -231,6 +231,8 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext:
     """
     trusted = settings.trusted
     context = ssl.create_default_context(cafile=trusted if isinstance(trusted, str) else certifi.where())
+    # Not every build of Python has this as its default.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if trusted is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
