@@ -46,7 +46,10 @@ COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMo
 
 
 def source_settings() -> dict[str, str]:
-    """Spark's sources for Kafka and Postgres. The token provider is for delegation tokens alone, and not every mirror has the newest one."""
+    """Spark's sources for Kafka and Postgres, for a driver that is the executor too: `spark.jars` keeps the packages from other executors.
+
+    The token provider is for delegation tokens alone, and not every mirror has the newest one.
+    """
     token_provider = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
     return {
         "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1,org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1,org.postgresql:postgresql:42.7.8",
@@ -59,7 +62,8 @@ def source_settings() -> dict[str, str]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
     builder = SparkSession.builder.enableHiveSupport()
-    settings = spark_settings(tmp_path_factory.mktemp("spark")) | source_settings() | INTERPRETED
+    sources = source_settings() if MASTER.startswith("local[") else {}
+    settings = spark_settings(tmp_path_factory.mktemp("spark")) | sources | INTERPRETED
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

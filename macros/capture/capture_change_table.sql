@@ -9,7 +9,8 @@
     {%- set log = reverse_etl._input(capture, 'table') -%}
     {%- set sequence = reverse_etl._quote(options.sequence) -%}
     {%- set bounds = run_query('select cast(max(' ~ sequence ~ ') as string), count(*) from ' ~ log).rows[0] -%}
-    {%- set before = capture.since.get('sequence') if capture.since else none -%}
+    {%- set name = 'change_table/' ~ options.table ~ '/' ~ options.sequence -%}
+    {%- set before = (capture.since or {}).get(name) -%}
     {%- set problem = none -%}
     {%- if capture.since and (before is none or bounds[0] is not none and bounds[0] | int < before | int) -%}
         {%- set problem = 'the sequence of ' ~ options.table ~ (' began anew' if before is not none else ' was not read before') -%}
@@ -20,7 +21,7 @@
     {%- endset -%}
     {{ return({
         'problem': problem,
-        'positions': {'sequence': bounds[0] if bounds[0] is not none else (before or '0')},
+        'positions': {name: bounds[0] if bounds[0] is not none else (before or '0')},
         'candidates': candidates if capture.since else none,
     }) }}
 {% endmacro %}

@@ -12,15 +12,17 @@
     {%- set sequence = reverse_etl._quote(options.sequence) -%}
     {%- set type = reverse_etl._type_of(capture, 'sequence') -%}
     {%- set operations = reverse_etl._feed_operations(capture) -%}
-    {%- set measures = reverse_etl._feed_measures(capture, type) -%}
+    {%- set name = 'feed/' ~ options.sequence -%}
+    {%- set measures = reverse_etl._feed_measures() or {name: reverse_etl._position_text(sequence, type)} -%}
+    {%- set since = (capture.since or {}).get(name) if name in measures else none -%}
     {%- set candidates %}
         with events as (
             select {{ reverse_etl._columns(capture.columns.names) }},
                 case lower({{ reverse_etl._quote(options.operation) }})
                 {%- for operation, values in operations.items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
             from {{ capture.query.name }}
-            {%- if 'position' in measures and capture.since and capture.since.position %}
-            where {{ sequence }} >= {{ reverse_etl._position_literal(capture.since.position, type, options.overlap) }}
+            {%- if since is not none %}
+            where {{ sequence }} >= {{ reverse_etl._position_literal(since, type, options.overlap) }}
             {%- endif %}
         ),
         newest as (
@@ -54,12 +56,12 @@
 {% endmacro %}
 
 
-{# How far the events lead: that of what was read from Kafka or files (see macros/feeds), or the sequence. #}
-{% macro _feed_measures(capture, type) %}
+{# How far the events lead that come from Kafka or files (see macros/feeds); of others the sequence tells. #}
+{% macro _feed_measures() %}
     {%- set measures = {} -%}
     {%- for kind in ['kafka', 'files'] -%}
         {%- set inputs = reverse_etl._feed_inputs(kind) -%}
         {%- if inputs -%}{%- do measures.update({kind ~ '/': reverse_etl._feed_positions(kind, inputs)}) -%}{%- endif -%}
     {%- endfor -%}
-    {{ return(measures or {'position': reverse_etl._position_text(reverse_etl._quote(capture.options.sequence), type)}) }}
+    {{ return(measures) }}
 {% endmacro %}

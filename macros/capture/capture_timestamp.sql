@@ -9,15 +9,18 @@
     {%- set options = capture.options -%}
     {%- set updated_at = reverse_etl._quote(options.updated_at) -%}
     {%- set type = reverse_etl._type_of(capture, 'updated_at') -%}
+    {%- set name = 'timestamp/' ~ options.updated_at -%}
+    {%- set since = (capture.since or {}).get(name) -%}
     {%- set live = 'not coalesce(' ~ reverse_etl._quote(options.deleted) ~ ', false)' if options.deleted else 'true' -%}
     {%- set candidates -%}
         select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ updated_at if options.updated_at not in capture.columns.names }}, not ({{ live }}) as _gone from {{ capture.query.name }}
-        {%- if capture.since and capture.since.position %}
-        where {{ updated_at }} >= {{ reverse_etl._position_literal(capture.since.position, type, options.overlap) }} or {{ updated_at }} is null
+        {%- if since is not none %}
+        where {{ updated_at }} >= {{ reverse_etl._position_literal(since, type, options.overlap) }} or {{ updated_at }} is null
         {%- endif -%}
     {%- endset -%}
     {{ return({
-        'candidates': candidates, 'measures': {'position': reverse_etl._position_text(updated_at, type)}, 'carries_rows': true,
+        'problem': options.updated_at ~ ' was not read before' if since is none else none,
+        'candidates': candidates, 'measures': {name: reverse_etl._position_text(updated_at, type)}, 'carries_rows': true,
         'live': live if options.deleted else none,
     }) }}
 {% endmacro %}

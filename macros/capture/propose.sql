@@ -6,9 +6,9 @@
 
   It returns a dict with
     problem       why the changes since then are not known: everything is compared, and the run says why
-    positions     {name: text}: how far its inputs will have been read at least; read before anything else
+    positions     {name: text}: how far its inputs will have been read at least; read before anything else. A name says what was read: another input, another name
     candidates    query of the keys that may have changed
-    measures      {name: aggregate over {candidates}}: more positions; a name that ends in / gives a JSON object of them
+    measures      {name: aggregate over the candidates}: more positions; a name that ends in / gives a JSON object of them
     refuse        {aggregate over candidates, true where they are wrong: why}
     live          filter of the model's rows: the others count as deleted
     compared      filter of the candidates: the others are left as they are
@@ -118,7 +118,7 @@
 {# How many keys there are, and how far they lead: {count, positions} #}
 {% macro _measured(candidates, proposal, columns) %}
     {%- set wanted = ['count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
-    {%- set row = run_query('select ' ~ wanted | join(', ') | replace('{candidates}', candidates | string) ~ ' from ' ~ candidates).rows[0] -%}
+    {%- set row = run_query('select ' ~ wanted | join(', ') ~ ' from ' ~ candidates).rows[0] -%}
     {%- for problem in proposal.refuse.values() -%}
         {%- if row[1 + proposal.measures | length + loop.index0] -%}
             {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured. capture.' ~ problem) }}

@@ -106,16 +106,6 @@ def declare(project: Project, **capture: Any) -> None:
         project.changelog(f"by_{name}", query, settings=settings)
 
 
-IMAGE = (
-    "select {columns} from (select *, row_number() over (partition by id order by _snapshot_id desc) as n from {{s}}.{name} "
-    "where _change in ('insert', 'update_postimage', 'delete')) where n = 1 and _change <> 'delete' order by id"
-)
-
-
-def image(project: Project, name: str) -> list[Any]:
-    return project.rows(IMAGE.format(columns=COLUMNS, name=name))
-
-
 def test_every_strategy_captures_what_the_full_compare_captures_over_random_histories(project: Project) -> None:
     source = Source(project, random.Random(SEED))
     declare(project, full_above=1)
@@ -124,12 +114,12 @@ def test_every_strategy_captures_what_the_full_compare_captures_over_random_hist
         source.change(20) if run < RUNS - 1 else source.settle()
         result = project.run()
         assert result.success, result.text
-        truth = image(project, "by_compare")
+        truth = project.image("by_compare", COLUMNS)
         assert "full compare" not in str(result.messages)
         for name in ("timestamp", "cdf"):
-            assert image(project, f"by_{name}") == truth, (SEED, run, name)
+            assert project.image(f"by_{name}", COLUMNS) == truth, (SEED, run, name)
     for name in ("change_table", "feed"):
-        assert image(project, f"by_{name}") == truth, (SEED, name)
+        assert project.image(f"by_{name}", COLUMNS) == truth, (SEED, name)
 
 
 def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_and_the_run_says_why(
@@ -175,7 +165,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
             assert (why or "snapshot") in message, (name, message)
             assert why or "full compare" not in message, (name, message)
         truth = project.rows(f"select id, value from {source} order by id")
-        assert project.rows(IMAGE.format(columns="id, value", name="rows")) == truth
+        assert project.image("rows", "id, value") == truth
 
 
 def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(project: Project) -> None:
@@ -193,9 +183,7 @@ def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group
     )
     sql(f"insert into {source} values (100, 5, 1000, timestamp'2024-02-02')")
     assert project.run().messages["totals"] == "+1 ~6 -0, snapshot 3"
-    assert project.rows(IMAGE.format(columns="id, part, at, total", name="totals")) == project.rows(
-        f"{query} order by id"
-    )
+    assert project.image("totals", "id, part, at, total") == project.rows(f"{query} order by id")
 
 
 def _set(table: str, name: str, value: str) -> str:
@@ -239,6 +227,22 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
     assert project.run().messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
 
 
+def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(project: Project) -> None:
+    source = f"{project.schema}.source"
+    project.spark.sql(f"create table {source} using delta as select id, id + 1000 as a, id as b from range(10)")
+
+    def capture(updated_at: str) -> str:
+        settings = {"capture": {"strategy": "timestamp", "updated_at": updated_at}}
+        project.changelog("things", f"select * from {source}", settings=settings)
+        return project.run().messages["things"]
+
+    assert capture("a") == "+10 ~0 -0, snapshot 1"
+    project.spark.sql(f"update {source} set b = 100 where id = 3")
+    assert capture("b") == "+0 ~1 -0, snapshot 2 (full compare: b was not read before)"
+    project.spark.sql(f"update {source} set b = 101 where id = 4")
+    assert capture("b") == "+0 ~1 -0, snapshot 3"
+
+
 def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(project: Project) -> None:
     columns = "number int, id int, value string, op string"
     project.spark.sql(f"create table {project.schema}.events ({columns}) using delta")
@@ -258,6 +262,6 @@ def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_ge
     assert first == "+2 ~0 -0, snapshot 1"
     assert capture((6, 1, "b", "delete"), (7, 2, "c", "u")) == "+0 ~1 -1, snapshot 2"
     assert capture((3, 1, "late", "u"), (8, 3, "late", "c"), (7, 2, "c", "u")) == "+0 ~0 -0, snapshot 2"
-    assert project.rows(IMAGE.format(columns="id, value", name="things")) == [(2, "c")]
+    assert project.image("things", "id, value") == [(2, "c")]
     assert capture((10, 1, "again", "c")) == "+1 ~0 -0, snapshot 3"
     assert "operation: found a value that capture.operations does not list" in capture((11, 1, "a", "truncate"))

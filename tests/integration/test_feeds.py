@@ -1,4 +1,4 @@
-"""Where a feed comes from: new files, Debezium's events, a Kafka topic; and a log table that real triggers fill."""
+"""Where a feed comes from: new files, Debezium's events, a Kafka topic."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -18,9 +16,7 @@ from pyspark.sql import SparkSession
 from tests.integration.debezium_events import COMPARED, MYSQL, POSTGRES, Event, SourceTable, compacted
 from tests.integration.kafka_broker import PASSWORD as KAFKA_PASSWORD
 from tests.integration.kafka_broker import USER, Broker, Message
-from tests.integration.loopback import port_of
 from tests.integration.project import Project
-from tests.unit.postgres_server import PASSWORD, ROLE, Database, new_database
 
 pytestmark = pytest.mark.spark
 
@@ -39,18 +35,6 @@ def broker(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def literal(value: Any) -> str:
     """A value as an argument in a model."""
     return json.dumps(value)
-
-
-def image(project: Project, name: str, columns: str) -> list[tuple[Any, ...]]:
-    """The rows that the changelog's changes lead to."""
-    newest = (
-        "select *, row_number() over (partition by id order by _snapshot_id desc, _change = 'delete') as n "
-        f"from {{s}}.{name} where _change in ('insert', 'update_postimage', 'delete')"
-    )
-    return [
-        tuple(row)
-        for row in project.rows(f"select {columns} from ({newest}) where n = 1 and _change <> 'delete' order by id")
-    ]
 
 
 def positions(project: Project, name: str) -> dict[str, str]:
@@ -94,14 +78,14 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     broker.send("shop.orders", by_key([*events, deleted], 2))
     first = project.run()
     assert first.success, first.text
-    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+    assert project.image("orders_changelog", COMPARED) == source.expected(), SEED
 
     broker.send("shop.orders", by_key([tombstone, *compacted(source.change(80, keys=30))], 2))
     broker.topic("shop.orders", 3)
     broker.send("shop.orders", by_key(source.again(20) + source.change(30, keys=40), 3))
     second = project.run()
     assert second.success, second.text
-    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+    assert project.image("orders_changelog", COMPARED) == source.expected(), SEED
     assert {name for name in positions(project, "orders_changelog") if name[-1].isdigit()} == {
         f"kafka/shop.orders/{partition}" for partition in range(3)
     }
@@ -150,11 +134,11 @@ def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_
     assert "partition 1: found offset 4 as the oldest" in message
     assert "expected offset 2; nothing was captured" in message
     assert "'failOnDataLoss': 'false'" in message
-    assert image(project, "expired_changelog", "value") == [("a",)] * 4
+    assert project.image("expired_changelog", "value") == [("a",)] * 4
 
     changelog(failOnDataLoss="false")
     assert project.run().success
-    assert image(project, "expired_changelog", "value") == [("b",), ("a",), ("a",), ("a",), ("b",), ("b",)]
+    assert project.image("expired_changelog", "value") == [("b",), ("a",), ("a",), ("a",), ("b",), ("b",)]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -182,14 +166,14 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_any_other_da
 
     first = project.dbt("run", "--select", "all_changelog")
     assert first.success, first.text  # no file yet
-    assert not image(project, "all_changelog", "id")
+    assert not project.image("all_changelog", "id")
 
     deliver(project, 1, 1_700_000_000, "(1, 'a', 'I', 1), (2, 'b', 'I', 2)")
     deliver(project, 2, 1_700_000_010, "(1, 'c', 'U', 3), (3, null, 'I', 4)")
     second = project.dbt("run", "--select", "all_changelog")
     assert second.success, second.text
     rows = [(name + key, value) for name in FORMATS for key, value in (("1", "c"), ("2", "b"), ("3", None))]
-    assert image(project, "all_changelog", "id, value") == sorted(rows)
+    assert project.image("all_changelog", "id, value") == sorted(rows)
     assert positions(project, "all_changelog") == {f"files/{landing / name}": "1700000010000000" for name in FORMATS}
 
     deliver(project, 3, 1_700_000_020, "(2, 'b', 'D', 5), (1, 'z', 'U', 1)")
@@ -199,7 +183,7 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_any_other_da
         os.utime(old, (1_700_000_000, 1_700_000_000))
     third = project.run()
     assert third.statuses["all_changelog"] == "success", third.text
-    assert image(project, "all_changelog", "id, value") == sorted(row for row in rows if not row[0].endswith("2"))
+    assert project.image("all_changelog", "id, value") == sorted(row for row in rows if not row[0].endswith("2"))
     message = third.messages["csv_changelog"]  # which has read nothing yet
     assert "found 1 rows in 1 files that are no csv of the schema; expected" in message
     assert "canary" not in third.text
@@ -237,7 +221,7 @@ def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whateve
     project.table("events", "select * from events")
     result = project.run()
     assert result.success, result.text
-    assert image(project, "orders_changelog", COMPARED) == source.expected(), SEED
+    assert project.image("orders_changelog", COMPARED) == source.expected(), SEED
 
     sql = (project.folder / "target/compiled/shop/models/orders_changelog.sql").read_text()
     for change, message in REFUSED:
@@ -312,158 +296,3 @@ def test_what_a_feed_may_not_say_is_refused_with_what_to_do_and_without_the_secr
         assert "Next: " in result.messages[name]
     assert "found it outside a changelog with the strategy feed" in result.messages["outside"]
     assert "canary" not in result.text
-
-
-# --- triggers --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def shop() -> Database:
-    """A database with a table whose names need quotes."""
-    database = new_database()
-    database.run(
-        'create schema "Sh""op"; create table "Sh""op"."Or\'ders" (id int, "pa""rt" text, value text, primary key (id, "pa""rt"))'
-    )
-    return database
-
-
-def ddl(project: Project, capsys: pytest.CaptureFixture[str], **arguments: Any) -> str:
-    """What the operation prints."""
-    capsys.readouterr()
-    result = project.dbt("run-operation", "change_table_ddl", "--args", json.dumps(arguments))
-    assert result.success, result.text
-    return capsys.readouterr().out
-
-
-TABLE, LOG = '"Sh""op"."Or\'ders"', '"Sh""op"."Or\'ders_reverse_etl_log"'
-
-
-def test_triggers_of_postgres_log_every_changed_key_and_a_change_table_changelog_equals_the_table_over_jdbc(
-    project: Project, shop: Database, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project._quiet = True
-    script = ddl(project, capsys, dialect="postgres", table=['Sh"op', "Or'ders"], key=["id", 'pa"rt'])
-    shop.run(script)
-    shop.run(script)  # it may be run again
-    shop.run(f'grant usage on schema "Sh""op" to {ROLE}; grant select on {TABLE}, {LOG} to {ROLE}')
-    number = int(next(Path(shop.socket).glob(".s.PGSQL.*[0-9]")).suffix[1:])
-    with port_of(str(Path(shop.socket) / f".s.PGSQL.{number}")) as port:
-        for name, table in {"orders": TABLE, "orders_log": LOG}.items():
-            quoted = table.replace("\\", "\\\\").replace("'", "\\'")
-            project.spark.sql(
-                f"create table {project.schema}.{name} using jdbc options (url 'jdbc:postgresql://127.0.0.1:{port}/{shop.name}', "
-                f"dbtable '{quoted}', driver 'org.postgresql.Driver', user '{ROLE}', password '{PASSWORD}')"
-            )
-        project.properties(
-            "sources",
-            {
-                "sources": [
-                    {"name": "app", "schema": project.schema, "tables": [{"name": "orders"}, {"name": "orders_log"}]}
-                ]
-            },
-        )
-        query = "-- depends_on: {{ source('app', 'orders_log') }}\nselect id, `pa\"rt` as part, value from {{ source('app', 'orders') }}"
-        capture = {
-            "strategy": "change_table",
-            "table": "app.orders_log",
-            "sequence": "log_sequence",
-            "overlap": 50,
-            "key": {"part": 'pa"rt'},
-            "full_above": 1,
-        }
-        project.changelog("orders_changelog", query, key=["id", "part"], settings={"capture": capture})
-        rng, many = random.Random(SEED), f"insert into {TABLE} select n, 'a', 'x' from generate_series(100, 299) n"
-        shop.run(f"{many}; {changes(rng, 60)}")
-        capture_equals(project, shop)
-
-        rows = shop.rows(f"select count(*) from {TABLE}")
-        shop.run(f"truncate {TABLE}; {many}; insert into {TABLE} values (98, 'late', 'y')")
-        assert shop.rows(f"select count(*) from {LOG} where log_operation = 'T'") == rows
-        with shop.owner() as open_one, open_one.transaction():
-            open_one.execute(f"insert into {TABLE} values (99, 'late', 'x')".encode())
-            open_one.execute(f"delete from {TABLE} where id = 98".encode())
-            shop.run(changes(rng, 20))
-            capture_equals(project, shop)  # the numbers of the open transaction are in the past by now
-        shop.run(f"update {TABLE} set id = id + 300 where id in (100, 101, 102); {changes(rng, 3)}")
-        assert "full compare" not in capture_equals(project, shop)
-        kept = {(row[0], row[1]) for row in live(project)}
-        assert (99, "late") in kept
-        assert (98, "late") not in kept
-        assert_writers_need_no_right_on_the_log(shop)
-
-
-def changes(rng: random.Random, times: int) -> str:
-    """Statements on keys below 20; those above are left to an open transaction."""
-    statements = []
-    for _ in range(times):
-        key, part, value = rng.randrange(20), rng.choice(["a", "A", "ü'"]), rng.choice(["x", "y", "z"])
-        part = part.replace("'", "''")
-        statements.append(
-            rng.choice(
-                [
-                    f"insert into {TABLE} values ({key}, '{part}', '{value}') on conflict (id, \"pa\"\"rt\") do update set value = excluded.value",
-                    f"update {TABLE} set value = '{value}' where id = {key}",
-                    f'update {TABLE} set "pa""rt" = upper("pa""rt") || \'{key}\' where id = {key} and "pa""rt" = \'a\'',
-                    f"delete from {TABLE} where id = {key}",
-                ]
-            )
-        )
-    return "; ".join(statements)
-
-
-def live(project: Project) -> list[tuple[Any, ...]]:
-    newest = (
-        "select *, row_number() over (partition by id, part order by _snapshot_id desc) as n from {s}.orders_changelog "
-        "where _change in ('insert', 'update_postimage', 'delete')"
-    )
-    return sorted(
-        tuple(row)
-        for row in project.rows(f"select id, part, value from ({newest}) where n = 1 and _change <> 'delete'")
-    )
-
-
-def capture_equals(project: Project, shop: Database) -> str:
-    result = project.run()
-    assert result.success, result.text
-    assert live(project) == sorted(shop.rows(f"select * from {TABLE}")), SEED
-    return result.messages["orders_changelog"]
-
-
-def assert_writers_need_no_right_on_the_log(shop: Database) -> None:
-    shop.run(
-        f'create role writer_{shop.name} login; grant usage on schema "Sh""op" to writer_{shop.name}; grant insert on {TABLE} to writer_{shop.name}'
-    )
-    before = shop.rows(f"select count(*) from {LOG}")[0][0]
-    shop.run(f"set role writer_{shop.name}; insert into {TABLE} values (55, 'w', 'w')")
-    assert shop.rows(f"select count(*) from {LOG}")[0][0] == before + 1
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        shop.run(f"set role writer_{shop.name}; delete from {LOG}")
-
-
-def test_triggers_for_mysql_are_printed_and_names_that_a_server_would_shorten_are_refused(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project._quiet = True
-    script = ddl(project, capsys, dialect="mysql", table="shop.or`ders", key="id")
-    log = "`shop`.`or``ders_reverse_etl_log`"
-    assert f"create table if not exists {log} (" in script
-    assert ") select `id` from `shop`.`or``ders` where false;" in script
-    for event, logged in {
-        "insert": "('I', new.`id`)",
-        "update": "('U', old.`id`), ('U', new.`id`)",
-        "delete": "('D', old.`id`)",
-    }.items():
-        wanted = (
-            f"create trigger if not exists `shop`.`or``ders_reverse_etl_log_{event}` after {event} on `shop`.`or``ders` "
-            f"for each row insert into {log} (log_operation, `id`) values {logged};"
-        )
-        assert wanted in re.sub(r"\s+", " ", script)
-    for arguments, message in {
-        '{"dialect": "oracle", "table": "a.b", "key": "id"}': "found 'oracle'; expected postgres or mysql",
-        '{"dialect": "mysql", "table": "b", "key": "id"}': "expected schema.table",
-        json.dumps({"dialect": "postgres", "table": "shop." + "ü" * 25, "key": "id"}): "at most 63 bytes",
-        '{"dialect": "postgres", "table": "a.b", "key": "log_at"}': "found a key column 'log_at'",
-    }.items():
-        result = project.dbt("run-operation", "change_table_ddl", "--args", arguments)
-        assert not result.success
-        assert message in result.text, result.text
