@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.integration.project import Project
 from tests.maven import jars
 
+JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
 
 
@@ -21,9 +22,8 @@ def spark_settings(home: Path) -> dict[str, str]:
     return {
         "spark.master": MASTER,
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": (
-            f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Dderby.system.home={home / 'derby'}"
-        ),
+        "spark.driver.extraJavaOptions": f"{JVM} -Dderby.system.home={home / 'derby'}",
+        "spark.executor.extraJavaOptions": JVM,
         "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tests.conftest import INTERPRETED
 from tests.integration.project import PACKAGE
 
 DBT = ("-m", "dbt.cli.main")
@@ -25,7 +26,7 @@ def write_shop(home: Path, model: str, spark: Mapping[str, str], destinations: M
         destinations: as profiles.yml says them.
     """
     (home / "models").mkdir(parents=True)
-    output = {"type": "spark", "method": "session", "host": "NA", "schema": "shop", "server_side_parameters": spark}
+    output = {"type": "spark", "method": "session", "host": "NA", "schema": "shop", "server_side_parameters": {**spark, **INTERPRETED}}
     documents = {
         "dbt_project.yml": {"name": "shop", "version": "1.0.0", "profile": "shop", "flags": {"use_colors": False}},
         "packages.yml": {"packages": [{"local": str(PACKAGE)}]},
