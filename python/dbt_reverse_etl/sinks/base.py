@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -169,6 +169,13 @@ class Sink(ABC):
     def missing(self, task: SinkTask) -> str | None:  # noqa: ARG002  (most sinks cannot tell)
         """What of this sync's object has vanished, or None. Cheap and read-only, on its own connection: it is asked
         before `open`, and also when there is nothing to send. Raises DestinationError."""
+        return None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table] | None:  # noqa: ARG002  (most sinks cannot)
+        """The rows that the object of a sync holds, foreign ones too, for `dbt-reverse-etl reconcile`; None: it cannot be read.
+
+        Tables of `reading.rows_of`: the task's fields in their types, and `_unreadable`. Rows deleted by a mark are left out.
+        Read-only, on its own connection, without `open`. Raises DestinationError."""
         return None
 
     def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:

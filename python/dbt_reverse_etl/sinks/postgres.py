@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pyarrow as pa
+
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
@@ -31,6 +33,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dbt_reverse_etl.sinks.postgres_catalog import Name, Table, exists, object_name, read_table
+from dbt_reverse_etl.sinks.postgres_reading import read_rows
 from dbt_reverse_etl.sinks.postgres_record import Record
 from dbt_reverse_etl.sinks.postgres_rows import RowWriter, row_is_at_fault
 from dbt_reverse_etl.sinks.postgres_session import (
@@ -112,6 +115,18 @@ class PostgresSink(Sink):
             if not record.exists(connection) or record.fence(connection) is None:
                 return f"the record of this sync in {record.fences}"
         return None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The table as one query sees it; rows marked by `soft_delete` are left out."""
+        name = _name(task)
+        with self._reading() as connection:
+            table = read_table(connection, name)
+            if table is None:
+                raise self._error(f"no table {name}", "the table of the last push", RESYNC)
+            problems = table_problems(table, name, task)
+            if problems:
+                raise DestinationError(*problems)
+            yield from read_rows(connection, name, table, task)
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and prepare the table, in one transaction."""

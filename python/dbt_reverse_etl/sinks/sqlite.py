@@ -13,23 +13,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import Field, field_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN, RolledBack, rejections
+from dbt_reverse_etl.sinks.reading import rows_of
 from dbt_reverse_etl.sinks.sqlite_rows import DISK_FULL, RowWriter, failure
 from dbt_reverse_etl.sinks.sqlite_table import (
     OWN_TABLES,
     object_exists,
+    select,
     statements,
     table_problems,
     task_problems,
 )
-from dbt_reverse_etl.sinks.sqlite_values import Changes, changes_of
+from dbt_reverse_etl.sinks.sqlite_values import Changes, changes_of, texts_of
 
 OLDEST_SQLITE = (3, 31, 0)  # the first that tells generated columns
+READ_AT_ONCE = 100_000
 RESYNC = "restore the file, or dbt run-operation resync for this sync"
 
 
@@ -114,6 +118,17 @@ class SqliteSink(Sink):
             if not object_exists(connection, FENCES) or _fence(connection, task) is None:
                 return f"the record of this sync in {FENCES}"
         return None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The table as one query sees it."""
+        with self._explained(), closing(self._connect("ro")) as connection:
+            # A text that is not UTF-8 is a row that differs, no error.
+            connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+            cursor = connection.execute(select(task))
+            while rows := cursor.fetchmany(READ_AT_ONCE):
+                columns = zip(*rows, strict=True)
+                texts = {name: texts_of(column) for name, column in zip(task.schema.names, columns, strict=True)}
+                yield rows_of(texts, task.schema)
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and prepare the table, in one transaction."""

@@ -66,6 +66,11 @@ def statements(task: SinkTask) -> Statements:
     )
 
 
+def select(task: SinkTask) -> str:
+    """Reads the fields of every row."""
+    return f"SELECT {', '.join(map(quote, task.schema.names))} FROM {quote(task.object)}"  # noqa: S608
+
+
 def _create(task: SinkTask) -> str:
     columns = [
         f"{quote(column.name)} {storage_of(column.type).value}{' NOT NULL' if column.name in task.key else ''}"

@@ -119,6 +119,18 @@ def changes_of(batch: pa.Table, fields: Sequence[str], key: Sequence[str]) -> Ch
     return Changes(writes, deletes, refused)
 
 
+def texts_of(values: Sequence[Any]) -> pa.Array:
+    """Values that SQLite returned, as `reading.rows_of` takes them."""
+    return pa.array([_text_of(value) for value in values], pa.binary())
+
+
+def _text_of(value: Any) -> bytes | None:
+    if isinstance(value, bytes):
+        return value.hex().encode()
+    text = value if value is None or isinstance(value, str) else repr(value)
+    return None if text is None else text.encode(errors="surrogateescape")
+
+
 def storage_of(arrow_type: pa.DataType) -> Storage:
     """The storage class of a type's values."""
     plain = plain_type(arrow_type)

@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -16,6 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing.rows import (
     PEOPLE,
     TYPES,
@@ -103,6 +105,14 @@ class SinkContract:
     def _holds(self, read_back: ReadBack, task: SinkTask, rows: Sequence[Row]) -> None:
         assert _ordered(task, read_back(task)) == self.rows_of(task, rows)
 
+    def _rows_of_every_type(self) -> list[Row]:
+        longest = max(len(values) for _, values in self.types.values())
+        rows: list[Row] = [{"id": number} for number in range(longest + 1)]  # the last one: NULL in every field
+        for name, (_, values) in self.types.items():
+            for number, value in enumerate(values):
+                rows[number][name] = value
+        return rows
+
     def _needs(self, mode: Mode) -> None:
         if mode not in self.sink_class.modes:
             pytest.skip(f"the sink has no mode {mode.value}")
@@ -160,16 +170,24 @@ class SinkContract:
 
     def test_every_type_arrives_exactly(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
         schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
-        task = make_task(schema)
-        longest = max(len(values) for _, values in self.types.values())
-        rows: list[Row] = [{"id": number} for number in range(longest + 1)]  # the last one: NULL in every field
-        for name, (_, values) in self.types.items():
-            for number, value in enumerate(values):
-                rows[number][name] = value
+        task, rows = make_task(schema), self._rows_of_every_type()
         with opened(make_sink(), task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
             sink.finish()
         self._holds(read_back, task, rows)
+
+    def test_what_was_delivered_is_read_for_a_reconcile(self, make_sink: MakeSink, make_task: MakeTask) -> None:
+        schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
+        task, rows = make_task(schema), self._rows_of_every_type()
+        with opened(make_sink(), task) as sink:
+            if sink.read(task) is None:
+                pytest.skip("the sink cannot be read")
+            deliver(sink, task, [("insert", row) for row in rows])
+            sink.finish()
+        tables = list(make_sink().read(next_run(task)) or ())
+        found = pa.concat_tables(tables).sort_by("id")
+        assert not pc.any(found.column(UNREADABLE)).as_py()
+        assert found.select(schema.names).equals(pa.Table.from_pylist(rows, schema)), found.to_pylist()
 
     def test_an_update_replaces_the_row_and_null_erases_a_value(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack

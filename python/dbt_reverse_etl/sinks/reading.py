@@ -1,0 +1,118 @@
+"""The way back from a database: texts of values as Arrow columns of the types that were delivered. Pure.
+
+| Arrow type | text |
+|---|---|
+| numbers, decimals | digits |
+| bool | `true`, `false`, `1`, `0` |
+| binary | hexadecimal |
+| timestamp | `2024-01-01 00:00:00.000000`, in UTC; a `+00` behind it is dropped |
+| date, time | `2024-01-01`, `09:30:00.000000` |
+| list, struct, map | JSON, as of `dbt_reverse_etl.encoding` |
+
+A value of another form was not written by us: it is NULL here, and its row is marked.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal, DecimalException
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dbt_reverse_etl.arrow import is_bytes, is_list, plain_type
+
+UNREADABLE = "_unreadable"
+# What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
+_WRONG = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, DecimalException, AttributeError)
+
+
+def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+    """The fields of a schema, and the boolean column `_unreadable`.
+
+    Args:
+        texts: for each field the texts of its values, or NULL; text or its bytes.
+    """
+    columns, unreadable = [], pa.array([False] * len(texts[schema.names[0]]), pa.bool_())
+    for field in schema:
+        column, wrong = _column(texts[field.name], plain_type(field.type))
+        columns.append(column)
+        unreadable = unreadable if wrong is None else pc.or_(unreadable, wrong)
+    return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
+
+
+def _column(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+    """The values, and where a text is no value of the type; None: nowhere."""
+    try:
+        return _parsed(texts.cast(pa.string()), kind), None
+    except _WRONG:
+        single = [_value_or_none(texts.slice(row, 1), kind) for row in range(len(texts))]
+        column = pa.concat_arrays(single) if single else pa.array([], kind)
+        return column, pc.and_(column.is_null(), texts.is_valid())
+
+
+def _value_or_none(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return _parsed(text.cast(pa.string()), kind)
+    except _WRONG:
+        return pa.nulls(1, kind)
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Raises one of `_WRONG` where a text is no value of the type."""
+    single = _of_one(kind)
+    if single:
+        return pa.array([text if text is None else single(text) for text in texts.to_pylist()], kind)
+    if pt.is_timestamp(kind):
+        plain = pc.replace_substring_regex(texts, pattern=r"(Z|\+00(:00)?)$", replacement="")
+        instants = plain.cast(pa.timestamp("us"))
+        return instants.cast(pa.timestamp("us", "UTC")).cast(kind) if kind.tz else instants.cast(kind)
+    return texts.cast(kind)
+
+
+def _of_one(kind: pa.DataType) -> Callable[[str], Any] | None:
+    """Parses one text, where Arrow cannot cast all at once."""
+    if is_bytes(kind):
+        return bytes.fromhex
+    if pt.is_decimal(kind):
+        return Decimal
+    if pt.is_time(kind):
+        return time.fromisoformat
+    return (lambda text: _from_json(_loads(text), kind)) if pt.is_nested(kind) else None
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal)
+
+
+def _from_json(value: Any, kind: pa.DataType) -> Any:
+    """What `encoding` wrote, as `pa.array` takes it."""
+    if value is None:
+        return None
+    if pt.is_struct(kind):
+        return {field.name: _from_json(value.get(field.name), field.type) for field in kind}
+    if pt.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
+        return [(_from_json(key, kind.key_type), _from_json(item, kind.item_type)) for key, item in pairs]
+    if is_list(kind):
+        return [_from_json(item, kind.value_type) for item in value]
+    return _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    if is_bytes(kind):
+        return bytes.fromhex(value[2:]) if value.startswith("\\x") else base64.b64decode(value, validate=True)
+    if pt.is_decimal(kind):
+        return Decimal(value)
+    if pt.is_timestamp(kind):
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if pt.is_date(kind):
+        return date.fromisoformat(value)
+    if pt.is_time(kind):
+        return time.fromisoformat(value)
+    return float(value) if pt.is_floating(kind) else value
