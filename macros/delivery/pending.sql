@@ -107,9 +107,16 @@ where {{ reverse_etl._sent_in(mode) }}
 
 {# Hash of what the destination sees of a row through a spec; NULL where the filter hides it. #}
 {% macro _projection(fields, where) -%}
+    {%- set hash = reverse_etl._hash_of_fields(fields, 'column') -%}
+    {%- if where -%}if(coalesce({{ where }}, false), {{ hash }}, cast(null as bigint)){%- else -%}{{ hash }}{%- endif -%}
+{%- endmacro %}
+
+
+{# Of rows that name their values as the changelog does (`column`), or as the destination does (`field`). #}
+{% macro _hash_of_fields(fields, named_by='field') -%}
     {%- set named = [] -%}
-    {%- for f in fields -%}{%- do named.append({'name': f.field, 'expression': reverse_etl._quote(f.column), 'type': f.type}) -%}{%- endfor -%}
-    {%- if where -%}if(coalesce({{ where }}, false), {{ reverse_etl._hash(named) }}, cast(null as bigint)){%- else -%}{{ reverse_etl._hash(named) }}{%- endif -%}
+    {%- for f in fields -%}{%- do named.append({'name': f.field, 'expression': reverse_etl._quote(f[named_by]), 'type': f.type}) -%}{%- endfor -%}
+    {{ reverse_etl._hash(named) }}
 {%- endmacro %}
 
 

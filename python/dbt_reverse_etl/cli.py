@@ -218,6 +218,38 @@ def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int) 
 
 @cli.command()
 @_project_options
+@click.option("--repair", "repaired", is_flag=True, help="Push the rows that differ; foreign ones are left alone.")
+@click.option("--sample", default=5, show_default=True, help="Show so many keys that differ.")
+def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired: bool, sample: int) -> int:
+    """Compare each destination with what was delivered to it, key by key."""
+    from dbt_reverse_etl import console, invocation
+
+    with _Opened(place, selectors) as opened:
+        results = [opened.pusher.reconcile(one, opened.overview, repaired=repaired) for one in opened.chosen]
+        due = [
+            one
+            for one, found in zip(opened.chosen, results, strict=True)
+            if found.differences and found.differences.wrong
+        ]
+        reports: list[Any] = []
+        if repaired and due:
+            invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append)
+    if as_json:
+        _print_json([console.reconciled_as_json(found, sample) for found in results])
+    else:
+        for number, found in enumerate(results, 1):
+            _say(console.reconciled_line(number, len(results), found), "error" if found.exit_code else "info")
+            if found.message:
+                _say(f"  {found.message}", "error" if found.exit_code else "warn")
+            for one in found.differences.first[:sample] if found.differences else ():
+                _say(f"    {one.kind:9} {one.key}", "info")
+        for number, report in enumerate(reports, 1):
+            invocation.tell(report, number, len(reports), _say)
+    return max((one.exit_code for one in [*results, *reports]), default=ExitCode.OK)
+
+
+@cli.command()
+@_project_options
 def status(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Show each sync's position, lag, undelivered rows and last run."""
     from dbt_reverse_etl import console
@@ -293,7 +325,7 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
 
 
 class _Opened:
-    """What `plan` and `status` need: the chosen syncs, the ledger's view of them, and a session."""
+    """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session."""
 
     def __init__(self, place: _Place, selectors: Iterable[str]) -> None:
         from dbt_reverse_etl.artifacts import select
@@ -311,14 +343,19 @@ class _Opened:
         self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
 
     def __enter__(self) -> _Opened:
-        from dbt_reverse_etl.invocation import ledger_names, open_ledger
+        from dbt_reverse_etl.invocation import open_ledger
         from dbt_reverse_etl.push import Pusher
 
         spark = self._place.session(self._project.target)
-        ledger = open_ledger(spark, self._manifest)
-        self.pusher = Pusher(spark, ledger, project_dir=self._place.folder)
-        self.overview = ledger.overview(ledger_names(self.chosen))
+        self.pusher = Pusher(spark, open_ledger(spark, self._manifest), project_dir=self._place.folder)
+        self.overview = self.overview_now()
         return self
+
+    def overview_now(self) -> Any:
+        """What the ledger says of the chosen syncs."""
+        from dbt_reverse_etl.invocation import ledger_names
+
+        return self.pusher.ledger.overview(ledger_names(self.chosen))
 
     def __exit__(self, *_: object) -> None:
         pass

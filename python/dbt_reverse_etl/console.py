@@ -10,16 +10,30 @@ from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import ExitCode
 from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.reconcile import Reconciled
 
 _WIDTH = 80
 
 
 def line(number: int, total: int, report: Report) -> str:
     """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
-    head = (
-        f"{number} of {total} {'PLAN' if report.status == 'planned' else 'SYNC'} {report.sync} -> {report.destination} "
-    )
-    return f"{head}{'.' * max(3, _WIDTH - len(head))} [{_outcome(report)} in {report.seconds:.2f}s]"
+    return _dotted(number, total, "PLAN" if report.status == "planned" else "SYNC", report, _outcome(report))
+
+
+def reconciled_line(number: int, total: int, report: Reconciled) -> str:
+    """`1 of 1 RECONCILE crm_contacts -> crm.contacts ...... [998 rows: 2 missing, 1 different in 0.4s]`."""
+    found = report.differences
+    if found is None:
+        outcome = "not compared"
+    else:
+        kinds = [f"{count} {kind}" for kind, count in found.counts.items() if count]
+        outcome = f"{found.rows} rows: {', '.join(kinds) or 'as delivered'}"
+    return _dotted(number, total, "RECONCILE", report, outcome)
+
+
+def _dotted(number: int, total: int, word: str, report: Report | Reconciled, outcome: str) -> str:
+    head = f"{number} of {total} {word} {report.sync} -> {report.destination} "
+    return f"{head}{'.' * max(3, _WIDTH - len(head))} [{outcome} in {report.seconds:.2f}s]"
 
 
 def level(report: Report) -> str:
@@ -44,6 +58,22 @@ def changes(rows: PerOperation) -> str:
 def as_json(report: Report) -> dict[str, Any]:
     """A report with plain values."""
     return {**asdict(report), "exit_code": int(report.exit_code), "sample": [list(row) for row in report.sample]}
+
+
+def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
+    """A report with plain values, and some of the keys that differ."""
+    found = report.differences
+    rows = {} if found is None else {"rows": found.rows, **found.counts}
+    shown = [] if found is None else [[one.kind, one.key] for one in found.first[:sample]]
+    return {
+        "sync": report.sync,
+        "destination": report.destination,
+        "exit_code": int(report.exit_code),
+        **rows,
+        "seconds": report.seconds,
+        "message": report.message,
+        "sample": shown,
+    }
 
 
 def _outcome(report: Report) -> str:

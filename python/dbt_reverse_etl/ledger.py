@@ -92,12 +92,12 @@ class DeltaLedger:
 
     def __init__(self, spark: SparkSession, relation: str) -> None:
         self._spark = spark
-        self._relation = relation
+        self.relation = relation
 
     def create(self) -> None:
         """Make the table if the model `reverse_etl_ledger` was not run yet."""
-        if not self._spark.catalog.tableExists(self._relation.replace("`", "")):
-            self._spark.sql(sql.render("_create_ledger", self._relation, sql.render("_ledger_columns")))
+        if not self._spark.catalog.tableExists(self.relation.replace("`", "")):
+            self._spark.sql(sql.render("_create_ledger", self.relation, sql.render("_ledger_columns")))
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """The folded facts of one fence; of the newest by default."""
@@ -106,7 +106,7 @@ class DeltaLedger:
 
     def fence(self, sync_id: str) -> int:
         """The newest fence; 0 before the first run."""
-        query = f"select max(fence) from {self._relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
+        query = f"select max(fence) from {self.relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
         return int(self._spark.sql(query).collect()[0][0] or 0)
 
     def start(self, started: RunStarted) -> bool:
@@ -120,7 +120,7 @@ class DeltaLedger:
                 raise
             return False
         query = (
-            f"select run_id from {self._relation} where sync_id = {_literal(started.sync_id)} "  # noqa: S608
+            f"select run_id from {self.relation} where sync_id = {_literal(started.sync_id)} "  # noqa: S608
             f"and fence = {started.fence} and fact = 'run_started'"
         )
         rows = self._spark.sql(query).collect()
@@ -132,7 +132,7 @@ class DeltaLedger:
 
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
         """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
-        query = f"select max(seq) from {self._relation} where sync_id = '{TESTS}'"  # noqa: S608
+        query = f"select max(seq) from {self.relation} where sync_id = '{TESTS}'"  # noqa: S608
         newest = int(self._spark.sql(query).collect()[0][0] or 0)
         rows = [
             {
@@ -157,7 +157,7 @@ class DeltaLedger:
             return Overview()
         runs = self._spark.sql(
             f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
-            f"from {self._relation} where fact in ('run_started', '{REQUEST}', '{TESTS}') and sync in ({', '.join(map(_literal, wanted))})"
+            f"from {self.relation} where fact in ('run_started', '{REQUEST}', '{TESTS}') and sync in ({', '.join(map(_literal, wanted))})"
         ).collect()
         runs.sort(key=lambda row: row.recorded_at)
         started = [row for row in runs if row.fact == "run_started"]
@@ -182,7 +182,7 @@ class DeltaLedger:
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:
         """Every snapshot at which a wave of this sync was acknowledged, ascending."""
         query = (
-            f"select distinct cast(get_json_object(body, '$.snapshot') as bigint) as snapshot from {self._relation} "  # noqa: S608
+            f"select distinct cast(get_json_object(body, '$.snapshot') as bigint) as snapshot from {self.relation} "  # noqa: S608
             f"where sync_id = {_literal(sync_id)} and fact = 'wave_acknowledged' order by 1"
         )
         return tuple(row.snapshot for row in self._spark.sql(query).collect())
@@ -192,7 +192,7 @@ class DeltaLedger:
         if not fences:
             return {}
         wanted = " or ".join(f"(sync_id = {_literal(sync_id)} and fence = {int(fence)})" for sync_id, fence in fences)
-        query = f"select sync_id, fact, body from {self._relation} where {wanted}"  # noqa: S608
+        query = f"select sync_id, fact, body from {self.relation} where {wanted}"  # noqa: S608
         found: dict[str, list[Fact]] = {}
         for row in self._spark.sql(query).collect():
             found.setdefault(row.sync_id, []).append(decode(row.fact, row.body))
@@ -203,7 +203,7 @@ class DeltaLedger:
 
     def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        frame.write.format("delta").mode("append").options(**options).saveAsTable(self._relation.replace("`", ""))
+        frame.write.format("delta").mode("append").options(**options).saveAsTable(self.relation.replace("`", ""))
 
 
 def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:

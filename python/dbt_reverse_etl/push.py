@@ -40,6 +40,7 @@ from dbt_reverse_etl.executors import Executors
 from dbt_reverse_etl.guards import check_guards, failed_tests, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out
+from dbt_reverse_etl.reconcile import Delivered, Differences, Reconciled, differences, repair
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
@@ -134,6 +135,20 @@ class Pusher:
     def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:
         """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
         return _Sync(self, resolved, overview).status()
+
+    def reconcile(self, resolved: ResolvedSync, overview: Overview, *, repaired: bool) -> Reconciled:
+        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
+        began = time.monotonic()
+        try:
+            found, message, code = _Sync(self, resolved, overview).reconcile(repaired=repaired), "", ExitCode.OK
+        except ReverseEtlError as error:
+            found, message, code = None, redact(str(error)), error.exit_code
+        else:
+            if found is None:
+                message = f"a destination of type {resolved.destination.type} cannot be read"
+            elif found.wrong and not repaired:
+                code = ExitCode.FAILED
+        return Reconciled(resolved.sync.name, _label(resolved), code, found, time.monotonic() - began, message)
 
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
         """The head of a changelog, or what was its head at a snapshot; asked once a push."""
@@ -250,6 +265,42 @@ class _Sync:
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
             "message": state.message,
         }
+
+    def reconcile(self, *, repaired: bool) -> Differences | None:
+        """What differs at the position; None where the destination cannot be read."""
+        delivered, job = self._delivered()
+        rows = self.sink.read(job.task)
+        if rows is None:
+            return None
+        name, ledger, now = job.task.sync, self._pusher.ledger, self._pusher.clock.now()
+        found = differences(self._pusher.spark, delivered, rows, ledger.relation, now)
+        if ledger.fence(self.id) != self.state.fence:
+            raise SyncBusy(
+                Problem(name, "a push that ran while the destination was read", "none meanwhile", "repeat it")
+            )
+        if repaired and found.wrong:
+            started, finished = repair(found, self.state, job, now)
+            if not ledger.start(started):
+                raise SyncBusy(Problem(name, "another run that has just started", "no other run", "repeat it"))
+            ledger.append(finished)
+        return found
+
+    def _delivered(self) -> tuple[Delivered, Job]:
+        """What every row has reached with the definition of now."""
+        state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
+        spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
+        head = self._pusher.head(relation, place.snapshot) if spec else None
+        if (
+            spec is None
+            or head is None
+            or head.changelog != state.changelog
+            or spec.given != given_spec(self._settings)
+            or not state.is_at(place.snapshot, place.spec)
+        ):
+            found, expected = "no position that every row has reached", "a sync whose last push reached its end"
+            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
+        delivered = Delivered(relation, head, spec, self.id, list(state.undelivered.values()))
+        return delivered, self._job(Known(place.snapshot, head.changelog), spec)
 
     def _known(self) -> Known | None:
         changelog = self._resolved.sync.changelog

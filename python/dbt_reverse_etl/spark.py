@@ -203,7 +203,7 @@ class PendingRows:
 
     def __init__(self, spark: SparkSession, pending: Pending) -> None:
         self._spark = spark
-        self._view = _undelivered_view(spark, list(pending.state.undelivered.values()))
+        self._view = undelivered_view(spark, list(pending.state.undelivered.values()))
         # Sorted, so that a wave reads only the cached batches of its buckets.
         rows = spark.sql(pending.sql(self._view)).sortWithinPartitions("_bucket")
         self._rows: DataFrame = rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -257,7 +257,7 @@ def full_image(spark: SparkSession, relation: str, at: int) -> int:
     return int(found)
 
 
-def _undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:
+def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:
     if not rows:
         return None
     table = pa.table(

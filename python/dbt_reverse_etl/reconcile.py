@@ -1,0 +1,239 @@
+"""What a destination holds against what its sync delivered, key by key, and how what differs is delivered again.
+
+The rows of the destination are written beside the ledger and compared there, by the hash that tells changes: one scan of each side, one join.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import BooleanType, StructType
+
+from dbt_reverse_etl import sql
+from dbt_reverse_etl.delivery.counts import DELETE, INSERT, NO_COUNTS, NO_ROWS, UPDATE
+from dbt_reverse_etl.delivery.facts import RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.reading import UNREADABLE
+from dbt_reverse_etl.spark import Head, undelivered_view
+from dbt_reverse_etl.spec import Spec
+
+MISSING, DIFFERENT, EXTRA, FOREIGN = "missing", "different", "extra", "foreign"
+MOST_REPAIRED = 10_000  # the ledger keeps each such row until it is delivered
+_STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
+# What a mode keeps equal; a foreign key is told in every mode.
+_KEPT = {
+    Mode.MIRROR: (MISSING, DIFFERENT, EXTRA),
+    Mode.UPSERT: (MISSING, DIFFERENT),
+    Mode.INSERT_ONLY: (MISSING,),
+    Mode.UPDATE_ONLY: (DIFFERENT,),
+}
+_OPERATION = {MISSING: INSERT, DIFFERENT: UPDATE, EXTRA: DELETE}
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a sync delivered: the image of its changelog at its position, through its spec, but for the undelivered rows."""
+
+    relation: str
+    head: Head
+    spec: Spec
+    sync_id: str
+    undelivered: Sequence[Undelivered]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key that differs.
+
+    Attributes:
+        kind: missing; different; extra: it was in the changelog once; foreign: it never was.
+        expected_hash: of the row that was delivered; None: there should be no row.
+        changed: snapshot of the key's last change; 0 for a foreign one.
+    """
+
+    key: str
+    kind: str
+    bucket: int
+    expected_hash: int | None
+    changed: int
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How many keys differ, by kind, and the first of them.
+
+    Attributes:
+        rows: how many the destination holds.
+    """
+
+    rows: int
+    counts: Mapping[str, int]
+    first: Sequence[Difference]
+
+    @property
+    def wrong(self) -> int:
+        """Keys that a repair would deliver; foreign ones are left alone."""
+        return sum(count for kind, count in self.counts.items() if kind != FOREIGN)
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What became of one sync in this reconcile; without differences where it could not be compared."""
+
+    sync: str
+    destination: str
+    exit_code: ExitCode
+    differences: Differences | None
+    seconds: float
+    message: str
+
+
+def differences(
+    spark: SparkSession, delivered: Delivered, found: Iterable[pa.Table], ledger: str, now: datetime
+) -> Differences:
+    """Compare what `Sink.read` found with what was delivered.
+
+    Args:
+        ledger: relation of the ledger; the rows stand in a table beside it meanwhile.
+    """
+    schema, _, _ = ledger.rpartition(".")
+    _drop_left_behind(spark, schema, now)
+    with _stored(spark, schema, delivered.spec, found, now) as (store, rows):
+        frame = _compared(spark, delivered, store).persist()
+        try:
+            counts = {row[0]: row[1] for row in frame.groupBy("_difference").count().collect()}
+            first = frame.where(F.col("_difference") != FOREIGN).orderBy("_difference", "_key").limit(MOST_REPAIRED)
+            foreign = frame.where(F.col("_difference") == FOREIGN).orderBy("_key").limit(MOST_REPAIRED)
+            listed = [Difference(*row) for row in first.collect() + foreign.collect()]
+        finally:
+            frame.unpersist()
+    return Differences(rows, {kind: counts.get(kind, 0) for kind in (MISSING, DIFFERENT, EXTRA, FOREIGN)}, listed)
+
+
+def _compared(spark: SparkSession, delivered: Delivered, store: str) -> DataFrame:
+    """Columns as the fields of `Difference`, in their order, named as in the SQL."""
+    view = undelivered_view(spark, delivered.undelivered)
+    head, spec = delivered.head, delivered.spec
+    frame = spark.sql(
+        sql.render(
+            "reconciled",
+            relation=delivered.relation,
+            key=head.key,
+            columns=[name for name, _ in head.columns],
+            base=head.base,
+            head=head.snapshot,
+            **spec.projection,
+            sync_id=delivered.sync_id,
+            spec_id=spec.id,
+            mode=spec.mode.value,
+            found=store,
+            undelivered=view,
+        )
+    )
+    extra = f"reverse_etl_extra_{uuid.uuid4().hex}"
+    frame.where(F.col("_difference") == EXTRA).select("_key").createTempView(extra)
+    once = spark.sql(
+        sql.render("once_delivered", relation=delivered.relation, key=head.key, head=head.snapshot, extra=extra)
+    ).alias("once")
+    never = (F.col("_difference") == EXTRA) & F.col("once._key").isNull()
+    return (
+        frame.alias("f")
+        .join(once, F.col("f._key") == F.col("once._key"), "left")
+        .select(
+            "f._key",
+            F.when(never, FOREIGN).otherwise(F.col("_difference")).alias("_difference"),
+            F.coalesce("f._bucket", "once._bucket", F.lit(0)).alias("_bucket"),
+            "_after_hash",
+            F.coalesce("f._changed", "once._changed", F.lit(0)).alias("_changed"),
+        )
+        .where(F.col("_difference").isin(*_KEPT[spec.mode], FOREIGN))
+    )
+
+
+@contextmanager
+def _stored(
+    spark: SparkSession, schema: str, spec: Spec, found: Iterable[pa.Table], now: datetime
+) -> Iterator[tuple[str, int]]:
+    """The rows as a table of Spark, and their number."""
+    store = f"{schema}.{_STORE}{now:%Y%m%d%H%M%S}_{uuid.uuid4().hex[:8]}"
+    columns = ", ".join(f"`{name.replace('`', '``')}` {kind}" for _, name, kind in spec.fields)
+    struct = cast(StructType, StructType.fromDDL(columns)).add(UNREADABLE, BooleanType())
+    rows = 0
+    try:
+        spark.createDataFrame([], struct).write.format("parquet").saveAsTable(store)
+        for table in found:
+            rows += table.num_rows
+            spark.createDataFrame(table, struct).write.format("parquet").mode("append").saveAsTable(store)
+        yield store, rows
+    finally:
+        spark.sql(f"drop table if exists {store}")
+
+
+def _drop_left_behind(spark: SparkSession, schema: str, now: datetime) -> None:
+    """Tables of a reconcile that was killed; a day later none can still be using them."""
+    for row in spark.sql(f"show tables in {schema} like '{_STORE}*'").collect():
+        if row.tableName[len(_STORE) :][:14] < f"{now - _LEFT_BEHIND:%Y%m%d%H%M%S}":
+            spark.sql(f"drop table if exists {schema}.{row.tableName}")
+
+
+def repair(found: Differences, state: State, job: Job, now: datetime) -> tuple[RunStarted, RunFinished]:
+    """The facts of a run that sends nothing: each row that differs is undelivered, so that the next push sends it.
+
+    Raises:
+        ReverseEtlError: too much differs.
+    """
+    if found.wrong > MOST_REPAIRED:
+        text = f"{found.wrong} rows differ"
+        next_step = f"dbt run-operation resync --args '{{sync: {job.task.sync}}}', and push: every row is sent again"
+        raise ReverseEtlError(Problem(job.task.sync, text, f"{MOST_REPAIRED} at most for a repair", next_step))
+    rows = [_undelivered(one, now) for one in found.first if one.kind != FOREIGN]
+    started = RunStarted(
+        sync_id=job.task.sync_id,
+        fence=state.fence + 1,
+        run_id=job.run_id,
+        at=now,
+        head=job.head,
+        spec=job.spec,
+        specs=state.specs,
+        positions=state.positions,
+        claims=(),
+        undelivered=(*state.undelivered.values(), *rows),
+        lease_until=now,
+        owner=job.owner,
+        sync=job.task.sync,
+        changelog=job.changelog,
+        invocation_id=job.invocation_id,
+    )
+    message = f"reconcile found {len(rows)} rows that differ"
+    return started, RunFinished(started.sync_id, started.fence, 1, now, "reconcile", NO_COUNTS, NO_ROWS, message)
+
+
+def _undelivered(one: Difference, now: datetime) -> Undelivered:
+    """In doubt, so that it is sent whatever its net change is."""
+    return Undelivered(
+        key=one.key,
+        bucket=one.bucket,
+        before_hash=one.expected_hash if one.kind == DIFFERENT else None,
+        after_hash=one.expected_hash,
+        maybe=one.kind == EXTRA,
+        doubt=True,
+        changed=one.changed,
+        operation=_OPERATION[one.kind],
+        outcome=Outcome.UNKNOWN.value,
+        reason=f"reconcile found it {one.kind}",
+        attempts=0,
+        first_failed_at=now,
+        next_attempt_at=None,
+    )
