@@ -25,7 +25,7 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples $(BIN)/mypy examples/demo.py examples/crm.py .ci/java.py .ci/parse.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
 
