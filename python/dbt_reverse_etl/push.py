@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOpera
 from dbt_reverse_etl.delivery.facts import Claim, Range
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, Ports, Status
+from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.errors import (
@@ -45,6 +45,7 @@ from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
+from dbt_reverse_etl.whole_push import WholePush, one_wave
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
 Say = Callable[[str, str], None]  # text, level: info, warn, error
@@ -201,7 +202,7 @@ class _Sync:
             carry_out(request, self.state, job, self._ports(spec))
             self.sink = self._make_sink()
             self.state = self._pusher.ledger.read(self.id)
-        policy = self._pusher.policy
+        policy = one_wave(self._pusher.policy) if self.sink.whole_push else self._pusher.policy
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
         result = run(job, self._ports(spec), policy.parking_doubt() if self._settings.on_unknown == "park" else policy)
         return Report(
@@ -367,11 +368,20 @@ class _Sync:
             step=pusher.step,
             guard=self._guard,
             interrupted=pusher.interrupt.is_set,
-            executors=self._executors if self.sink.distributable and not is_remote() else None,
+            executors=self._remote,
         )
 
-    def _executors(self, source: Any) -> Executors:
-        return Executors(self._pusher.spark, source, self.sink.limits, self._make_sink, self._pusher.policy)
+    @property
+    def _remote(self) -> Callable[[Any], Remote] | None:
+        """What sends where the rows are; None: they come to the driver."""
+        if is_remote():
+            return None
+        pusher, sink = self._pusher, self.sink
+        if sink.whole_push:
+            return lambda source: WholePush(source, sink, self._make_sink, pusher.policy)
+        if sink.distributable:
+            return lambda source: Executors(pusher.spark, source, sink.limits, self._make_sink, pusher.policy)
+        return None
 
     def _source(self, state: State, spec: Spec) -> PendingRows:
         head = self._head()

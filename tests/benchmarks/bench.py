@@ -7,17 +7,39 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.capture import capture, push, session
 from tests.benchmarks.crash import crash
+from tests.benchmarks.delta import delta
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.postgres import postgres
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
-PARTS = ["capture", "strategies", "history", "push", "sqlite", "postgres", "http", "crash"]
+PARTS = ["capture", "strategies", "history", "delta", "push", "sqlite", "postgres", "http", "crash"]
+
+
+IN_SPARK = {"capture", "strategies", "history", "delta", "push"}
+
+
+def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
+    """The parts that share a session of Spark."""
+    spark = session(home)
+    if "capture" in parts:
+        capture(spark, home, rows, rounds)
+    if "strategies" in parts:
+        strategies(spark, home, rows, rounds)
+        against_dbt_snapshot(spark, home, rows, rounds)
+    if "history" in parts:
+        history(spark, home, rows // 6, rounds)
+    if "delta" in parts:
+        delta(spark, home, rows // 3, rounds)
+    if "push" in parts:
+        push(spark, home)
+    spark.stop()
 
 
 def main() -> None:
@@ -29,18 +51,8 @@ def main() -> None:
     options = parser.parse_args()
     parts = options.part or PARTS
     with tempfile.TemporaryDirectory() as home:
-        if {"capture", "strategies", "history", "push"} & {*parts}:
-            spark = session(Path(home))
-            if "capture" in parts:
-                capture(spark, Path(home), options.rows, options.rounds)
-            if "strategies" in parts:
-                strategies(spark, Path(home), options.rows, options.rounds)
-                against_dbt_snapshot(spark, Path(home), options.rows, options.rounds)
-            if "history" in parts:
-                history(spark, Path(home), options.rows // 6, options.rounds)
-            if "push" in parts:
-                push(spark, Path(home))
-            spark.stop()
+        if IN_SPARK & {*parts}:
+            in_spark(Path(home), parts, options.rows, options.rounds)
         if "sqlite" in parts:
             sqlite(Path(home), options.rounds)
         if "postgres" in parts:

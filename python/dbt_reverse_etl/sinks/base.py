@@ -137,6 +137,7 @@ class Sink(ABC):
     modes: ClassVar[frozenset[Mode]]
     transactional: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
+    whole_push: ClassVar[bool] = False
     promise: ClassVar[str]
 
     @abstractmethod

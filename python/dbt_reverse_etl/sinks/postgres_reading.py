@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as csv
+from pyarrow import csv
 from psycopg import Connection, sql
 
 from dbt_reverse_etl.arrow import is_bytes, plain_type

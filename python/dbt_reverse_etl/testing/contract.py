@@ -50,6 +50,7 @@ class SinkContract:
     sink_class: type[Sink]
     types: dict[str, tuple[pa.DataType, list[Any]]] = TYPES
     refused_characters: str = ""  # no text of the destination can hold them
+    histories: int = 20  # random ones; fewer where each batch takes seconds
 
     @pytest.fixture
     def settings(self) -> dict[str, Any]:
@@ -304,7 +305,7 @@ class SinkContract:
         wanted = st.one_of(st.none(), st.builds(lambda name: {"name": name, "score": 0.5}, names))
         states = st.lists(st.dictionaries(st.integers(0, 6), wanted, max_size=5), min_size=1, max_size=5)
 
-        @hypothesis.settings(max_examples=20, deadline=None)
+        @hypothesis.settings(max_examples=self.histories, deadline=None)
         @hypothesis.given(states)
         def holds(history: list[dict[int, Row | None]]) -> None:
             task, model = make_task(), dict[int, Row]()

@@ -1,0 +1,358 @@
+"""A Delta table of the same Spark: one MERGE, one commit, for all rows of a push.
+
+The commit carries, as `txnAppId` and `txnVersion` of Delta's protocol, the sync and a number that grows with its fence: Delta skips a late
+commit of an older run. Which claims were carried out stands in the table's history, as `userMetadata`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, model_validator
+
+from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.database import (
+    LOST_RECORD,
+    NEVER_DELETES,
+    OTHER_RUN,
+    inexact_types,
+    null_keys,
+    one_array,
+    positions,
+    rejections,
+    unmapped_key,
+)
+from dbt_reverse_etl.sinks.reading import UNREADABLE
+
+try:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+    from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+    from pyspark.sql.types import StructField
+except ModuleNotFoundError as error:
+    next_step = "pip install 'dbt-reverse-etl[spark]'"
+    raise ConfigurationError(
+        Problem("destination of type delta", "no package pyspark", "it installed", next_step)
+    ) from error
+
+RESYNC = "restore the table, or dbt run-operation resync for this sync"
+_STEPS = 1_000_000  # commits of one run
+_ATTEMPTS = 3
+_SPARK_ERRORS = (PySparkException, Py4JError)
+_OF_A_ROW = ("DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_EXCEED_CHAR_VARCHAR_LIMIT")
+
+
+class DeltaSettings(Settings):
+    """What profiles.yml says: either a schema of Spark's catalogs or a path.
+
+    Attributes:
+        schema_name: `schema` or `catalog.schema`; an object is a table in it.
+        path: a folder, as Spark names it; an object is a folder below it.
+        create_object: make a missing table.
+        on_new_column: of a mapped column that the table has not: fail, or add it.
+    """
+
+    schema_name: str | None = Field(default=None, alias="schema", min_length=1)
+    path: str | None = Field(default=None, min_length=1)
+    create_object: bool = True
+    on_new_column: Literal["fail", "add"] = "fail"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> DeltaSettings:
+        if (self.schema_name is None) == (self.path is None):
+            raise ValueError("expected one of `schema` and `path`")
+        return self
+
+
+class DeltaSink(Sink):
+    """Keeps one Delta table equal to a model."""
+
+    type = "delta"
+    settings_model = DeltaSettings
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY})
+    transactional = True
+    whole_push = True
+    promise = "Exactly-once effect: all rows of a push and their record are one commit."
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, DeltaSettings)  # noqa: S101  (the engine validates with settings_model)
+        self._settings = settings
+        self._done = 0
+
+    @property
+    def identity(self) -> str:
+        """The schema, or the path."""
+        return self._settings.schema_name or str(self._settings.path).rstrip("/")
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
+        """Where rows come in batches all the same: few commits."""
+        return Limits(rows=500_000, bytes=256 * 2**20, concurrency=1)
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse paths that leave the folder, keys that are not mapped, types that Spark has not."""
+        problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
+        parts = PurePosixPath(task.object).parts
+        if self._settings.path and (".." in parts or task.object.startswith("/") or "`" in task.object):
+            found = f"the object '{task.object}'"
+            problems.append(Problem(f"sync {task.sync}", found, f"a folder below {self._settings.path}", "correct it"))
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Read the list of tables, where a session of Spark is there already."""
+        session = SparkSession.getActiveSession()
+        if session is not None and self._settings.schema_name:
+            with self._explained():
+                session.sql(f"show tables in {_quoted(self._settings.schema_name)} like 'no_such_table'").collect()
+
+    def missing(self, task: SinkTask) -> str | None:
+        """Whether the table or its record of the sync is gone, although rows were delivered."""
+        if task.first:
+            return None
+        with self._explained():
+            if _location(_session(), self._name(task)) is None:
+                return f"the table {self._name(task)}"
+            return None if self._version(task) is not None else f"the record of this sync in {self._name(task)}"
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The table as one query sees it."""
+        with self._explained():
+            rows = _session().table(self._name(task)).select(*map(_column, task.schema.names))
+            table = rows.withColumn(UNREADABLE, F.lit(False)).toArrow()
+        yield table.cast(pa.schema([*task.schema, table.schema.field(UNREADABLE)]))
+
+    def open(self, task: SinkTask) -> None:
+        """Prepare the table and commit the fence."""
+        self.validate(task)
+        self._task, self._target = task, self._name(task)
+        # Its settings are those of one commit, and syncs run beside each other.
+        self._spark = _session().newSession()
+        with self._explained():
+            self._prepare()
+            self._take_fence()
+
+    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+        """What the table's history says; a claim that it has forgotten is carried out again, which changes nothing."""
+        with self._explained():
+            history = self._spark.sql(f"describe history {self._target}").select("userMetadata")
+            said = {row[0] for row in history.where(F.col("userMetadata").startswith(self._app)).collect()}
+        answers: dict[str, bool | None] = {}
+        for claim in claims:
+            parts = {text.rpartition(" ")[2] for text in said if text.startswith(f"{self._app} {claim} ")}
+            answers[claim] = None if not parts else parts == {"closed"} or "open" not in parts
+        return answers
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """One batch as one commit; the rows of a whole push come by `push`."""
+        rows = batch.rows
+        refused = null_keys(rows, self._task.key)
+        if self._task.mode is not Mode.MIRROR:
+            deleted = positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
+            refused |= dict.fromkeys(deleted, NEVER_DELETES)
+        kept = rows.take(pa.array([row for row in range(rows.num_rows) if row not in refused], pa.int64()))
+        if not kept.num_rows:
+            return rejections(refused)
+        whole = batch.last and not batch.left_out and not refused
+        delivery = self.push(self._spark.createDataFrame(kept), batch.claim, closed=whole)
+        if delivery.results:
+            return Delivery.of_all(rows.num_rows, delivery.results[0].outcome, delivery.results[0].reason)
+        return rejections(refused)
+
+    def push(self, rows: DataFrame, claim: str, *, closed: bool = True) -> Delivery:
+        """Merge rows: `_operation`, `_event_id` and the fields of the task. All of them, or none; an outcome for row 0 stands for all.
+
+        Args:
+            closed: nothing of the claim is left out.
+        """
+        view = f"reverse_etl_{uuid.uuid4().hex}"
+        rows.drop(EVENT_ID).createGlobalTempView(view)
+        try:
+            return self._merged(view, f"{self._app} {claim} {'closed' if closed else 'open'}")
+        finally:
+            self._spark.catalog.dropGlobalTempView(view)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _merged(self, view: str, said: str) -> Delivery:
+        statement = merge(self._target, f"global_temp.{view}", self._task)
+        for _ in range(_ATTEMPTS):
+            version = self._next_version(said)
+            try:
+                if self._spark.sql(statement).collect():
+                    return Delivery()
+                return Delivery.of_all(1, Outcome.FATAL, OTHER_RUN)  # Delta skipped it: a newer fence is there
+            except _SPARK_ERRORS as error:
+                outcome, reason = self._failure(error, version)
+            if outcome is not Outcome.RETRYABLE:
+                break
+        return Delivery() if outcome is Outcome.DELIVERED else Delivery.of_all(1, outcome, reason)
+
+    def _failure(self, error: Exception, version: int) -> tuple[Outcome, str]:
+        """A statement that failed may have committed before."""
+        name = type(error).__name__
+        try:
+            recorded = self._version(self._task)
+        except _SPARK_ERRORS:
+            return Outcome.UNKNOWN, f"Spark failed, and its record cannot be read: {name}"
+        if recorded == version:
+            return Outcome.DELIVERED, ""
+        if recorded is None or recorded > version:
+            return Outcome.FATAL, LOST_RECORD if recorded is None else OTHER_RUN
+        if any(word in str(error) for word in _OF_A_ROW):
+            return Outcome.REJECTED, "a constraint of the table refused the row"
+        return Outcome.RETRYABLE, f"Spark failed: {name}"
+
+    def _next_version(self, said: str) -> int:
+        self._done += 1
+        version = self._task.fence * _STEPS + self._done
+        self._spark.conf.set("spark.databricks.delta.write.txnAppId", self._app)
+        self._spark.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+        self._spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", said)
+        return version
+
+    @property
+    def _app(self) -> str:
+        return f"dbt-reverse-etl {self._task.sync_id}"
+
+    def _prepare(self) -> None:
+        task, wanted = self._task, from_arrow_schema(self._task.schema)
+        if _location(self._spark, self._target) is None:
+            if not task.first:
+                raise self._error(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
+            ddl = f"create table {self._target} ({_ddl(wanted)}) using delta"
+            if not self._settings.create_object:
+                raise self._error(
+                    f"no table {self._target}", "an existing table", f"run: {ddl}; or set create_object: true"
+                )
+            self._spark.sql(ddl)
+            return
+        there = {field.name: field.dataType for field in self._spark.table(self._target).schema}
+        missing = [field for field in wanted if field.name not in there]
+        if missing and self._settings.on_new_column == "add":
+            self._spark.sql(f"alter table {self._target} add columns ({_ddl(missing)})")
+            missing = []
+        problems = [
+            Problem(str(self._target), f"no column {field.name}", "a column for each field",
+                f"run: alter table {self._target} add columns ({_ddl([field])}); or set on_new_column: add")
+            for field in missing
+        ] + [
+            Problem(str(self._target), f"column {field.name} of type {there[field.name].simpleString()}",
+                f"the type of the field, {field.dataType.simpleString()}", "cast the column in the model")
+            for field in wanted
+            if field.name in there and there[field.name].simpleString() != field.dataType.simpleString()
+        ]  # fmt: skip
+        if problems:
+            raise DestinationError(*problems)
+
+    def _take_fence(self) -> None:
+        task, stored = self._task, self._version(self._task)
+        if stored is None and not task.first:
+            raise self._error(LOST_RECORD, f"the record of sync {task.sync} in {self._target}", RESYNC)
+        if stored is not None and stored // _STEPS > task.fence:
+            found = f"{OTHER_RUN} (fence {stored // _STEPS})"
+            raise self._error(found, f"none newer than {task.fence}", "let it finish, then push again")
+        if stored is None or stored // _STEPS < task.fence:
+            nothing = self._spark.table(self._target).limit(0).write.format("delta").mode("append")
+            said = {"txnAppId": self._app, "txnVersion": str(task.fence * _STEPS), "userMetadata": f"{self._app} fence"}
+            writer = nothing.options(**said)
+            writer.save(self._place(task)) if self._settings.path else writer.saveAsTable(self._target)
+        else:
+            self._done = stored % _STEPS
+
+    def _version(self, task: SinkTask) -> int | None:
+        """The newest commit of a sync that the table's log records."""
+        spark = _session()
+        location = _location(spark, self._name(task))
+        if location is None or spark._jvm is None:
+            return None
+        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(spark._jsparkSession, location)
+        found = log._2().transactions().get(f"dbt-reverse-etl {task.sync_id}")
+        return int(found.get()) if found.isDefined() else None
+
+    def _place(self, task: SinkTask) -> str:
+        return f"{str(self._settings.path).rstrip('/')}/{task.object}"
+
+    def _name(self, task: SinkTask) -> str:
+        """As SQL."""
+        if self._settings.path:
+            return f"delta.`{self._place(task)}`"
+        return f"{_quoted(str(self._settings.schema_name))}.{_identifier(task.object)}"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Spark's own texts may quote values, so only the kind of an error is told."""
+        try:
+            yield
+        except _SPARK_ERRORS as error:
+            condition = error.getCondition() if isinstance(error, PySparkException) else None
+            found = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+            raise self._error(
+                found, "a table that can be read and written", "see Spark's log, then push again"
+            ) from None
+
+    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))
+
+
+def merge(target: str, source: str, task: SinkTask) -> str:
+    """The MERGE of a task, whose source has `_operation` and the fields."""
+    fields, key = [_identifier(name) for name in task.schema.names], [_identifier(name) for name in task.key]
+    clauses = []
+    if task.mode is Mode.MIRROR:
+        clauses.append("when matched and s._operation = 'delete' then delete")
+    if task.mode is not Mode.INSERT_ONLY:
+        clauses.append(f"when matched then update set {', '.join(f't.{name} = s.{name}' for name in fields)}")
+    values = ", ".join(f"s.{name}" for name in fields)
+    clauses.append(f"when not matched and s._operation <> 'delete' then insert ({', '.join(fields)}) values ({values})")  # noqa: S608
+    same = " and ".join(f"t.{name} = s.{name}" for name in key)
+    return f"merge into {target} t using {source} s on {same} {' '.join(clauses)}"
+
+
+def is_supported(arrow_type: pa.DataType) -> bool:
+    """Whether Spark has the type."""
+    try:
+        from_arrow_type(arrow_type)
+    except PySparkException:
+        return False
+    return True
+
+
+def _session() -> SparkSession:
+    """The session of this process: that of dbt, or of the command."""
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def _location(spark: SparkSession, name: str) -> str | None:
+    """Where a Delta table is; None: there is none."""
+    try:
+        (detail,) = spark.sql(f"describe detail {name}").collect()
+    except AnalysisException:
+        return None
+    return str(detail.location) if detail.format == "delta" else None
+
+
+def _identifier(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _quoted(name: str) -> str:
+    return ".".join(map(_identifier, name.split(".")))
+
+
+def _column(name: str) -> Column:
+    return F.col(_identifier(name))
+
+
+def _ddl(fields: Iterable[StructField]) -> str:
+    return ", ".join(f"{_identifier(field.name)} {field.dataType.simpleString()}" for field in fields)

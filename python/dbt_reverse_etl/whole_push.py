@@ -1,0 +1,63 @@
+"""Sends all rows of a push at once, to a destination that Spark itself writes: they never leave Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.gate import Stop, StopKind
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.errors import DestinationError, Problem
+from dbt_reverse_etl.executors import Work
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Sink, SinkTask
+from dbt_reverse_etl.spark import PendingRows
+
+
+def one_wave(policy: Policy) -> Policy:
+    """Whatever the number of rows."""
+    return replace(policy, executors_from=0, executor_waves=WaveSize(rows=sys.maxsize, most=sys.maxsize))
+
+
+class WholePush:
+    """`delivery.ports.Remote` for a sink with `whole_push`: all rows, or none; where single rows are refused, batch by batch."""
+
+    def __init__(self, rows: PendingRows, sink: Sink, make_sink: Callable[[], Sink], policy: Policy) -> None:
+        self._rows, self._sink, self._make_sink, self._policy = rows, sink, make_sink, policy
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """As `Remote.send`.
+
+        Raises:
+            DestinationError: nobody knows whether the rows arrived.
+        """
+        rows = self._rows.frame(order.claim.lo, order.claim.hi)
+        counted = rows.groupBy(OPERATION).count().collect()
+        planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
+        if not planned.total:
+            return Sent()
+        delivery = self._sink.push(rows.select(OPERATION, EVENT_ID, *map(_quoted, task.schema.names)), order.claim.id)  # type: ignore[attr-defined]
+        if not delivery.results:
+            return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
+        outcome, reason = delivery.results[0].outcome, delivery.results[0].reason
+        if outcome is Outcome.REJECTED:
+            return self._batch_by_batch(order, task, until)
+        if outcome is Outcome.UNKNOWN:
+            next_step = "push again: what arrived is looked up first"
+            raise DestinationError(Problem(task.sync, reason, "an answer of the destination", next_step))
+        kind = StopKind.FATAL if outcome is Outcome.FATAL else StopKind.UNAVAILABLE
+        return Sent(Counts(planned=planned, failed=planned), (), 1, nothing_applied=True, stop=Stop(kind, reason))
+
+    def _batch_by_batch(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """The engine finds the rows at fault."""
+        work = Work(self._make_sink, order, task, self._sink.limits(task), self._policy, until)
+        return work.send(self._rows.wave(order.claim.lo, order.claim.hi).to_batches())
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
