@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FILE = "tests/integration/test_executors.py"
 
 
-@pytest.mark.parametrize("master", ["local[2,4]", "local-cluster[2,1,1024]"])
-def test_executors_keep_their_promises_under_other_masters(master: str) -> None:
+# Under local[2,4] only a lost task is another thing than in the session of the other tests.
+@pytest.mark.parametrize(
+    ("master", "tests"), [("local[2,4]", "killed_worker"), ("local-cluster[2,1,1024]", "api or killed_worker")]
+)
+def test_executors_keep_their_promises_under_other_masters(master: str, tests: str) -> None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/test_executors.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests, FILE],
         cwd=ROOT,
         env={**ours, "TEST_SPARK_MASTER": master, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
