@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import files_manifest
+from dbt_reverse_etl.sinks import files_store
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.files import FilesOptions, FilesSettings, FilesSink
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes, person
@@ -288,7 +288,7 @@ def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothin
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_manifest, "sync_directory", _fine(files_manifest.sync_directory, times=1))
+            patch.setattr(files_store, "sync_directory", _fine(files_store.sync_directory, times=1))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
         assert sink.deliver(inserted(task, 1)).results == ()
     assert [row["id"] for row in listed(tmp_path / "people")] == [1]
@@ -300,7 +300,7 @@ def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_manifest, "sync_directory", _fine(files_manifest.sync_directory, times=0))
+            patch.setattr(files_store, "sync_directory", _fine(files_store.sync_directory, times=0))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.RETRYABLE]
         assert listed(tmp_path / "people") == []
 
@@ -350,6 +350,28 @@ def test_the_same_batch_gives_the_same_bytes(tmp_path: Path) -> None:
             sink.deliver(inserted(task, 1, 2, 3))
     sums = [json.loads((tmp_path / name / "manifest.json").read_bytes())["parts"][0]["sha256"] for name in ("a", "b")]
     assert sums[0] == sums[1]
+
+
+def test_parts_that_are_too_old_leave_the_manifest_when_a_run_ends_and_the_folder_when_the_next_begins(
+    tmp_path: Path,
+) -> None:
+    task, file = task_of(), tmp_path / "people" / "manifest.json"
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+        sink.finish()
+    (old,) = manifest(tmp_path)["parts"]
+    file.write_bytes(file.read_bytes().replace(old["written"][:4].encode(), b"2001", 1))
+    with opened(sink_at(tmp_path), next_run(task)) as sink:
+        sink.finish()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1], "nothing is too old by default"
+    with opened(sink_at(tmp_path, keep_days=7), next_run(task, 3)) as sink:
+        sink.deliver(inserted(task, 2, claim="c2"))
+        sink.finish()
+        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+        assert (tmp_path / "people" / old["name"]).exists()
+    with opened(sink_at(tmp_path, keep_days=7), next_run(task, 4)):
+        assert not (tmp_path / "people" / old["name"]).exists()
+        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
 
 
 STEP = st.tuples(st.booleans(), st.sampled_from(["close", "crash", "go on"]))

@@ -1,4 +1,4 @@
-"""The files sink: JSON Lines or Parquet parts in a directory for each object, and a manifest that lists them.
+"""The files sink: JSON Lines, CSV or Parquet parts in a folder for each object, on disk or in object storage, and a manifest that lists them.
 
 A part holds changes, not the state of the object: `_operation` (insert, update, delete), `_event_id`, then the fields;
 of a delete only the key fields count. A consumer applies the parts in the order of `manifest.json`, each change by key.
@@ -12,49 +12,64 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from datetime import datetime, timedelta, timezone
 from typing import Literal
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dbt_reverse_etl.encoding import encode_rows, ndjson, unsupported
+from dbt_reverse_etl.encoding import Nan, encode_rows, ndjson, unsupported
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Options, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.files_csv import csv_part
 from dbt_reverse_etl.sinks.files_manifest import (
     MANIFEST,
     Manifest,
     ManifestFile,
     Part,
-    ReplacedError,
-    replace_durably,
-    sync_directory,
 )
+from dbt_reverse_etl.sinks.files_store import ReplacedError, StorageSettings, Store, error_name, is_supported, place_of
 
-_COMPRESSIONS = {"jsonl": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
-_PART = re.compile(r"\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.(jsonl|jsonl\.gz|parquet)")
+_COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
+_PART = re.compile(r"\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
 _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR})
+_REFUSED = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
 _BUSY = "a newer run holds this sync"
 
 
 class FilesSettings(Settings):
-    """One directory that objects live in. Default compression: `none` for jsonl, `zstd` for parquet."""
+    """One directory, or prefix of an object storage, that objects live in.
+
+    Default compression: `zstd` for parquet, `none` for the others. A part that is older than `keep_days` leaves the
+    manifest when a run ends; its file is removed when the next one begins, so that a reader can end first.
+    """
 
     path: str
-    format: Literal["jsonl", "parquet"] = "jsonl"
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    format: Literal["jsonl", "csv", "parquet"] = "jsonl"
     compression: Literal["none", "gzip", "snappy", "zstd"] | None = None
+    keep_days: float | None = Field(default=None, gt=0, le=36_500)
+
+    @field_validator("path")
+    @classmethod
+    def _is_known(cls, path: str) -> str:
+        if not is_supported(path):
+            raise ValueError(
+                "found a URL of another kind; expected a directory, or s3://, gs:// or abfs:// with a bucket; next: correct path"
+            )
+        return path
 
     @model_validator(mode="after")
     def _fits(self) -> FilesSettings:
+        if self.storage != StorageSettings() and not self.path.startswith("s3://"):
+            raise ValueError("found storage without an s3:// path; expected it there only; next: remove storage")
         allowed = _COMPRESSIONS[self.format]
         if self.compression is not None and self.compression not in allowed:
             raise ValueError(
@@ -70,7 +85,7 @@ class FilesSettings(Settings):
 
 
 class FilesOptions(Options):
-    """`nan`: what JSON Lines does with NaN and Infinity; Parquet keeps them."""
+    """`nan`: what JSON Lines and CSV do with NaN and Infinity; Parquet keeps them."""
 
     nan: Literal["reject", "null"] = "reject"
 
@@ -95,12 +110,12 @@ class FilesSink(Sink):
         if not isinstance(settings, FilesSettings):
             raise TypeError("the files sink takes FilesSettings")
         self._settings = settings
-        self._root = Path(os.path.abspath(Path(settings.path).expanduser()))  # noqa: PTH100  (resolve() does I/O)
+        self._place = place_of(settings.path, settings.storage)
         self._task: SinkTask | None = None
 
     @property
     def identity(self) -> str:
-        return self._root.as_uri()
+        return self._place.uri
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002
         return Limits(rows=100_000, bytes=64 * 2**20, concurrency=1)
@@ -125,26 +140,30 @@ class FilesSink(Sink):
 
     def check(self) -> None:
         """Look for the directory, or for one in which it can be made; nothing is made."""
-        if find_spec("fcntl") is None:
-            raise self._problem("an operating system without fcntl", "Linux or macOS", "run it there")
-        nearest = next(path for path in (self._root, *self._root.parents) if path.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise self._problem(f"{nearest} not to be a writable directory", "one", "correct path or its permissions")
+        try:
+            problem = self._place.problem()
+        except OSError as error:
+            problem = error_name(error), "a place that can be reached", "look at path and storage"
+        if problem:
+            raise self._problem(*problem)
 
     def missing(self, task: SinkTask) -> str | None:
-        if task.first or (self._directory(task) / MANIFEST).exists():
-            return None
+        try:
+            if task.first or self._store(task).read(MANIFEST) is not None:
+                return None
+        except OSError as error:
+            raise self._problem(error_name(error), "a place that can be read", "look at path and storage") from None
         return f"{MANIFEST} of object {task.object}"
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
-        directory = self._directory(task)
         if self.missing(task) is not None:
             next_step = "bring the directory back, or dbt run-operation resync for this sync"
-            raise self._problem(f"no {directory / MANIFEST}", "the record of earlier deliveries", next_step)
+            raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
         try:
-            _make_directory(directory)
-            file = ManifestFile(directory)
+            store = self._store(task)
+            store.make()
+            file = ManifestFile(store)
             file.change(lambda before: _taken(before, task))
             file.sweep(lambda name: _PART.fullmatch(name) is not None)
         except _FencedError as fenced:
@@ -152,7 +171,7 @@ class FilesSink(Sink):
                 str(fenced), "an object of this sync alone", "let the other run end, or rename"
             ) from None
         except OSError as error:
-            raise self._problem(_name(error), "a writable directory", "look at path and disk") from None
+            raise self._problem(error_name(error), "a place that can be written", "look at path and disk") from None
         except ValueError:
             raise self._problem(f"a damaged {MANIFEST}", "one written by this sink", "restore it, or resync") from None
         self._task = task
@@ -164,7 +183,7 @@ class FilesSink(Sink):
         except _FencedError as fenced:
             raise self._problem(str(fenced), "the fence", "let the other run end") from None
         except OSError as error:
-            raise self._problem(_name(error), "a writable directory", "look at path and disk") from None
+            raise self._problem(error_name(error), "a place that can be written", "look at path and disk") from None
         return {
             claim: (known[claim].closed and known[claim].left_out == 0) if claim in known else None for claim in claims
         }
@@ -182,11 +201,11 @@ class FilesSink(Sink):
         return Delivery(tuple(results[row] for row in sorted(results)))
 
     def finish(self) -> None:
-        """List everything that was delivered and forget the claims."""
+        """List everything that was delivered, unlist what is too old, and forget the claims."""
         try:
-            self._change(Manifest.finished)
+            self._change(lambda manifest: manifest.finished(self._kept_from()))
         except (OSError, _FencedError) as error:
-            found = _name(error) if isinstance(error, OSError) else str(error)
+            found = error_name(error) if isinstance(error, OSError) else str(error)
             raise self._problem(found, f"a {MANIFEST} to replace", "run it again") from None
 
     def close(self) -> None:
@@ -203,35 +222,33 @@ class FilesSink(Sink):
     def _recorded(self, batch: Batch, rows: pa.Table, content: bytes, refused: int) -> tuple[Outcome, str] | None:
         """None if the batch is on record, else what became of all its rows."""
         part = self._part(batch.claim, rows, content) if content else None
-        path = self._directory(self._opened()) / part.name if part else None
 
         def add(manifest: Manifest) -> Manifest:
             return manifest.with_part(part, batch.claim, last=batch.last, left_out=batch.left_out + refused)
 
         try:
-            if part and path:
-                if self._is_repeat(part):
-                    part = None
-                else:
-                    _write(path, content)
+            if part and self._is_repeat(part):
+                part = None
+            elif part:
+                self._write(part, content)
             self._change(add)
         except _FencedError as fenced:
             return Outcome.FATAL, str(fenced)
         except ReplacedError as error:
-            return Outcome.UNKNOWN, f"listed, but maybe not on disk: {_name(error)}"
+            return Outcome.UNKNOWN, f"the part is listed, or not, or not on disk: {error_name(error)}"
         except OSError as error:
-            return (Outcome.FATAL if error.errno in _HOPELESS else Outcome.RETRYABLE), _name(error)
+            return (Outcome.FATAL if _is_hopeless(error) else Outcome.RETRYABLE), error_name(error)
         except ValueError:
             return Outcome.FATAL, f"{MANIFEST} is damaged"
         return None
 
     def _is_repeat(self, part: Part) -> bool:
-        manifest = ManifestFile(self._directory(self._opened())).read()
+        manifest = ManifestFile(self._store(self._opened())).read()
         return manifest is not None and manifest.repeats(part.claim, part.events)
 
     def _change(self, by: Callable[[Manifest], Manifest]) -> Manifest:
         task = self._opened()
-        return ManifestFile(self._directory(task)).change(lambda manifest: by(_held(manifest, task)))
+        return ManifestFile(self._store(task)).change(lambda manifest: by(_held(manifest, task)))
 
     def _opened(self) -> SinkTask:
         if self._task is None:
@@ -251,13 +268,16 @@ class FilesSink(Sink):
             claim=claim,
             events=hashlib.sha256("\n".join(rows.column(EVENT_ID).to_pylist()).encode()).hexdigest(),
             operations={entry["values"]: entry["counts"] for entry in counts.to_pylist()},
+            written=datetime.now(timezone.utc),
         )
 
     @property
     def _extension(self) -> str:
-        return (
-            "jsonl.gz" if (self._settings.format, self._settings.codec) == ("jsonl", "gzip") else self._settings.format
-        )
+        return self._settings.format + (".gz" if self._is_zipped else "")
+
+    @property
+    def _is_zipped(self) -> bool:
+        return self._settings.format != "parquet" and self._settings.codec == "gzip"
 
     def _encoded(self, rows: pa.Table) -> tuple[bytes, dict[int, str]]:
         """The content of a part (empty if it has no rows), and the rows that it cannot hold with their reasons."""
@@ -266,10 +286,9 @@ class FilesSink(Sink):
             kept = rows.take(pa.array([row for row in range(rows.num_rows) if row not in refused], pa.int64()))
             return (_parquet(kept, self._settings.codec) if kept.num_rows else b""), refused
         options = self._opened().options
-        encoded = encode_rows(rows, nan=options.nan if isinstance(options, FilesOptions) else "reject")
-        refused = encoded.rejected | refused
-        lines = ndjson([line for row, line in enumerate(encoded.rows) if line is not None and row not in refused])
-        return (gzip.compress(lines, mtime=0) if lines and self._settings.codec == "gzip" else lines), refused
+        nan: Nan = options.nan if isinstance(options, FilesOptions) else "reject"
+        content, refused = (csv_part if self._settings.format == "csv" else _json_lines)(rows, nan, refused)
+        return (gzip.compress(content, mtime=0) if content and self._is_zipped else content), refused
 
     def _not_allowed(self, rows: pa.Table) -> dict[int, str]:
         if self._opened().mode is Mode.MIRROR:
@@ -278,12 +297,22 @@ class FilesSink(Sink):
         return dict.fromkeys(deletes, "the mode of this sync has no delete")
 
     def _unsupported(self, schema: pa.Schema) -> list[str]:
-        if self._settings.format == "jsonl":
+        if self._settings.format != "parquet":
             return unsupported(schema)
         return [field.name for field in schema if not _fits_parquet(field)]
 
-    def _directory(self, task: SinkTask) -> Path:
-        return self._root / task.object
+    def _kept_from(self) -> datetime | None:
+        days = self._settings.keep_days
+        return None if days is None else datetime.now(timezone.utc) - timedelta(days=days)
+
+    def _store(self, task: SinkTask) -> Store:
+        return self._place.store(task.object)
+
+    def _write(self, part: Part, content: bytes) -> None:
+        try:
+            self._store(self._opened()).replace(part.name, content)
+        except ReplacedError as error:  # not listed yet, so nothing was delivered
+            raise OSError(*error.args) from None
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
@@ -307,18 +336,10 @@ def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:
     return manifest
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
-        replace_durably(path, content)
-    except ReplacedError as error:  # not listed yet, so nothing was delivered
-        raise OSError(*error.args) from None
-
-
-def _make_directory(directory: Path) -> None:
-    absent = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in absent:
-        sync_directory(path.parent)
+def _json_lines(rows: pa.Table, nan: Nan, refused: dict[int, str]) -> tuple[bytes, dict[int, str]]:
+    encoded = encode_rows(rows, nan=nan)
+    refused = encoded.rejected | refused
+    return ndjson([line for row, line in enumerate(encoded.rows) if line is not None and row not in refused]), refused
 
 
 def _parquet(rows: pa.Table, codec: str) -> bytes:
@@ -335,5 +356,5 @@ def _fits_parquet(field: pa.Field) -> bool:
     return True
 
 
-def _name(error: OSError) -> str:
-    return f"{type(error).__name__} {errno.errorcode.get(error.errno or 0, '')}".strip()
+def _is_hopeless(error: OSError) -> bool:
+    return error.errno in _HOPELESS or any(error_name(error).endswith(code) for code in _REFUSED)

@@ -8,22 +8,20 @@ One atomic replacement of the one file changes all of it, so a listing, its clai
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from dbt_reverse_etl.sinks.files_store import TEMPORARY, Store
+
 MANIFEST = "manifest.json"
-TEMPORARY = ".tmp-"
-_LOCK = ".lock"
 
 
 class Part(BaseModel):
-    """One file. `events` is a digest of its event ids in order; `operations` counts its rows by operation."""
+    """One file. `events` is a digest of its event ids in order; `operations` counts its rows by operation; `written` says when."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,6 +33,7 @@ class Part(BaseModel):
     claim: str
     events: str
     operations: dict[str, int]
+    written: datetime | None = None
 
 
 class Claim(BaseModel):
@@ -86,9 +85,11 @@ class Manifest(BaseModel):
         waiting = [part for part in self.pending if not ready(part)]
         return self.model_copy(update={"parts": self.parts + listed, "pending": waiting})
 
-    def finished(self) -> Manifest:
-        """Every claim is acknowledged: no record of them is needed."""
-        return self._listing(lambda _part: True).model_copy(update={"claims": {}})
+    def finished(self, kept_from: datetime | None = None) -> Manifest:
+        """Every claim is acknowledged: no record of them is needed. Parts written before `kept_from` are listed no more."""
+        listed = self._listing(lambda _part: True)
+        kept = [part for part in listed.parts if not _is_before(part.written, kept_from)]
+        return listed.model_copy(update={"claims": {}, "parts": kept})
 
     def repeats(self, claim: str, events: str) -> bool:
         """Whether this batch is the one that the claim got last: a repeat, which adds nothing."""
@@ -96,11 +97,15 @@ class Manifest(BaseModel):
         return next((part.events == events for part in parts if part.claim == claim), False)
 
 
-class ManifestFile:
-    """The manifest of one directory; changes are made under a lock that the kernel releases when a process dies."""
+def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:
+    return written is not None and kept_from is not None and written < kept_from
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+
+class ManifestFile:
+    """The manifest of one object."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def read(self) -> Manifest | None:
         """The manifest as a reader sees it, without the lock; None if there is none.
@@ -108,88 +113,29 @@ class ManifestFile:
         Raises:
             ValueError: it is damaged.
         """
-        try:
-            text = (self._directory / MANIFEST).read_bytes()
-        except FileNotFoundError:
-            return None
-        return Manifest.model_validate(orjson.loads(text))
+        text = self._store.read(MANIFEST)
+        return None if text is None else Manifest.model_validate(orjson.loads(text))
 
     def change(self, by: Callable[[Manifest | None], Manifest]) -> Manifest:
         """Read, change and replace the manifest as one step.
 
         Raises:
-            ReplacedError: the new one is in place, but may not survive a power failure.
+            ReplacedError: the new one may be in place, or may not survive a power failure.
             OSError: nothing has changed.
         """
-        with self._locked():
+        with self._store.locked():
             before = self.read()
             after = by(before)
             if after != before:
                 content: dict[str, Any] = after.model_dump()
-                replace_durably(self._directory / MANIFEST, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+                self._store.replace(MANIFEST, orjson.dumps(content, option=orjson.OPT_INDENT_2))
         return after
 
     def sweep(self, is_part: Callable[[str], bool]) -> None:
         """Remove what a crash left: temporary files, and parts that the manifest does not name."""
-        with self._locked():
+        with self._store.locked():
             manifest = self.read()
             kept = {part.name for part in (*manifest.parts, *manifest.pending)} if manifest else set()
-            for path in self._directory.iterdir():
-                name = path.name
+            for name in self._store.names():
                 if name.startswith(TEMPORARY) or (is_part(name) and name not in kept):
-                    path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        import fcntl  # not on Windows, whose users get one clear error from the sink
-
-        # Of two runners that overlap the fence decides, not this lock: it only makes their changes follow each other.
-        with (self._directory / _LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-class ReplacedError(OSError):
-    """A file is in place, but its directory could not be made durable."""
-
-
-def replace_durably(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the whole of it or what was there before, also after a power failure.
-
-    Raises:
-        ReplacedError: it is in place, but its directory could not be made durable.
-        OSError: nothing has changed.
-    """
-    temporary = _written(path, content)
-    try:
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    try:
-        sync_directory(path.parent)
-    except OSError as error:
-        raise ReplacedError(*error.args) from None
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _written(path: Path, content: bytes) -> Path:
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    return temporary
+                    self._store.remove(name)
