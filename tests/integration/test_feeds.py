@@ -94,6 +94,33 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     assert_nothing_left(project, "orders_changelog")
 
 
+def test_a_topic_that_a_sync_keeps_becomes_the_table_again_with_every_change(project: Project, broker: Broker) -> None:
+    project.destinations = {"bus": {"type": "kafka", "bootstrap_servers": broker.servers, "create_object": True}}
+    project.table("source", "select id, concat('name ', id) as name, id * 1.5d as amount from range(40)")
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.sync("bus_people", "people", destination="bus", mode="mirror", object="people", options={"partitions": 3})
+    topic = f"reverse_etl.kafka_topic('people', options={literal({'kafka.bootstrap.servers': broker.servers})})"
+    row = "from_json(cast({} as string), 'id bigint, name string, amount double')"
+    messages = f"select {row.format('key')}.id, {row.format('value')} as v, value is null as gone, _offset from {{{{ {topic} }}}}"
+    query = f"select id, v.name, v.amount, _offset, if(gone, 'd', 'u') as op from ({messages})"
+    feed = {"strategy": "feed", "operation": "op", "sequence": "_offset"}
+    project.changelog("people_again", query, settings={"capture": feed})
+
+    def once(*statements: str) -> None:
+        for statement in statements:
+            project.spark.sql(statement.replace("{s}", project.schema))
+        assert (result := project.dbt("run", "--select", "people")).success, result.text
+        assert (result := project.dbt("run", "--select", "people_again")).success, result.text
+        assert project.image("people_again", "id, name, amount") == project.image("people", "id, name, amount")
+
+    once()
+    once("update {s}.source set name = null where id % 7 = 0", "delete from {s}.source where id % 5 = 0")
+    once("insert into {s}.source values (5, 'again', 0.1)", "update {s}.source set amount = -0.0 where id = 6")
+    steps = "select id, _snapshot_id, _change from {s}.{name} where _change in ('insert', 'update_preimage', 'update_postimage', 'delete') order by all"
+    kept, rebuilt = (project.rows(steps.replace("{name}", name)) for name in ("people", "people_again"))
+    assert rebuilt == kept, "+I, -U, +U and -D of every step"
+
+
 def assert_nothing_left(project: Project, changelog: str) -> None:
     """No table of its captures, and no temporary view."""
     names = [row.tableName for row in project.rows("show tables in {s}")]

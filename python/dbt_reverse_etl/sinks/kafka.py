@@ -1,0 +1,166 @@
+"""A topic of a Kafka cluster that holds the latest value of each key: what Flink calls upsert-kafka.
+
+An insert or update is a message with key and value, a delete is a tombstone. A row is delivered when the broker has said so
+in its delivery report. `kafka_messages` says what a message holds, `kafka_topic` what a topic must be like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.kafka_messages import Message, messages_of
+from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+
+try:
+    from confluent_kafka import KafkaException, Producer
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        Problem(
+            "destination of type kafka",
+            "no package confluent-kafka",
+            "it installed",
+            "pip install 'dbt-reverse-etl[kafka]'",
+        )
+    ) from error
+
+from dbt_reverse_etl.sinks.kafka_outcome import Fate, Reports, delivery_of, not_taken, said
+from dbt_reverse_etl.sinks.kafka_topic import (
+    Cluster,
+    NoAnswer,
+    Topic,
+    name_of,
+    options_of,
+    task_problems,
+    topic_problems,
+)
+
+RESYNC = "restore the topic, or dbt run-operation resync for this sync"
+POLL = 0.05  # seconds
+
+
+class KafkaSink(Sink):
+    """Keeps the latest value of each key in a compacted topic equal to a model."""
+
+    type = "kafka"
+    settings_model = KafkaSettings
+    options_model = KafkaOptions
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT})
+    distributable = True
+    promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, KafkaSettings)  # noqa: S101  (the engine validates with settings_model)
+        self._settings = settings
+        self._producer: Producer | None = None
+
+    @property
+    def identity(self) -> str:
+        """The bootstrap servers, ordered."""
+        return ",".join(self._settings.servers)
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
+        """Two batches at once: one is encoded while the other waits for the broker."""
+        return Limits(rows=20_000, bytes=32 * 2**20, concurrency=2)
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
+        problems = task_problems(task)
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Log in, nothing else."""
+        with self._explained():
+            self._cluster()
+
+    def missing(self, task: SinkTask) -> str | None:
+        """Whether the topic is gone, although rows were delivered."""
+        if task.first:
+            return None
+        with self._explained():
+            return f"the topic {task.object}" if self._cluster().topic(task.object) is None else None
+
+    def open(self, task: SinkTask) -> None:
+        """Look at the topic, or make it, and start the producer."""
+        self.validate(task)
+        self.close()
+        self._task = task
+        with self._explained():
+            cluster = self._cluster()
+            topic = cluster.topic(task.object) or self._made(cluster)
+        problems = topic_problems(topic, task)
+        if problems:
+            raise DestinationError(*problems)
+        self._producer = Producer(self._settings.producer(topic.limit))
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """Send the messages of one batch and wait for the delivery report of each."""
+        producer, task, rows = self._opened(), self._task, batch.rows.num_rows
+        messages = messages_of(batch.rows, task, options_of(task))
+        unsent: dict[int, Fate] = {row: (Outcome.REJECTED, reason) for row, reason in messages.refused.items()}
+        reports = Reports()
+        for row, message in enumerate(messages):
+            if row not in unsent and (refusal := _take(producer, task.object, message, reports)) is not None:
+                unsent[row] = not_taken(refusal)
+        while reports.answered < rows - len(unsent):  # each message has its timeout
+            producer.poll(POLL)
+        return delivery_of(rows, unsent, reports.failed(messages.keys))
+
+    def close(self) -> None:
+        """Forget what was not sent; after `deliver` nothing is left."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(0)
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise RuntimeError("deliver needs open first")
+        return self._producer
+
+    def _cluster(self) -> Cluster:
+        cluster = Cluster(self._settings)
+        cluster.reach()
+        return cluster
+
+    def _made(self, cluster: Cluster) -> Topic:
+        task, settings = self._task, self._settings
+        if not task.first:
+            raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
+        partitions = options_of(task).partitions
+        if not settings.create_object:
+            wanted = f" --partitions {partitions}" if partitions else ""
+            command = f"kafka-topics --create --topic {task.object}{wanted} --config cleanup.policy=compact"
+            raise self._error(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
+        return cluster.make(task.object, partitions, settings.replication_factor)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except NoAnswer as error:
+            expected, next_step = (
+                "a cluster that answers and grants what is asked",
+                "see docs/kafka.md, then push again",
+            )
+            raise self._error(said(str(error)), expected, next_step) from None
+
+    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"Kafka cluster {self.identity}", found, expected, next_step))
+
+
+def _take(producer: Producer, topic: str, message: Message, reports: Reports) -> str | None:
+    """Queue one message; None, or the error for which it was not taken. A full queue is waited for."""
+    key, value, headers = message
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers, on_delivery=reports)
+            return None
+        except BufferError:
+            producer.poll(POLL)
+        except KafkaException as error:
+            return name_of(error)

@@ -1,0 +1,166 @@
+"""What profiles.yml and `meta.reverse_etl.options` may say to the kafka sink, and what librdkafka is told.
+
+Settings that begin with `security_`, `sasl_` or `ssl_` are librdkafka's properties of that name, with dots. No other
+property can be set: some of them load libraries or run commands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from dbt_reverse_etl.sinks.base import Options, Settings
+from dbt_reverse_etl.sinks.hosts import is_loopback
+
+CLIENT = "dbt-reverse-etl"
+DEFAULT_PORT = 9092
+SMALLEST_LIMIT, LARGEST_LIMIT = 1000, 10**9  # bytes, of librdkafka's message.max.bytes
+# A message is measured without its headers and its frame: with this much room it fits what the topic allows.
+FRAME = 512
+_SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
+_PASSED_ON = ("sasl_", "ssl_")
+
+Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
+
+
+class KafkaSettings(Settings):
+    """One Kafka cluster.
+
+    Attributes:
+        bootstrap_servers: `host:port`, several with commas.
+        security_protocol: default `sasl_ssl` with a login and `ssl` without; on this machine both without TLS.
+        sasl_mechanism, sasl_username, sasl_password: the login.
+        ssl_ca_location: PEM file of the CA; default: the CAs of the system.
+        ssl_certificate_location, ssl_key_location, ssl_key_password: PEM files of a client certificate.
+        compression: of the messages.
+        timeout: seconds after which a message without an answer is unknown.
+        create_object: make a missing topic, compacted.
+        replication_factor: of a topic that is made; default: the cluster's.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    bootstrap_servers: str
+    security_protocol: Protocol | None = None
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = Field(default=None, min_length=1)
+    sasl_password: SecretStr | None = None
+    ssl_ca_location: str | None = Field(default=None, min_length=1)
+    ssl_certificate_location: str | None = Field(default=None, min_length=1)
+    ssl_key_location: str | None = Field(default=None, min_length=1)
+    ssl_key_password: SecretStr | None = None
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    timeout: float = Field(default=60, ge=1, le=300)
+    create_object: bool = False
+    replication_factor: int | None = Field(default=None, ge=1)
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_servers(cls, text: str) -> str:
+        for server in text.split(","):
+            found = _SERVER.fullmatch(server.strip())
+            if not found or int(found["port"] or DEFAULT_PORT) not in range(1, 65536):
+                raise ValueError(
+                    "found something that is no server; expected host:port, several with commas; next: correct it"
+                )
+        return text
+
+    @model_validator(mode="after")
+    def _fits(self) -> KafkaSettings:
+        login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if any(part is None for part in login) and any(part is not None for part in login):
+            raise ValueError(
+                "found a part of a login; expected sasl_mechanism, sasl_username and sasl_password; next: add what lacks"
+            )
+        if (self.ssl_certificate_location is None) != (self.ssl_key_location is None):
+            raise ValueError(
+                "found one of ssl_certificate_location and ssl_key_location; expected both; next: name the other"
+            )
+        if self.ssl_key_password is not None and self.ssl_key_location is None:
+            raise ValueError("found ssl_key_password without ssl_key_location; expected the key; next: name its file")
+        self._check_protocol()
+        return self
+
+    def _check_protocol(self) -> None:
+        has_login, protocol = self.sasl_mechanism is not None, self.protocol
+        if protocol.startswith("sasl_") != has_login:
+            raise ValueError(
+                f"found security_protocol {protocol} {'with' if has_login else 'without'} a login; "
+                "expected sasl_ssl or sasl_plaintext exactly where there is one; next: correct one of them"
+            )
+        if not protocol.endswith("ssl") and not self.is_local:
+            raise ValueError(
+                f"found security_protocol {protocol}; expected TLS away from this machine; next: remove security_protocol"
+            )
+        if not protocol.endswith("ssl") and (self.ssl_ca_location or self.ssl_certificate_location):
+            raise ValueError(
+                f"found files for TLS with security_protocol {protocol}; expected ssl or sasl_ssl; next: write it"
+            )
+
+    @property
+    def servers(self) -> list[str]:
+        """The servers in one spelling, ordered."""
+        return sorted({f"{host}:{port}" for host, port in self._hosts()})
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of them are this machine."""
+        return all(is_loopback(host.strip("[]")) for host, _ in self._hosts())
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol in effect."""
+        login = "sasl_" if self.sasl_mechanism is not None else ""
+        return self.security_protocol or login + ("plaintext" if self.is_local else "ssl")
+
+    def connection(self) -> dict[str, Any]:
+        """What every client of librdkafka is told; holds the secrets."""
+        given = {name: value for name, value in self if name.startswith(_PASSED_ON) and value is not None}
+        plain = {
+            name.replace("_", "."): value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in given.items()
+        }
+        return plain | {
+            "bootstrap.servers": ",".join(self.servers),
+            "security.protocol": self.protocol,
+            "client.id": CLIENT,
+            "log_level": 0,  # its log goes to standard error; what matters comes as an error
+            "socket.keepalive.enable": True,
+        }
+
+    def producer(self, limit: int) -> dict[str, Any]:
+        """What the producer is told.
+
+        Args:
+            limit: the topic's max.message.bytes: no batch of messages is larger.
+        """
+        return self.connection() | {
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",  # Java's, for every key
+            "compression.type": self.compression,
+            "message.timeout.ms": round(self.timeout * 1000),
+            "message.max.bytes": min(max(SMALLEST_LIMIT, limit - FRAME), LARGEST_LIMIT),
+        }
+
+    def _hosts(self) -> list[tuple[str, int]]:
+        found = [_SERVER.fullmatch(server.strip()) for server in self.bootstrap_servers.split(",")]
+        return [(match["host"].lower(), int(match["port"] or DEFAULT_PORT)) for match in found if match]
+
+
+class KafkaOptions(Options):
+    """What one sync may say.
+
+    Attributes:
+        key: `json`, an object of the key fields; or `raw`, the text of the only key field.
+        nan: what becomes of NaN and Infinity.
+        partitions: how many the topic has: another number is refused, for keys would move; a new topic gets so many.
+        compacted: the topic must be compacted; false: the user says that old rows may be lost.
+    """
+
+    key: Literal["json", "raw"] = "json"
+    nan: Literal["reject", "null"] = "reject"
+    partitions: int | None = Field(default=None, ge=1)
+    compacted: bool = True

@@ -1,0 +1,154 @@
+"""What the Kafka sink may be told, what librdkafka is told, and what its errors mean. Without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from pydantic import SecretStr, ValidationError
+
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.kafka import KafkaSink
+from dbt_reverse_etl.sinks.kafka_outcome import (
+    HOPELESS,
+    NOT_WRITTEN,
+    REFUSED,
+    TOO_LARGE,
+    WORDS,
+    delivery_of,
+    not_taken,
+    reported,
+    said,
+)
+from dbt_reverse_etl.sinks.kafka_settings import KafkaSettings
+
+SECRET = "canary-password-16180339"
+LOGIN = {"sasl_mechanism": "PLAIN", "sasl_username": "crm", "sasl_password": SECRET}
+AWAY, HERE = "b2.example.com:9093,b1.example.com:9093", "127.0.0.1:9092"
+DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
+
+
+def told(servers: str = AWAY, **more: Any) -> dict[str, Any]:
+    return KafkaSettings.model_validate({"bootstrap_servers": servers, **more}).producer(1_048_588)
+
+
+@pytest.mark.parametrize(
+    ("servers", "more", "protocol"),
+    [
+        (AWAY, {}, "ssl"),
+        (AWAY, LOGIN, "sasl_ssl"),
+        (HERE, {}, "plaintext"),
+        ("localhost,[::1]:9093", LOGIN, "sasl_plaintext"),
+        (HERE, {"security_protocol": "ssl"}, "ssl"),
+    ],
+)
+def test_tls_is_the_default_away_from_this_machine(servers: str, more: dict[str, Any], protocol: str) -> None:
+    assert told(servers, **more)["security.protocol"] == protocol
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"security_protocol": "plaintext"},
+        {"security_protocol": "sasl_plaintext", **LOGIN},
+        {"bootstrap_servers": f"{AWAY},{HERE}", "security_protocol": "plaintext"},
+        {"security_protocol": "sasl_ssl"},
+        {"security_protocol": "ssl", **LOGIN},
+        {"sasl_username": "crm", "sasl_password": SECRET},
+        {"sasl_mechanism": "GSSAPI", "sasl_username": "crm", "sasl_password": SECRET},
+        {"ssl_certificate_location": "cert.pem"},
+        {"ssl_key_password": SECRET},
+        {"bootstrap_servers": HERE, "ssl_ca_location": "ca.pem"},
+        {"bootstrap_servers": ""},
+        {"bootstrap_servers": "b1:99999"},
+        {"bootstrap_servers": f"PLAINTEXT://crm:{SECRET}@b1:9092"},
+        {"timeout": 0},
+        # They load libraries, run commands, or weaken what is promised.
+        {"plugin.library.paths": "/tmp/x.so"},
+        {"plugin_library_paths": "/tmp/x.so"},
+        {"sasl_kerberos_kinit_cmd": "sh"},
+        {"ssl_engine_location": "/tmp/x.so"},
+        {"ssl_providers": "x"},
+        {"enable_ssl_certificate_verification": False},
+        {"ssl_endpoint_identification_algorithm": "none"},
+        {"acks": 0},
+        {"partitioner": "random"},
+        {"debug": "all"},
+    ],
+)
+def test_what_is_unsafe_or_would_have_no_effect_is_refused_without_its_secrets(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        KafkaSettings.model_validate({"bootstrap_servers": AWAY, **wrong})
+    assert SECRET not in str(caught.value)
+
+
+def test_logins_and_files_reach_librdkafka_by_its_own_names_and_delivery_is_always_acknowledged_by_all() -> None:
+    files = {f"ssl_{name}_location": f"{name}.pem" for name in ("ca", "certificate", "key")}
+    config = told(**LOGIN, **files, ssl_key_password=SECRET, timeout=5)
+    expected = {
+        "bootstrap.servers": "b1.example.com:9093,b2.example.com:9093",
+        "sasl.mechanism": "PLAIN", "sasl.username": "crm", "sasl.password": SECRET,
+        "ssl.ca.location": "ca.pem", "ssl.certificate.location": "certificate.pem", "ssl.key.location": "key.pem",
+        "ssl.key.password": SECRET, "enable.idempotence": True, "acks": "all", "message.timeout.ms": 5000,
+        "partitioner": "murmur2_random", "message.max.bytes": 1_048_588 - 512,
+    }  # fmt: skip
+    assert expected.items() <= config.items()
+    for limit in (1, 1_048_588, 2**31 - 1):  # it knows every name, and takes every limit of a topic
+        Producer(KafkaSettings.model_validate({"bootstrap_servers": HERE, **LOGIN}).producer(limit))
+
+
+def test_one_cluster_has_one_identity_in_whatever_order_its_servers_are_named() -> None:
+    spelled = ("B1.example.com, b2.example.com:9092", "b2.example.com:9092,b1.example.com:9092")
+    names = {KafkaSink(KafkaSettings(bootstrap_servers=servers)).identity for servers in spelled}
+    assert names == {"b1.example.com:9092,b2.example.com:9092"}
+    assert isinstance(KafkaSettings.model_validate({"bootstrap_servers": AWAY, **LOGIN}).sasl_password, SecretStr)
+
+
+# --- what an error means
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("_MSG_TIMED_OUT", Outcome.UNKNOWN),
+        ("REQUEST_TIMED_OUT", Outcome.UNKNOWN),
+        ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Outcome.UNKNOWN),
+        ("OUT_OF_ORDER_SEQUENCE_NUMBER", Outcome.UNKNOWN),
+        ("_PURGE_INFLIGHT", Outcome.UNKNOWN),
+        ("_FATAL", Outcome.UNKNOWN),
+        ("an error of tomorrow", Outcome.UNKNOWN),
+        ("NOT_ENOUGH_REPLICAS", Outcome.RETRYABLE),
+        ("NOT_LEADER_FOR_PARTITION", Outcome.RETRYABLE),
+        ("_PURGE_QUEUE", Outcome.RETRYABLE),
+        ("TOPIC_AUTHORIZATION_FAILED", Outcome.FATAL),
+        ("UNKNOWN_TOPIC_OR_PART", Outcome.FATAL),
+        ("INVALID_RECORD", Outcome.REJECTED),
+    ],
+)
+def test_only_what_was_surely_not_written_is_not_unknown(name: str, outcome: Outcome) -> None:
+    assert reported(name)[0] is outcome
+    assert delivery_of(1, {}, {0: name}).results[0].outcome is outcome
+
+
+def test_what_the_producer_did_not_take_was_not_sent() -> None:
+    names = (TOO_LARGE, "_FATAL", "_UNKNOWN_TOPIC", "_STATE")
+    outcomes = [not_taken(name)[0] for name in names]
+    assert outcomes == [Outcome.REJECTED, Outcome.FATAL, Outcome.FATAL, Outcome.RETRYABLE]
+
+
+def test_every_name_is_one_of_the_client() -> None:
+    names = {name for name in dir(KafkaError) if name.isupper()}
+    assert names >= REFUSED | HOPELESS | NOT_WRITTEN | set(WORDS)
+    assert said("_STATE") == "_STATE"
+
+
+def test_rows_that_were_refused_together_are_bisected_only_if_nothing_else_became_of_the_batch() -> None:
+    local = {0: (REJECTED, "NULL in a key field")}
+    whole = delivery_of(3, local, {1: TOO_LARGE, 2: TOO_LARGE})
+    assert (whole.refused_whole, [result.outcome for result in whole.results]) == (True, [REJECTED] * 3)
+    alone = delivery_of(2, local, {1: TOO_LARGE})
+    assert (alone.refused_whole, [result.outcome for result in alone.results]) == (False, [REJECTED] * 2)
+    part = delivery_of(3, {}, {1: TOO_LARGE, 2: TOO_LARGE})
+    assert (part.refused_whole, [result.outcome for result in part.results]) == (False, [Outcome.RETRYABLE] * 2)
+    assert all("to be sent apart" in result.reason for result in part.results)
