@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.scene import FIRST, SECOND, HttpPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.faults.scene import FIRST, SECOND, HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
 from tests.unit.http_server import http_server
 
 
@@ -17,6 +17,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield SqlitePlace(tmp_path)
     elif request.param == "postgres":
         yield PostgresPlace()
+    elif request.param == "mysql":
+        yield MysqlPlace()
     else:
         with http_server() as server:
             yield HttpPlace(server)

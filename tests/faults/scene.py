@@ -15,13 +15,15 @@ from typing import Any, Protocol
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, WaveAcknowledged
 from dbt_reverse_etl.sinks.base import Settings, Sink
 from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.mysql import MysqlSink
 from dbt_reverse_etl.sinks.postgres import PostgresSink
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
 from tests.faults.victim import KEYS, FileLedger, Orders, push
+from tests.unit import mysql_server
 from tests.unit.http_server import HttpServer, Received, Reply
 from tests.unit.postgres_server import new_database
 
-SINKS = [f"dbt_reverse_etl.sinks.{name}" for name in ("http", "http_transport", "postgres", "sqlite")]
+SINKS = [f"dbt_reverse_etl.sinks.{name}" for name in ("http", "http_transport", "mysql", "postgres", "sqlite")]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.faults.victim", *SINKS])
 
@@ -91,6 +93,23 @@ class PostgresPlace:
         return []
 
 
+class MysqlPlace:
+    """As the role of the documentation, on a table of somebody else."""
+
+    sink, transactional = MysqlSink, True
+
+    def __init__(self) -> None:
+        self._database = mysql_server.new_database()
+        self._database.table("create table people (`key` varchar(50) primary key, value bigint) character set utf8mb4")
+        self.settings = MysqlSink.settings_model(**self._database.settings())
+
+    def rows(self) -> dict[str, int]:
+        return dict(self._database.rows("select `key`, value from people"))
+
+    def applied(self) -> Sequence[tuple[str, int | None]]:
+        return []
+
+
 class HttpPlace:
     """An API that applies each request and keeps the order in which they came."""
 
@@ -144,7 +163,7 @@ class Scene:
     def worker(self) -> int:
         """The process that the last push started to send its rows, once it has stopped itself before its first request."""
         file = self._orders.ledger.with_suffix(".worker")
-        wait_for(file.exists)
+        wait_for(lambda: file.exists() and bool(file.read_text()))
         wait_for(lambda: state_of(int(file.read_text())) == "T")
         return int(file.read_text())
 

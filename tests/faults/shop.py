@@ -26,7 +26,13 @@ def write_shop(home: Path, model: str, spark: Mapping[str, str], destinations: M
         destinations: as profiles.yml says them.
     """
     (home / "models").mkdir(parents=True)
-    output = {"type": "spark", "method": "session", "host": "NA", "schema": "shop", "server_side_parameters": {**spark, **INTERPRETED}}
+    output = {
+        "type": "spark",
+        "method": "session",
+        "host": "NA",
+        "schema": "shop",
+        "server_side_parameters": {**spark, **INTERPRETED},
+    }
     documents = {
         "dbt_project.yml": {"name": "shop", "version": "1.0.0", "profile": "shop", "flags": {"use_colors": False}},
         "packages.yml": {"packages": [{"local": str(PACKAGE)}]},

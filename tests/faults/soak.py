@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
-from tests.faults.scene import HttpPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.faults.scene import HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
 from tests.faults.victim import KEYS
 from tests.unit.http_server import http_server
 
-PLACES = ("sqlite", "postgres", "http")
+PLACES = ("sqlite", "postgres", "mysql", "http")
 
 
 def main() -> None:
@@ -61,8 +61,10 @@ def _place(name: str, folder: Path) -> Iterator[Place]:
     if name == "http":
         with http_server() as server:
             yield HttpPlace(server)
+    elif name == "sqlite":
+        yield SqlitePlace(folder)
     else:
-        yield SqlitePlace(folder) if name == "sqlite" else PostgresPlace()
+        yield PostgresPlace() if name == "postgres" else MysqlPlace()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,19 @@ def follows_a_crash(point: str) -> bool:
 def test_a_push_killed_there_converges_with_the_next_one(
     scene: Scene, place: Place, point: str, which: str, *, reverts: bool
 ) -> None:
+    converges(scene, place, point, which, reverts=reverts)
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+@pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
+@pytest.mark.parametrize("point", ["batch.before", "batch.after", "claims.settled"])
+def test_a_push_into_mysql_killed_around_a_batch_converges_with_the_next_one(
+    scene: Scene, place: Place, point: str, *, reverts: bool
+) -> None:
+    converges(scene, place, point, "first", reverts=reverts)
+
+
+def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bool) -> None:
     if follows_a_crash(point):
         assert scene.push(kill=("batch.after", 1)) == -signal.SIGKILL
     sent_before = len(place.applied())

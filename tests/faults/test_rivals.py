@@ -56,7 +56,7 @@ def test_a_run_that_slept_through_its_lease_does_not_undo_newer_values(scene: Sc
     assert scene.unbalanced() == []
 
 
-@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "mysql"], indirect=True)
 def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene: Scene, place: Place) -> None:
     """Spark's Python workers are processes of their own; one of them may still have a request to make."""
     run = scene.start(worker=True)

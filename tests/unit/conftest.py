@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.unit import mysql_server
 from tests.unit.http_server import HttpServer, http_server
-from tests.unit.postgres_proxy import Proxy, proxy_before
 from tests.unit.postgres_server import Database, new_database
+from tests.unit.proxy import Proxy, proxy_before
 from tests.unit.sqlite_world import a_task
 
 
@@ -28,5 +29,19 @@ def people_db() -> Database:
 
 @pytest.fixture
 def proxy(people_db: Database) -> Iterator[Proxy]:
-    with proxy_before(people_db.socket) as proxy:
+    with proxy_before(f"{people_db.socket}/.s.PGSQL.5432") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def mysql_db() -> mysql_server.Database:
+    """A database of MariaDB with the table `people`."""
+    database = mysql_server.new_database()
+    database.make(a_task())
+    return database
+
+
+@pytest.fixture
+def mysql_proxy(mysql_db: mysql_server.Database) -> Iterator[Proxy]:
+    with proxy_before(mysql_db.server.socket) as proxy:
         yield proxy

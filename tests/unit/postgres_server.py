@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import struct
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -131,3 +132,14 @@ def new_database() -> Database:
     for statement in grants()[1:-1]:
         database.run(statement.replace("DATABASE crm ", f"{name} "))
     return database
+
+
+def error_answer(sqlstate: str, severity: str) -> bytes:
+    """An error as the server would answer a statement outside of a transaction."""
+    values = (severity, severity, sqlstate, "said by a pooler")
+    fields = b"".join(kind.encode() + text.encode() + b"\0" for kind, text in zip("SVCM", values, strict=True))
+    return _message(b"E", fields + b"\0") + _message(b"Z", b"I")
+
+
+def _message(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">i", len(body) + 4) + body

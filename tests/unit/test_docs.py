@@ -17,7 +17,10 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.files import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions, MysqlSettings
 from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
+from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,9 @@ SECTIONS = {
     "files": [FilesSettings, FilesOptions],
     "http": [HttpSettings, HttpOptions],
     "postgres": [PostgresSettings, PostgresOptions],
+    "mysql": [MysqlSettings, MysqlOptions],
+    "kafka": [KafkaSettings, KafkaOptions],
+    "singer": [SingerSettings, SingerOptions],
 }
 
 

@@ -17,8 +17,8 @@ from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.database import CLAIMS
 from dbt_reverse_etl.sinks.postgres import PostgresSink
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
-from tests.unit.postgres_proxy import Proxy
-from tests.unit.postgres_server import Database
+from tests.unit.postgres_server import Database, error_answer
+from tests.unit.proxy import Proxy
 from tests.unit.sqlite_world import a_task, people
 
 DELIVERED, FATAL, RETRYABLE, UNKNOWN = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE, Outcome.UNKNOWN
@@ -172,6 +172,6 @@ def test_an_error_at_the_commit_that_leaves_its_end_open_is_settled_by_the_recor
     state: str, severity: str, people_db: Database, proxy: Proxy
 ) -> None:
     with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
-        proxy.answer_at("COMMIT\0", state, severity)
+        proxy.answer_at("COMMIT\0", error_answer(state, severity))
         assert sink.deliver(batch_of(a_task(), people(person(1)))) == Delivery()
         assert proxy.cuts == 1

@@ -19,8 +19,8 @@ from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.postgres_session import connect
 from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
-from tests.unit.postgres_proxy import Proxy
 from tests.unit.postgres_server import PASSWORD, Database
+from tests.unit.proxy import Proxy
 from tests.unit.sqlite_world import a_task, people
 
 DELIVERED, FATAL, RETRYABLE, UNKNOWN = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE, Outcome.UNKNOWN

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW
+from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW, OTHER_SPELLING
 from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
-from dbt_reverse_etl.sinks.postgres_rows import OTHER_SPELLING
 from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions
 from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
 from tests.unit.postgres_server import CITEXT, Database, new_database

@@ -22,6 +22,7 @@ LOST_RECORD = "the destination lost its record of this sync"
 NEVER_DELETES = "this mode never deletes"
 IGNORED = "the table ignored the row (a trigger?)"
 NO_ROW = "no row to update"
+OTHER_SPELLING = "the table has or shows this key in another spelling"
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv
 from psycopg import Connection, sql
+from pyarrow import csv
 
 from dbt_reverse_etl.arrow import is_bytes, plain_type
 from dbt_reverse_etl.sinks.base import SinkTask

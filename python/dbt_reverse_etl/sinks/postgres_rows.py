@@ -10,7 +10,7 @@ import psycopg
 from psycopg import Connection, sql
 
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW
+from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW, OTHER_SPELLING
 from dbt_reverse_etl.sinks.postgres_catalog import known_constraints
 from dbt_reverse_etl.sinks.postgres_statements import (
     CREATE_REFUSED,
@@ -29,7 +29,6 @@ PASSES = 8  # a row may wait for what a later row of the batch gives up, or brin
 SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
 ROW_CLASSES = ("22", "23", "44", "54")
 ROW_STATES = ("21000", "P0001", NO_EFFECT)
-OTHER_SPELLING = "the table has or shows this key in another spelling"
 
 
 def row_is_at_fault(state: str | None) -> bool:

@@ -1,9 +1,8 @@
-"""A TCP proxy before a Postgres server that can cut the connection before or after a statement reaches the server."""
+"""A TCP proxy before the Unix socket of a server that can cut the connection before or after a statement reaches the server."""
 
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,11 +29,8 @@ class Proxy:
         """Cut the client's side alone, without an answer, while the server, which `stall` has stopped, has the word to read."""
         self._word, self._after, self._stall, self._says = word.encode(), True, stall, b""
 
-    def answer_at(self, word: str, sqlstate: str, severity: str) -> None:
-        """Let the server carry it out, but answer with an error, on a connection that stands; as a pooler might."""
-        values = (severity.encode(), severity.encode(), sqlstate.encode(), b"said by a pooler")
-        fields = b"".join(kind + text + b"\0" for kind, text in zip(_FIELDS, values, strict=True))
-        said = _message(b"E", fields + b"\0") + _message(b"Z", b"I")
+    def answer_at(self, word: str, said: bytes) -> None:
+        """Let the server carry it out, but give another answer, on a connection that stands; as a pooler might."""
         self._word, self._after, self._stall, self._says = word.encode(), True, None, said
 
     def close(self) -> None:
@@ -51,7 +47,11 @@ class Proxy:
                 client.close()
                 continue
             server = socket.socket(socket.AF_UNIX)
-            server.connect(self._server)
+            try:
+                server.connect(self._server)
+            except OSError:
+                _end(client, server)
+                continue
             answer_is_lost = threading.Event()
             for target, source, sink in ((self._forward, client, server), (self._answer, server, client)):
                 threading.Thread(target=target, args=(source, sink, answer_is_lost), daemon=True).start()
@@ -65,7 +65,8 @@ class Proxy:
                 lost.set()
                 if self._stall:
                     self._stall()
-                    server.sendall(data)
+                    with suppress(OSError):
+                        server.sendall(data)
                     _end(client)
                     return
             with suppress(OSError):
@@ -85,13 +86,6 @@ class Proxy:
         _end(client, server)
 
 
-_FIELDS = (b"S", b"V", b"C", b"M")
-
-
-def _message(kind: bytes, body: bytes) -> bytes:
-    return kind + struct.pack(">i", len(body) + 4) + body
-
-
 def _read(source: socket.socket) -> bytes:
     try:
         return source.recv(65536)
@@ -107,9 +101,9 @@ def _end(*sockets: socket.socket) -> None:
 
 
 @contextmanager
-def proxy_before(socket_folder: str) -> Iterator[Proxy]:
-    """A proxy before the server that listens in a folder."""
-    proxy = Proxy(f"{socket_folder}/.s.PGSQL.5432")
+def proxy_before(server: str) -> Iterator[Proxy]:
+    """A proxy before the server that listens on a Unix socket."""
+    proxy = Proxy(server)
     try:
         yield proxy
     finally:
