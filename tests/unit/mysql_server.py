@@ -90,14 +90,16 @@ def _unpacked() -> Path:
 
 
 def _download(names: tuple[str, ...], place: Path) -> None:
-    """The first of these packages that there is."""
-    for last, name in enumerate(names, 1 - len(names)):
-        try:
-            subprocess.run(["apt-get", "download", name], cwd=place, check=True, capture_output=True)
+    """The first of these packages that there is; where the machine's lists do not lead to it, by lists of our own."""
+    lists = CACHE / "apt"
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
+    own = ["apt-get", "-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={lists}"]
+    for attempt in [*(["apt-get", "download", name] for name in names), *([*own, "download", name] for name in names)]:
+        if attempt[1] == "-o" and not any(lists.glob("*Packages*")):
+            subprocess.run([*own, "update"], check=True, capture_output=True)
+        if subprocess.run(attempt, cwd=place, check=False, capture_output=True).returncode == 0:
             return
-        except subprocess.CalledProcessError:
-            if last == 0:
-                raise
+    raise RuntimeError(f"There is no MariaDB server, and the package {names[0]} cannot be fetched: {HINT}")
 
 
 @dataclass
