@@ -101,7 +101,7 @@ def test_a_topic_that_a_sync_keeps_becomes_the_table_again_with_every_change(pro
     project.sync("bus_people", "people", destination="bus", mode="mirror", object="people", options={"partitions": 3})
     topic = f"reverse_etl.kafka_topic('people', options={literal({'kafka.bootstrap.servers': broker.servers})})"
     row = "from_json(cast({} as string), 'id bigint, name string, amount double')"
-    messages = f"select {row.format('key')}.id, {row.format('value')} as v, value is null as gone, _offset from {{{{ {topic} }}}}"
+    messages = f"select {row.format('key')}.id as id, {row.format('value')} as v, value is null as gone, _offset from {{{{ {topic} }}}}"
     query = f"select id, v.name, v.amount, _offset, if(gone, 'd', 'u') as op from ({messages})"
     feed = {"strategy": "feed", "operation": "op", "sequence": "_offset"}
     project.changelog("people_again", query, settings={"capture": feed})
