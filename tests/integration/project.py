@@ -61,7 +61,8 @@ class Project:
             },
         )
         self._yaml("packages.yml", {"packages": [{"local": str(PACKAGE)}]})
-        spark.sql(f"create schema if not exists {schema}")
+        spark.sql(f"drop schema if exists {schema} cascade")  # a fixture may be made anew in the same process
+        spark.sql(f"create schema {schema}")
 
     def model(self, name: str, sql: str, config: Mapping[str, Any] | None = None) -> None:
         """Write a model; its config goes into a properties file, so that any value can be said."""

@@ -119,6 +119,7 @@ def dbt(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dbt:
     """Runs one dbt command in a project with this repository as its package, in the session of the tests."""
     project = tmp_path_factory.mktemp("project")
     _write_project(project)
+    spark.sql(f"drop schema if exists {SCHEMA} cascade")  # the fixture may be made anew in the same process
 
     def invoke(*args: str) -> Any:
         return dbtRunner().invoke([*args, "--project-dir", str(project), "--profiles-dir", str(project)])
