@@ -238,9 +238,10 @@ def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired
         _print_json([console.reconciled_as_json(found, sample) for found in results])
     else:
         for number, found in enumerate(results, 1):
-            _say(console.reconciled_line(number, len(results), found), "error" if found.exit_code else "info")
+            level = console.reconciled_level(found)
+            _say(console.reconciled_line(number, len(results), found), level)
             if found.message:
-                _say(f"  {found.message}", "error" if found.exit_code else "warn")
+                _say(f"  {found.message}", level)
             for one in found.differences.first[:sample] if found.differences else ():
                 _say(f"    {one.kind:9} {one.key}", "info")
         for number, report in enumerate(reports, 1):

@@ -31,6 +31,13 @@ def reconciled_line(number: int, total: int, report: Reconciled) -> str:
     return _dotted(number, total, "RECONCILE", report, outcome)
 
 
+def reconciled_level(report: Reconciled) -> str:
+    """dbt's level for the line of a report: a difference is a result, no error of the command."""
+    if report.differences is None and report.exit_code is not ExitCode.OK:
+        return "error"
+    return "warn" if report.message or report.exit_code is not ExitCode.OK else "info"
+
+
 def _dotted(number: int, total: int, word: str, report: Report | Reconciled, outcome: str) -> str:
     head = f"{number} of {total} {word} {report.sync} -> {report.destination} "
     return f"{head}{'.' * max(3, _WIDTH - len(head))} [{outcome} in {report.seconds:.2f}s]"
