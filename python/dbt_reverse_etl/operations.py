@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted
-from dbt_reverse_etl.delivery.ports import Job, Ports
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import Problem, SyncBusy
 from dbt_reverse_etl.ledger import Request
@@ -21,19 +23,38 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports) -> None:
         DestinationError: of the sink.
     """
     started = _restated(request, state, job, ports.clock.now())
-    if not ports.ledger.start(started):
-        raise SyncBusy(
-            Problem(job.task.sync, "another run that has just started", "no other run of this sync", "push again")
-        )
+    _start(started, ports.ledger)
     try:
         # A destination that lost its record may start anew with this fence.
         ports.sink.open(replace(job.task, fence=started.fence, first=True))
     finally:
         ports.sink.close()
-    now, message = ports.clock.now(), f"{request.operation} was asked for"
-    ports.ledger.append(
-        RunFinished(started.sync_id, started.fence, 1, now, request.operation, NO_COUNTS, NO_ROWS, message)
+    message = f"{request.operation} was asked for"
+    ports.ledger.append(_finished(started, ports.clock.now(), request.operation, message))
+
+
+def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ledger: LedgerPort, now: datetime) -> None:
+    """Say that these rows are undelivered, whatever was acknowledged: the next push sends them.
+
+    Raises:
+        SyncBusy: another run has just started.
+    """
+    kept = (*state.undelivered.values(), *rows)
+    started = _run(
+        state, job, now, job.run_id, state.positions, undelivered=kept, specs=state.specs, abandoned=state.abandoned
     )
+    _start(started, ledger)
+    ledger.append(_finished(started, now, "reconcile", f"reconcile found {len(rows)} rows that differ"))
+
+
+def _start(started: RunStarted, ledger: LedgerPort) -> None:
+    if not ledger.start(started):
+        expected = "no other run of this sync"
+        raise SyncBusy(Problem(started.sync, "another run that has just started", expected, "push again"))
+
+
+def _finished(started: RunStarted, now: datetime, status: str, message: str) -> RunFinished:
+    return RunFinished(started.sync_id, started.fence, 1, now, status, NO_COUNTS, NO_ROWS, message)
 
 
 def _restated(request: Request, state: State, job: Job, now: datetime) -> RunStarted:
@@ -46,22 +67,26 @@ def _restated(request: Request, state: State, job: Job, now: datetime) -> RunSta
     elif kept:
         positions = state.positions if state.fence else positions
         claims = _everything(request, positions) + state.claims
+    undelivered = tuple(state.undelivered.values()) if kept else ()
+    specs = {**state.specs, job.spec: job.spec_text}
+    return _run(state, job, now, request.id, positions, claims=claims, undelivered=undelivered, specs=specs)
+
+
+def _run(state: State, job: Job, now: datetime, run_id: str, positions: tuple[Range, ...], **stated: Any) -> RunStarted:
     return RunStarted(
         sync_id=job.task.sync_id,
         fence=state.fence + 1,
-        run_id=request.id,
+        run_id=run_id,
         at=now,
         head=job.head,
         spec=job.spec,
-        specs={**state.specs, job.spec: job.spec_text},
         positions=positions,
-        claims=claims,
-        undelivered=tuple(state.undelivered.values()) if kept else (),
         lease_until=now,
         owner=job.owner,
         sync=job.task.sync,
         changelog=job.changelog,
         invocation_id=job.invocation_id,
+        **{"claims": (), **stated},
     )
 
 

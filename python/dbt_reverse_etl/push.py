@@ -39,10 +39,10 @@ from dbt_reverse_etl.errors import (
 from dbt_reverse_etl.executors import Executors
 from dbt_reverse_etl.guards import check_guards, failed_tests, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
-from dbt_reverse_etl.operations import carry_out
-from dbt_reverse_etl.reconcile import Delivered, Differences, Reconciled, differences, repair
+from dbt_reverse_etl.operations import carry_out, deliver_again
+from dbt_reverse_etl.reconcile import Delivered, Differences, Reconciled, differences, undelivered_of
 from dbt_reverse_etl.redaction import redact
-from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.whole_push import WholePush, one_wave
@@ -202,7 +202,7 @@ class _Sync:
             carry_out(request, self.state, job, self._ports(spec))
             self.sink = self._make_sink()
             self.state = self._pusher.ledger.read(self.id)
-        policy = one_wave(self._pusher.policy) if self.sink.whole_push else self._pusher.policy
+        policy = one_wave(self._pusher.policy) if isinstance(self.sink, SparkSink) else self._pusher.policy
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
         result = run(job, self._ports(spec), policy.parking_doubt() if self._settings.on_unknown == "park" else policy)
         return Report(
@@ -280,10 +280,7 @@ class _Sync:
                 Problem(name, "a push that ran while the destination was read", "none meanwhile", "repeat it")
             )
         if repaired and found.wrong:
-            started, finished = repair(found, self.state, job, now)
-            if not ledger.start(started):
-                raise SyncBusy(Problem(name, "another run that has just started", "no other run", "repeat it"))
-            ledger.append(finished)
+            deliver_again(undelivered_of(found, name, now), self.state, job, ledger, now)
         return found
 
     def _delivered(self) -> tuple[Delivered, Job]:
@@ -296,6 +293,7 @@ class _Sync:
             or head is None
             or head.changelog != state.changelog
             or spec.given != given_spec(self._settings)
+            or not state.finished
             or not state.is_at(place.snapshot, place.spec)
         ):
             found, expected = "no position that every row has reached", "a sync whose last push reached its end"
@@ -377,7 +375,7 @@ class _Sync:
         if is_remote():
             return None
         pusher, sink = self._pusher, self.sink
-        if sink.whole_push:
+        if isinstance(sink, SparkSink):
             return lambda source: WholePush(source, sink, self._make_sink, pusher.policy)
         if sink.distributable:
             return lambda source: Executors(pusher.spark, source, sink.limits, self._make_sink, pusher.policy)

@@ -10,18 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.sql.types import BooleanType
 
 from dbt_reverse_etl import sql
-from dbt_reverse_etl.delivery.counts import DELETE, INSERT, NO_COUNTS, NO_ROWS, UPDATE
-from dbt_reverse_etl.delivery.facts import RunFinished, RunStarted, Undelivered
-from dbt_reverse_etl.delivery.ports import Job
-from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.counts import DELETE, INSERT, UPDATE
+from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
@@ -147,6 +144,9 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> DataFram
     once = spark.sql(
         sql.render("once_delivered", relation=delivered.relation, key=head.key, head=head.snapshot, extra=extra)
     ).alias("once")
+    for name in (view, extra):  # both queries are resolved
+        if name:
+            spark.catalog.dropTempView(name)
     never = (F.col("_difference") == EXTRA) & F.col("once._key").isNull()
     return (
         frame.alias("f")
@@ -168,8 +168,7 @@ def _stored(
 ) -> Iterator[tuple[str, int]]:
     """The rows as a table of Spark, and their number."""
     store = f"{schema}.{_STORE}{now:%Y%m%d%H%M%S}_{uuid.uuid4().hex[:8]}"
-    columns = ", ".join(f"`{name.replace('`', '``')}` {kind}" for _, name, kind in spec.fields)
-    struct = cast(StructType, StructType.fromDDL(columns)).add(UNREADABLE, BooleanType())
+    struct = spec.struct().add(UNREADABLE, BooleanType())
     rows = 0
     try:
         spark.createDataFrame([], struct).write.format("parquet").saveAsTable(store)
@@ -188,36 +187,17 @@ def _drop_left_behind(spark: SparkSession, schema: str, now: datetime) -> None:
             spark.sql(f"drop table if exists {schema}.{row.tableName}")
 
 
-def repair(found: Differences, state: State, job: Job, now: datetime) -> tuple[RunStarted, RunFinished]:
-    """The facts of a run that sends nothing: each row that differs is undelivered, so that the next push sends it.
+def undelivered_of(found: Differences, sync: str, now: datetime) -> list[Undelivered]:
+    """What the ledger is told, so that the next push delivers what differs.
 
     Raises:
         ReverseEtlError: too much differs.
     """
     if found.wrong > MOST_REPAIRED:
         text = f"{found.wrong} rows differ"
-        next_step = f"dbt run-operation resync --args '{{sync: {job.task.sync}}}', and push: every row is sent again"
-        raise ReverseEtlError(Problem(job.task.sync, text, f"{MOST_REPAIRED} at most for a repair", next_step))
-    rows = [_undelivered(one, now) for one in found.first if one.kind != FOREIGN]
-    started = RunStarted(
-        sync_id=job.task.sync_id,
-        fence=state.fence + 1,
-        run_id=job.run_id,
-        at=now,
-        head=job.head,
-        spec=job.spec,
-        specs=state.specs,
-        positions=state.positions,
-        claims=(),
-        undelivered=(*state.undelivered.values(), *rows),
-        lease_until=now,
-        owner=job.owner,
-        sync=job.task.sync,
-        changelog=job.changelog,
-        invocation_id=job.invocation_id,
-    )
-    message = f"reconcile found {len(rows)} rows that differ"
-    return started, RunFinished(started.sync_id, started.fence, 1, now, "reconcile", NO_COUNTS, NO_ROWS, message)
+        next_step = f"dbt run-operation resync --args '{{sync: {sync}}}', and push: every row is sent again"
+        raise ReverseEtlError(Problem(sync, text, f"{MOST_REPAIRED} at most for a repair", next_step))
+    return [_undelivered(one, now) for one in found.first if one.kind != FOREIGN]
 
 
 def _undelivered(one: Difference, now: datetime) -> Undelivered:

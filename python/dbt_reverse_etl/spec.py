@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.settings import Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sql import quoted
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,14 @@ class Spec:
         """As the text macros take it."""
         return {"fields": [{"column": c, "field": f, "type": t} for c, f, t in self.fields], "where": self.where}
 
+    def struct(self) -> StructType:
+        """The destination fields with their Spark types."""
+        names = ", ".join(f"{quoted(name)} {kind}" for _, name, kind in self.fields)
+        return cast(StructType, StructType.fromDDL(names))
+
     def arrow_schema(self) -> pa.Schema:
         """The destination fields with their Arrow types."""
-        names = ", ".join(f"`{name.replace('`', '``')}` {kind}" for _, name, kind in self.fields)
-        return to_arrow_schema(cast(StructType, StructType.fromDDL(names)))
+        return to_arrow_schema(self.struct())
 
 
 def given_spec(settings: SyncSettings) -> str:

@@ -35,6 +35,11 @@ def _namespace() -> Any:
     return namespace
 
 
+def quoted(name: str) -> str:
+    """A name as SQL of Spark."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def render(macro: str, *args: Any, **kwargs: Any) -> str:
     """SQL of one text macro, e.g. `render("_image", relation, key, columns, base, head)`."""
     return str(getattr(_namespace(), macro)(*args, **kwargs)).strip()

@@ -15,8 +15,9 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.spark import PendingRows
+from dbt_reverse_etl.sql import quoted
 
 
 def one_wave(policy: Policy) -> Policy:
@@ -25,9 +26,9 @@ def one_wave(policy: Policy) -> Policy:
 
 
 class WholePush:
-    """`delivery.ports.Remote` for a sink with `whole_push`: all rows, or none; where single rows are refused, batch by batch."""
+    """`delivery.ports.Remote` for a `SparkSink`: all rows, or none; where single rows are refused, batch by batch."""
 
-    def __init__(self, rows: PendingRows, sink: Sink, make_sink: Callable[[], Sink], policy: Policy) -> None:
+    def __init__(self, rows: PendingRows, sink: SparkSink, make_sink: Callable[[], Sink], policy: Policy) -> None:
         self._rows, self._sink, self._make_sink, self._policy = rows, sink, make_sink, policy
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
@@ -41,7 +42,7 @@ class WholePush:
         planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
         if not planned.total:
             return Sent()
-        delivery = self._sink.push(rows.select(OPERATION, EVENT_ID, *map(_quoted, task.schema.names)), order.claim.id)  # type: ignore[attr-defined]
+        delivery = self._sink.push(rows.select(OPERATION, EVENT_ID, *map(quoted, task.schema.names)), order.claim.id)
         if not delivery.results:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
         outcome, reason = delivery.results[0].outcome, delivery.results[0].reason
@@ -57,7 +58,3 @@ class WholePush:
         """The engine finds the rows at fault."""
         work = Work(self._make_sink, order, task, self._sink.limits(task), self._policy, until)
         return work.send(self._rows.wave(order.claim.lo, order.claim.hi).to_batches())
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -137,7 +137,6 @@ class Sink(ABC):
     modes: ClassVar[frozenset[Mode]]
     transactional: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
-    whole_push: ClassVar[bool] = False
     promise: ClassVar[str]
 
     @abstractmethod
@@ -201,3 +200,13 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release connections. Called once, also after a failure."""
+
+
+class SparkSink(Sink):
+    """A destination that Spark itself writes: all rows of a push at once, which never leave Spark."""
+
+    @abstractmethod
+    def push(self, rows: Any, claim: str) -> Delivery:
+        """Apply a DataFrame of `_operation`, `_event_id` and the fields of the task: every row, or none, closed with nothing left out.
+
+        An outcome for row 0 stands for all; a refused row is looked for by `deliver`."""

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, SinkTask, SparkSink
 from dbt_reverse_etl.sinks.database import (
     LOST_RECORD,
     NEVER_DELETES,
@@ -31,6 +31,7 @@ from dbt_reverse_etl.sinks.database import (
     unmapped_key,
 )
 from dbt_reverse_etl.sinks.reading import UNREADABLE
+from dbt_reverse_etl.sql import quoted
 
 try:
     from py4j.protocol import Py4JError
@@ -39,6 +40,7 @@ try:
     from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
     from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
     from pyspark.sql.types import StructField
+    from pyspark.sql.utils import is_remote
 except ModuleNotFoundError as error:
     next_step = "pip install 'dbt-reverse-etl[spark]'"
     raise ConfigurationError(
@@ -74,14 +76,13 @@ class DeltaSettings(Settings):
         return self
 
 
-class DeltaSink(Sink):
+class DeltaSink(SparkSink):
     """Keeps one Delta table equal to a model."""
 
     type = "delta"
     settings_model = DeltaSettings
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY})
     transactional = True
-    whole_push = True
     promise = "Exactly-once effect: all rows of a push and their record are one commit."
 
     def __init__(self, settings: Settings) -> None:
@@ -113,7 +114,7 @@ class DeltaSink(Sink):
         session = SparkSession.getActiveSession()
         if session is not None and self._settings.schema_name:
             with self._explained():
-                session.sql(f"show tables in {_quoted(self._settings.schema_name)} like 'no_such_table'").collect()
+                session.sql(f"show tables in {_path(self._settings.schema_name)} like 'no_such_table'").collect()
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or its record of the sync is gone, although rows were delivered."""
@@ -149,7 +150,7 @@ class DeltaSink(Sink):
         answers: dict[str, bool | None] = {}
         for claim in claims:
             parts = {text.rpartition(" ")[2] for text in said if text.startswith(f"{self._app} {claim} ")}
-            answers[claim] = None if not parts else parts == {"closed"} or "open" not in parts
+            answers[claim] = None if not parts else "open" not in parts
         return answers
 
     def deliver(self, batch: Batch) -> Delivery:
@@ -272,10 +273,14 @@ class DeltaSink(Sink):
 
     def _version(self, task: SinkTask) -> int | None:
         """The newest commit of a sync that the table's log records."""
+        if is_remote():  # it has no JVM to ask
+            expected = "a session of Spark in this process"
+            raise self._error("a session of Spark Connect", expected, "push where Spark runs in the process")
         spark = _session()
         location = _location(spark, self._name(task))
-        if location is None or spark._jvm is None:
+        if location is None:
             return None
+        assert spark._jvm is not None  # noqa: S101  (not over Connect)
         log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(spark._jsparkSession, location)
         found = log._2().transactions().get(f"dbt-reverse-etl {task.sync_id}")
         return int(found.get()) if found.isDefined() else None
@@ -287,7 +292,7 @@ class DeltaSink(Sink):
         """As SQL."""
         if self._settings.path:
             return f"delta.`{self._place(task)}`"
-        return f"{_quoted(str(self._settings.schema_name))}.{_identifier(task.object)}"
+        return f"{_path(str(self._settings.schema_name))}.{quoted(task.object)}"
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -307,7 +312,7 @@ class DeltaSink(Sink):
 
 def merge(target: str, source: str, task: SinkTask) -> str:
     """The MERGE of a task, whose source has `_operation` and the fields."""
-    fields, key = [_identifier(name) for name in task.schema.names], [_identifier(name) for name in task.key]
+    fields, key = [quoted(name) for name in task.schema.names], [quoted(name) for name in task.key]
     clauses = []
     if task.mode is Mode.MIRROR:
         clauses.append("when matched and s._operation = 'delete' then delete")
@@ -342,17 +347,13 @@ def _location(spark: SparkSession, name: str) -> str | None:
     return str(detail.location) if detail.format == "delta" else None
 
 
-def _identifier(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _quoted(name: str) -> str:
-    return ".".join(map(_identifier, name.split(".")))
+def _path(name: str) -> str:
+    return ".".join(map(quoted, name.split(".")))
 
 
 def _column(name: str) -> Column:
-    return F.col(_identifier(name))
+    return F.col(quoted(name))
 
 
 def _ddl(fields: Iterable[StructField]) -> str:
-    return ", ".join(f"{_identifier(field.name)} {field.dataType.simpleString()}" for field in fields)
+    return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
