@@ -30,6 +30,7 @@ Command = Literal["run", "build"]
 # What a wave holds beside the fields.
 _OWN_FIELDS = {
     "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed",
+    "_captured_at", "_before",
 }  # fmt: skip
 
 _THRESHOLD = re.compile(r"([0-9]{1,18})|([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%")

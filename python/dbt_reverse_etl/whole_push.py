@@ -15,7 +15,7 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Sink, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.base import OPERATION, Sink, SinkTask, SparkSink, sent_columns
 from dbt_reverse_etl.spark import PendingRows
 from dbt_reverse_etl.sql import quoted
 
@@ -42,7 +42,7 @@ class WholePush:
         planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
         if not planned.total:
             return Sent()
-        delivery = self._sink.push(rows.select(OPERATION, EVENT_ID, *map(quoted, task.schema.names)), order.claim.id)
+        delivery = self._sink.push(rows.select(*map(quoted, sent_columns(self._sink, task))), order.claim.id)
         if not delivery.results:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
         outcome, reason = delivery.results[0].outcome, delivery.results[0].reason

@@ -16,7 +16,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.prepared import Prepared
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Sink, SinkTask, sent_columns
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
 
@@ -71,7 +71,7 @@ class Engine:
         self._step = step
         self._interrupted = interrupted
         self._alone = alone
-        self._columns = [OPERATION, EVENT_ID, *task.schema.names]
+        self._columns = sent_columns(sink, task)
         self._limits = limits or sink.limits(task)
         # A record that says "closed" is only true if the batches of a claim arrive in order.
         self._workers = 1 if sink.transactional else self._limits.concurrency
@@ -83,7 +83,7 @@ class Engine:
 
         Args:
             claim: its id.
-            table: `_operation`, `_event_id` and the fields of the task; other columns are not sent. Each key once.
+            table: at least the columns of `sinks.base.sent_columns`; others are not sent. Each key once.
             left_out: rows of the claim that are planned and not in `table`.
             stop: the sync stopped before: nothing is sent.
 

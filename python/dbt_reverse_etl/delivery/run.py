@@ -39,7 +39,7 @@ from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Histogram, Waves
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, sent_columns
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
@@ -291,7 +291,7 @@ class _Run:
         self._refuse_other_rows(order.claim, sent.counts.planned)
         if self._sink.transactional and sent.stop is None:
             # No task knows whether another one left a row out, so the record is closed here.
-            nothing = self._source.wave(0, 0).select([OPERATION, EVENT_ID, *self._task.schema.names])
+            nothing = self._source.wave(0, 0).select(sent_columns(self._sink, self._task))
             closed = self._sink.deliver(Batch(nothing, order.claim.id, last=True, left_out=len(sent.undelivered)))
             if closed.stop is not None:
                 raise LeaseLost

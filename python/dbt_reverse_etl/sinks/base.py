@@ -8,6 +8,7 @@ The engine calls, in one process and for one sync:
     sink.settle(claims)                   # transactional sinks only: what became of the claims of a crashed run
     sink.prepare(rows) ...                # optional: what costs less for some thousands of rows at once
     sink.deliver(batch) ...               # from `limits.concurrency` threads at once, as `prepare`
+    sink.swap(claim)                      # full loads only: what was delivered takes the place of what the object holds
     sink.close()
 
 Waves, retries, backoff, rate limits, bisection and progress belong to the engine, never to a sink.
@@ -29,6 +30,9 @@ from pydantic import BaseModel, ConfigDict
 from dbt_reverse_etl.outcome import Delivery
 
 OPERATION, EVENT_ID = "_operation", "_event_id"
+# What a sink may ask for beside them: the snapshot of the key's last change (int64), its time (timestamp in UTC), and the row that the
+# destination holds because of us: a struct of the task's fields, NULL where it holds none or where that is not known.
+SNAPSHOT, CAPTURED_AT, BEFORE = "_changed", "_captured_at", "_before"
 
 
 class Mode(str, Enum):
@@ -84,6 +88,8 @@ class SinkTask:
             although this is False lost its data, and raises DestinationError that offers `resync`.
         options: the sink's own `Options`, validated.
         project_dir: the dbt project to which files in the options are relative; None: that of the working directory.
+        full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
+            where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
     """
 
     sync_id: str
@@ -96,6 +102,7 @@ class SinkTask:
     first: bool = True
     options: Options = field(default_factory=Options)
     project_dir: Path | None = None
+    full_load: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,8 @@ class Batch:
     """Rows to deliver, each key at most once.
 
     Attributes:
-        rows: columns `_operation` (insert, update, delete), `_event_id` (hex, stable over retries of one change), and
-            the fields of the task's schema. A delete carries the key fields; the others are NULL.
+        rows: columns `_operation` (insert, update, delete), `_event_id` (hex, stable over retries of one change), the
+            `Sink.extra_columns`, and the fields of the task's schema. A delete carries the key fields; the others are NULL.
         claim: id of the claim that covers the rows.
         last: no further batch of this claim follows.
         left_out: rows of this claim that were planned and are not in any batch (parked, waiting).
@@ -128,6 +135,7 @@ class Sink(ABC):
         transactional: it keeps the record of each claim in the transaction of the data, and refuses old fences.
         distributable: it can be made and opened in several processes on other machines at once, each of which delivers other
             rows of one claim; the driver then closes the claim with an empty batch.
+        full_loads: it can carry out a task with `full_load`.
         promise: one sentence for the documentation.
     """
 
@@ -137,6 +145,7 @@ class Sink(ABC):
     modes: ClassVar[frozenset[Mode]]
     transactional: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
+    full_loads: ClassVar[bool] = False
     promise: ClassVar[str]
 
     @abstractmethod
@@ -150,6 +159,10 @@ class Sink(ABC):
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (a sink may depend on the options)
         """Limits for this sync."""
         return Limits()
+
+    def extra_columns(self, task: SinkTask) -> tuple[str, ...]:  # noqa: ARG002  (most sinks need none)
+        """Which of SNAPSHOT, CAPTURED_AT and BEFORE each row shall carry."""
+        return ()
 
     def validate(self, task: SinkTask) -> None:  # noqa: B027  (most sinks accept every task)
         """Refuse a task that could never work (placeholders, modes, types) before anything is sent; no I/O.
@@ -194,6 +207,15 @@ class Sink(ABC):
     def deliver(self, batch: Batch) -> Delivery:
         """Deliver one batch. Never raises for an answer of the destination: that is an outcome."""
 
+    def swap(self, claim: str) -> None:
+        """The end of a full load: every row of the claim is loaded. It takes the place of what the object holds, at once and whole; a
+        transactional sink closes its record of the claim in the same transaction.
+
+        Raises:
+            DestinationError: the object is as it was, or `settle` will tell.
+        """
+        raise NotImplementedError
+
     def finish(self) -> None:  # noqa: B027  (only sinks that publish need it)
         """All waves were acknowledged; e.g. publish a manifest."""
 
@@ -210,3 +232,8 @@ class SparkSink(Sink):
         """Apply a DataFrame of `_operation`, `_event_id` and the fields of the task: every row, or none, closed with nothing left out.
 
         An outcome for row 0 stands for all; a refused row is looked for by `deliver`."""
+
+
+def sent_columns(sink: Sink, task: SinkTask) -> list[str]:
+    """The columns of `Batch.rows`."""
+    return [OPERATION, EVENT_ID, *sink.extra_columns(task), *task.schema.names]

@@ -368,6 +368,56 @@ class SinkContract:
         finally:
             sink.close()
 
+    def test_a_full_load_appears_at_once_in_place_of_what_was_there(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        self._needs_full_loads()
+        task = make_task()
+        self._delivered(make_sink, task, [person(1), person(2)])
+        full = replace(next_run(task), full_load=True)
+        with opened(make_sink(), full) as sink:
+            for rows in ([person(2, "Grace")], [person(3), person(4)]):
+                assert deliver(sink, full, [("insert", row) for row in rows], last=False) == [Outcome.DELIVERED] * len(
+                    rows
+                )
+                self._holds(read_back, task, [person(1), person(2)])
+            sink.swap("claim-1")
+            sink.finish()
+        self._holds(read_back, task, [person(2, "Grace"), person(3), person(4)])
+        self._delivered(make_sink, next_run(task, 3), [person(5)])
+        self._holds(read_back, task, [person(2, "Grace"), person(3), person(4), person(5)])
+
+    def test_a_full_load_that_was_given_up_leaves_no_trace(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        self._needs_full_loads()
+        task = make_task()
+        self._delivered(make_sink, task, [person(1)])
+        full = replace(next_run(task), full_load=True)
+        with opened(make_sink(), full) as sink:
+            deliver(sink, full, [("insert", person(2))], claim="given up", last=False)
+        self._holds(read_back, task, [person(1)])
+        again = replace(next_run(task, 3), full_load=True)
+        with opened(make_sink(), again) as sink:
+            if sink.transactional:
+                assert sink.settle(["given up"]) == {"given up": None}
+            deliver(sink, again, [("insert", person(3))], claim="whole", last=False)
+            sink.swap("whole")
+            sink.finish()
+        self._holds(read_back, task, [person(3)])
+        if self.sink_class.transactional:
+            with opened(make_sink(), next_run(task, 4)) as sink:
+                assert sink.settle(["whole"]) == {"whole": True}
+
+    def _delivered(self, make_sink: MakeSink, task: SinkTask, rows: Sequence[Row]) -> None:
+        with opened(make_sink(), task) as sink:
+            assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
+            sink.finish()
+
+    def _needs_full_loads(self) -> None:
+        if not self.sink_class.full_loads:
+            pytest.skip("the sink has no full loads")
+
 
 def _ordered(task: SinkTask, rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: [str(row[name]) for name in task.key])
