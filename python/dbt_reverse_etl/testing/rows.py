@@ -88,9 +88,11 @@ def person(number: int, name: str = "Ada", score: float | None = 1.5) -> Row:
     return {"id": number, "name": name, "score": score}
 
 
-def deliver(sink: Sink, task: SinkTask, changes: Sequence[Change]) -> list[Outcome]:
+def deliver(
+    sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True
+) -> list[Outcome]:
     """Deliver one batch; the outcome of each row."""
-    return outcomes(sink.deliver(batch_of(task, changes)), len(changes))
+    return outcomes(sink.deliver(batch_of(task, changes, claim, last=last)), len(changes))
 
 
 def next_run(task: SinkTask, fence: int = 2) -> SinkTask:
