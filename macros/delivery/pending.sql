@@ -12,11 +12,12 @@
     undelivered           {relation, snapshots}: relation with _key, _before_hash, _maybe, _doubt; snapshots of their last change; or none
     kept_at               snapshots that were acknowledged while deletes were not sent and now are; or none
     mode, sync_id, spec_id
+    extra                 of _captured_at and _before, what the sink asked for
 
-  Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, then the fields.
+  Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
   The rules are those of tests/unit/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id, extra=[]) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -48,7 +49,8 @@ projected as (
         {%- for claim in claims %}
         {{ reverse_etl._projection(claim.spec.fields, claim.spec.where) }} as _claimed_{{ loop.index }},
         {%- endfor %}
-        struct({% for f in fields %}{{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ', ' if not loop.last }}{% endfor %}) as _payload
+        {{ '_captured_at,' if '_captured_at' in extra }}
+        {{ reverse_etl._payload(fields) }} as _payload
     from bucketed
 ),
 images as (
@@ -59,6 +61,8 @@ images as (
         {%- for claim in claims %}
         {{ reverse_etl._image_at('_claimed_' ~ loop.index, claim.snapshot) }} as _claimed_{{ loop.index }},
         {%- endfor %}
+        {{ 'max_by(_captured_at, _order) as _captured_at,' if '_captured_at' in extra }}
+        {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
         {% if kept_at -%}
         bool_or(_change in ('insert', 'update_postimage', 'checkpoint') and _then is not null
             and exists(array({{ kept_at | join(', ') }}), at -> at >= _snapshot_id and at <= _position and (_next is null or at < _next)))
@@ -90,6 +94,8 @@ planned as (
 select _key, _bucket, _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
     _before_hash, _after_hash, _maybe, _doubt, _changed,
+    {{ '_captured_at,' if '_captured_at' in extra }}
+    {{ 'if(_before_hash = _then_hash, _then_payload, null) as _before,' if '_before' in extra }}
     {%- for f in fields %}
     {% if f.column in key %}{{ reverse_etl._quote(f.column) }}{% else %}if(_operation = 'delete', null, _payload.{{ reverse_etl._quote(f.field) }}){% endif %} as {{ reverse_etl._quote(f.field) }}{{ ',' if not loop.last }}
     {%- endfor %}
@@ -123,8 +129,14 @@ where {{ reverse_etl._sent_in(mode) }}
 {# The image of a key at a snapshot: its last row up to it, else what its first change says stood before. #}
 {% macro _image_at(projection, snapshot) -%}
     if(count_if(_snapshot_id <= {{ snapshot }} and _change <> 'update_preimage') > 0,
-        max_by(if(_change = 'delete', cast(null as bigint), {{ projection }}), _order) filter (where _snapshot_id <= {{ snapshot }} and _change <> 'update_preimage'),
-        min_by(if(_change = 'insert', cast(null as bigint), {{ projection }}), _order))
+        max_by(if(_change = 'delete', null, {{ projection }}), _order) filter (where _snapshot_id <= {{ snapshot }} and _change <> 'update_preimage'),
+        min_by(if(_change = 'insert', null, {{ projection }}), _order))
+{%- endmacro %}
+
+
+{# A row as the destination names its values. #}
+{% macro _payload(fields) -%}
+    struct({% for f in fields %}{{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ', ' if not loop.last }}{% endfor %})
 {%- endmacro %}
 
 
@@ -143,7 +155,7 @@ where {{ reverse_etl._sent_in(mode) }}
 
 
 {% macro _sent_in(mode) -%}
-    {%- if mode == 'mirror' -%} true
+    {%- if mode in ('mirror', 'changelog') -%} true
     {%- elif mode == 'insert_only' -%} _operation = 'insert'
     {%- else -%} _operation <> 'delete'
     {%- endif -%}
@@ -151,16 +163,18 @@ where {{ reverse_etl._sent_in(mode) }}
 
 
 {# First load: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
-{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) -%}
+{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, extra=[]) -%}
 select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
     cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
+    {{ '_captured_at,' if '_captured_at' in extra }}
+    {% if '_before' in extra %}if(true, null, {{ reverse_etl._payload(fields) }}) as _before,{% endif %}
     {%- for f in fields %}
     {{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ',' if not loop.last }}
     {%- endfor %}
 from (
     select *, {{ reverse_etl._key_json(key) }} as _key, {{ reverse_etl._projection(fields, where) }} as _after_hash
-    from ({{ reverse_etl._image(relation, key, columns, base, head) }})
+    from ({{ reverse_etl._image(relation, key, columns + (['_captured_at'] if '_captured_at' in extra else []), base, head) }})
 )
 where _after_hash is not null
 {%- endmacro %}

@@ -236,6 +236,9 @@ def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: lis
         allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
         expected = f"what a destination of type {destination.type} can do: {allowed}"
         problems.append(Problem(place.at("mode"), repr(settings.mode.value), expected, "choose another mode"))
+    if settings.owns_object and not destination.sink.full_loads:
+        expected = f"false: a destination of type {destination.type} cannot replace an object as a whole"
+        problems.append(Problem(place.at("owns_object"), "'true'", expected, "remove it"))
     if settings.on_unknown == "park" and destination.sink.transactional:
         expected = f"send_again: a destination of type {destination.type} takes no change twice"
         problems.append(Problem(place.at("on_unknown"), "'park'", expected, "remove it"))
@@ -247,23 +250,43 @@ def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: lis
 
 
 def _refuse_two_owners(resolved: Sequence[ResolvedSync], problems: list[Problem]) -> None:
-    """Two names may lead to one system: what one mirror wrote the other would delete."""
-    owners: dict[tuple[str, str, str], Sync] = {}
+    """Two names may lead to one system."""
+    found = []
     for sync, destination, _, _ in resolved:
-        if sync.settings.mode is not Mode.MIRROR or not sync.enabled:
-            continue
         try:
             identity = destination.sink(destination.settings).identity
         except ReverseEtlError as error:
             problems.extend(error.problems)
+        else:
+            found.append(((destination.type, identity, sync.settings.object), sync))
+    refuse_two_owners(found, problems)
+
+
+def refuse_two_owners(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:
+    """Syncs by object: of two that delete, each would delete what the other wrote; an owner replaces what anyone wrote."""
+    seen: dict[object, list[Sync]] = {}
+    for place, sync in found:
+        if not sync.enabled:
             continue
-        other = owners.setdefault((destination.type, identity, sync.settings.object), sync)
-        if other is not sync:
-            problems.append(two_owners(other, sync))
+        others = seen.setdefault(place, [])
+        rival = next((other for other in others if _collide(other, sync)), None)
+        if rival is not None:
+            problems.append(_two_owners(rival, sync))
+        others.append(sync)
 
 
-def two_owners(first: Sync, second: Sync) -> Problem:
-    """The problem of two syncs that both delete in one object."""
+def _collide(one: Sync, other: Sync) -> bool:
+    both_delete = one.settings.mode is other.settings.mode is Mode.MIRROR
+    return both_delete or one.settings.owns_object or other.settings.owns_object
+
+
+def _two_owners(first: Sync, second: Sync) -> Problem:
+    if first.settings.owns_object or second.settings.owns_object:
+        found = f"the object {second.settings.object!r}, which {first.name} writes too"
+        expected = "one sync alone where one says owns_object: a full load replaces every row"
+        return Problem(
+            Place(second.file, second.keys).at("object"), found, expected, "remove owns_object, or name another object"
+        )
     return Problem(
         Place(second.file, second.keys).at("mode"),
         f"mirror, as in {first.name}, of one object {second.settings.object!r}",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from dbt_reverse_etl.config import two_owners
+from dbt_reverse_etl.config import refuse_two_owners
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.redaction import literal_secrets
 from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Sync, SyncSettings
-from dbt_reverse_etl.sinks.base import Mode, Settings
+from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.validation import Place, described, hides_all, raise_if_any, shows_all, validate
 
 Node = Mapping[str, Any]
@@ -46,7 +46,7 @@ def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     found = [_sync(node, manifest, changelogs, problems) for node in manifest["exposures"].values() if _blocks(node)]
     found += [_paused(node, changelogs) for node in _disabled_exposures(manifest)]
     result = sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id)
-    _refuse_two_mirrors(result, problems)
+    refuse_two_owners((((sync.settings.destination, sync.settings.object), sync) for sync in result), problems)
     return result
 
 
@@ -188,12 +188,3 @@ def _paused(node: Node, changelogs: Mapping[str, Changelog | None]) -> Sync | No
     if changelog is None or settings is None:
         return None
     return Sync(node["unique_id"], node["name"], tuple(node.get("tags") or ()), False, changelog, settings, file)
-
-
-def _refuse_two_mirrors(found: Iterable[Sync], problems: list[Problem]) -> None:
-    owners: dict[tuple[str, str], Sync] = {}
-    for sync in found:
-        if sync.enabled and sync.settings.mode is Mode.MIRROR:
-            other = owners.setdefault((sync.settings.destination, sync.settings.object), sync)
-            if other is not sync:
-                problems.append(two_owners(other, sync))

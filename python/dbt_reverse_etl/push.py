@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOpera
 from dbt_reverse_etl.delivery.facts import Claim, Range
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, Status
+from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.errors import (
@@ -199,12 +199,9 @@ class _Sync:
         job = self._job(known, spec)
         self.sink.validate(job.task)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
-            carry_out(request, self.state, job, self._ports(spec))
-            self.sink = self._make_sink()
-            self.state = self._pusher.ledger.read(self.id)
-        policy = one_wave(self._pusher.policy) if isinstance(self.sink, SparkSink) else self._pusher.policy
-        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
-        result = run(job, self._ports(spec), policy.parking_doubt() if self._settings.on_unknown == "park" else policy)
+            carry_out(request, self.state, job, self._ports(spec, self._head))
+            self._begin_anew()
+        result = self._replay(known) or self._run(job, spec)
         return Report(
             self._resolved.sync.name,
             self.label,
@@ -216,6 +213,37 @@ class _Sync:
             known.snapshot if result.status != Status.FAILED else min(p.snapshot for p in self.state.positions),
             message=redact(result.message) or self._moved_from(),
         )
+
+    def _run(self, job: Job, spec: Spec) -> RunResult:
+        policy = one_wave(self._pusher.policy) if isinstance(self.sink, SparkSink) else self._pusher.policy
+        policy = policy.parking_doubt() if self._settings.on_unknown == "park" else policy
+        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
+        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=self._full_load)
+        result = run(job, ports, policy)
+        if not result.given_up:
+            return result
+        self._begin_anew()
+        ports = replace(self._ports(spec, self._head), guard=self._guard)
+        changes = run(replace(job, run_id=uuid.uuid4().hex), ports, policy)
+        return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
+
+    def _replay(self, known: Known) -> RunResult | None:
+        """An event says what was before it, so those of a crashed run are sent again as they were before newer ones. None: they are."""
+        claims = self.state.claims if self._settings.mode is Mode.CHANGELOG else ()
+        for snapshot, spec_id in sorted({(claim.snapshot, claim.spec) for claim in claims}):
+            if snapshot == known.snapshot:
+                continue
+            spec = Spec.of(self.state.specs[spec_id])
+            ports = self._ports(spec, partial(self._head, snapshot))
+            result = run(self._job(Known(snapshot, known.changelog), spec), ports, self._pusher.policy)
+            if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
+                return result
+            self._begin_anew()
+        return None
+
+    def _begin_anew(self) -> None:
+        """For another run of the same push."""
+        self.sink, self.state = self._make_sink(), self._pusher.ledger.read(self.id)
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, and a sample of their keys."""
@@ -229,7 +257,7 @@ class _Sync:
             return Report(
                 self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
             )
-        source = self._source(self.state.for_spec(spec.id, spec.text), spec)
+        source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
         try:
             planned = source.planned().total
             sample = source.sample(rows).to_pylist() if rows else []
@@ -308,10 +336,11 @@ class _Sync:
         head = self._pusher.head(changelog.relation_name)
         return Known(head.snapshot, head.changelog) if head else None
 
-    def _head(self) -> Head:
+    def _head(self, snapshot: int | None = None) -> Head:
+        """What is to be delivered: the newest snapshot, or one before it."""
         changelog = self._resolved.sync.changelog
         known = self._pusher.known.get(changelog.unique_id)
-        head = self._pusher.head(changelog.relation_name, known.snapshot if known else None)
+        head = self._pusher.head(changelog.relation_name, snapshot or (known.snapshot if known else None))
         if head is None or (known and known.changelog != head.changelog):
             found = "not the snapshot that this run captured: the changelog was reset meanwhile"
             raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
@@ -327,9 +356,9 @@ class _Sync:
                 return stored
         return resolve(self._pusher.spark, self._resolved.sync, self._head().columns)
 
-    def _job(self, known: Known, spec: Spec) -> Job:
+    def _task(self, spec: Spec) -> SinkTask:
         names = {column: name for column, name, _ in spec.fields}
-        task = SinkTask(
+        return SinkTask(
             sync_id=self.id,
             sync=self._resolved.sync.name,
             fence=0,
@@ -340,21 +369,22 @@ class _Sync:
             options=self._resolved.options,
             project_dir=self._pusher.project_dir,
         )
+
+    def _job(self, known: Known, spec: Spec) -> Job:
         return Job(
             run_id=uuid.uuid4().hex,
             changelog=known.changelog,
             head=known.snapshot,
             spec=spec.id,
             spec_text=spec.text,
-            task=task,
+            task=self._task(spec),
             owner=f"{socket.gethostname()}:{os.getpid()}",
             invocation_id=self._pusher.invocation_id,
         )
 
-    def _ports(self, spec: Spec) -> Ports:
+    def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:
-            self._sources.append(self._source(state, spec))
-            return self._sources[-1]
+            return self._kept(self._source(state, spec, head()))
 
         pusher = self._pusher
         return Ports(
@@ -364,7 +394,6 @@ class _Sync:
             pusher.clock,
             owner_alive=_alive,
             step=pusher.step,
-            guard=self._guard,
             interrupted=pusher.interrupt.is_set,
             executors=self._remote,
         )
@@ -381,20 +410,33 @@ class _Sync:
             return lambda source: Executors(pusher.spark, source, sink.limits, self._make_sink, pusher.policy)
         return None
 
-    def _source(self, state: State, spec: Spec) -> PendingRows:
+    def _kept(self, source: PendingRows) -> PendingRows:
+        self._sources.append(source)
+        return source
+
+    def _full_load(self, changes: Source, state: State) -> PendingRows | None:
+        """Where most rows changed it costs less to replace them all. Rows that are known to be refused would not be replaced."""
+        owned = self._settings.owns_object and self.sink.full_loads
+        if not owned or state.claims or state.undelivered:
+            return None
         head = self._head()
+        if changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows):
+            return None
+        spec = self._spec(Known(head.snapshot, head.changelog))
+        return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
+
+    def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
         modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
         unsure = tuple(
             Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True)
             for place in self._unsure(state, spec)
         )
-        deletes = spec.mode is Mode.MIRROR and any(
-            m is not Mode.MIRROR and place.snapshot for place, m in modes.items()
-        )
+        deletes = spec.mode.deletes and any(not mode.deletes and place.snapshot for place, mode in modes.items())
         kept_at = self._pusher.ledger.acknowledged(self.id) if deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
-        pending = Pending(relation, head, self.id, spec.id, spec, state, kept_at)
+        extra = self.sink.extra_columns(self._task(spec))
+        pending = Pending(relation, head, self.id, spec.id, spec, state, kept_at, extra=extra)
         if (at := pending.needs_base) is not None:
             pending = replace(pending, older_base=full_image(self._pusher.spark, relation, at))
         return PendingRows(self._pusher.spark, pending)

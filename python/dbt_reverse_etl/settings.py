@@ -112,6 +112,8 @@ class SyncSettings(Settings):
         guards: the sync's own; `Guards.over` joins the destination's.
         on_unknown: what becomes of a row when nobody knows whether the destination took it.
         push_on: the dbt commands after which it is pushed; any other only plans.
+        owns_object: every row of the object is this sync's, so that it may be replaced as a whole.
+        full_load_above: changes from which on that is done, in rows or as a share of those at the head.
         renamed_from: the exposure's former name, whose position it takes over.
         options: what the sink's `options_model` allows.
     """
@@ -124,8 +126,16 @@ class SyncSettings(Settings):
     guards: Guards = Guards()
     push_on: frozenset[Command] = frozenset({"run", "build"})
     on_unknown: Literal["send_again", "park"] = "send_again"
+    owns_object: bool = False
+    full_load_above: Limit = Threshold(Decimal(25), percent=True)
     renamed_from: Text | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _owns(self) -> SyncSettings:
+        if self.owns_object and self.mode is not Mode.MIRROR:
+            raise PydanticCustomError("owns_object", "owns_object with mode: mirror: only a mirror owns every row")
+        return self
 
     @field_validator("fields")
     @classmethod

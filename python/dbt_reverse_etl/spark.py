@@ -105,6 +105,7 @@ class Pending:
     Attributes:
         kept_at: snapshots that were acknowledged while deletes were not sent.
         older_base: the full image to begin with, where that of the head is too new: see `needs_base`.
+        extra: see `Sink.extra_columns`.
     """
 
     relation: str
@@ -115,6 +116,7 @@ class Pending:
     state: State
     kept_at: tuple[int, ...] = ()
     older_base: int | None = None
+    extra: tuple[str, ...] = ()
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
@@ -130,6 +132,7 @@ class Pending:
                 sync_id=self.sync_id,
                 spec_id=self.spec_id,
                 mode=self.spec.mode.value,
+                extra=list(self.extra),
             )
         low, base = self._range
         return sql.render(
@@ -147,6 +150,7 @@ class Pending:
             mode=self.spec.mode.value,
             sync_id=self.sync_id,
             spec_id=self.spec_id,
+            extra=list(self.extra),
         )
 
     @property
@@ -210,6 +214,10 @@ class PendingRows:
 
     def planned(self) -> Histogram:
         """Planned rows by bin of buckets and operation: an aggregate of its own, not a count of the stream."""
+        return self._planned
+
+    @cached_property
+    def _planned(self) -> Histogram:
         width = BUCKETS // _BINS
         grouped = self._rows.groupBy((F.col("_bucket") / width).cast("int").alias("bin"), "_operation").count()
         bins: list[dict[str, int]] = [{} for _ in range(_BINS)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +10,7 @@ from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import Stop, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.sending import Order, Sent
-from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.delivery.waves import ONE_WAVE
 from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.outcome import Outcome
@@ -19,10 +18,12 @@ from dbt_reverse_etl.sinks.base import OPERATION, Sink, SinkTask, SparkSink, sen
 from dbt_reverse_etl.spark import PendingRows
 from dbt_reverse_etl.sql import quoted
 
+_STOPS = {Outcome.FATAL: StopKind.FATAL, Outcome.REJECTED: StopKind.REJECTIONS}
+
 
 def one_wave(policy: Policy) -> Policy:
     """Whatever the number of rows."""
-    return replace(policy, executors_from=0, executor_waves=WaveSize(rows=sys.maxsize, most=sys.maxsize))
+    return replace(policy, executors_from=0, executor_waves=ONE_WAVE)
 
 
 class WholePush:
@@ -46,12 +47,12 @@ class WholePush:
         if not delivery.results:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
         outcome, reason = delivery.results[0].outcome, delivery.results[0].reason
-        if outcome is Outcome.REJECTED:
+        if outcome is Outcome.REJECTED and not task.full_load:
             return self._batch_by_batch(order, task, until)
         if outcome is Outcome.UNKNOWN:
             next_step = "push again: what arrived is looked up first"
             raise DestinationError(Problem(task.sync, reason, "an answer of the destination", next_step))
-        kind = StopKind.FATAL if outcome is Outcome.FATAL else StopKind.UNAVAILABLE
+        kind = _STOPS.get(outcome, StopKind.UNAVAILABLE)
         return Sent(Counts(planned=planned, failed=planned), (), 1, nothing_applied=True, stop=Stop(kind, reason))
 
     def _batch_by_batch(self, order: Order, task: SinkTask, until: datetime) -> Sent:

@@ -72,7 +72,10 @@ def random_plan(rnd: random.Random, bias: Bias) -> Plan:
         tasks=rnd.choice([0, 0, 2]),
         lost_attempts=rnd.random() < 0.3,
         most_listed=rnd.choice([0, 10_000]),
+        full_load=rnd.random() < 0.3,
     )
+    if rnd.random() < 0.2:
+        plan.script["swap"] = [rnd.choice(["unknown_applied", "unknown_lost"])]
     if rnd.random() < 0.5:
         plan = replace(plan, at=(rnd.choice(bias.points), rnd.choice([1, 1, 2])), then=rnd.choice(bias.thens))
     return plan

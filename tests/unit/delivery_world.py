@@ -15,7 +15,7 @@ from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStart
 from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import SyncBusy
+from dbt_reverse_etl.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.executors import Work, after_a_lost_attempt
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from tests.unit.memory_sinks import Destination, PlainSink, Script
@@ -100,6 +100,7 @@ class Plan:
     tasks: int = 0  # that send a wave from executors; 0: the driver sends it
     lost_attempts: bool = False  # the first attempt of each task is lost after it has sent its rows
     most_listed: int = 10_000
+    full_load: bool = False
 
 
 class Actor:
@@ -155,7 +156,7 @@ class Actor:
         self._turn.set()
 
     def _raise(self) -> None:
-        if self.error is not None and not isinstance(self.error, (Killed, SyncBusy)):
+        if self.error is not None and not isinstance(self.error, (Killed, SyncBusy, DestinationError)):
             raise self.error
 
 
@@ -264,7 +265,7 @@ class World:
             have, want = self.destination.rows.get(key), wanted.get(key)
             if want is not None and have != want:
                 found.append(f"{key} is {have}, not {want}")
-            ours_is_gone = key in self.may_be_written and have is None
+            ours_is_gone = have is None and (key in self.may_be_written or self.destination.swaps > 0)
             if want is None and have != self.foreign.get(key) and not ours_is_gone:
                 found.append(f"{key} is {have}, but not in the model")
         return found + self.wrongly_deleted()
@@ -303,6 +304,13 @@ class World:
             self._sources[actor.name] = DictSource(self.changelog, state, job.head, spec, known)
             return self._sources[actor.name]
 
+        def full_load(changes: Source, state: State) -> DictSource | None:
+            return (
+                None
+                if state.claims or state.undelivered or not plan.full_load
+                else source_for(State().for_spec(spec.id, "{}"))
+            )
+
         ports = Ports(
             self.ledger,
             source_for,
@@ -313,6 +321,7 @@ class World:
             lambda: 0.5,
             interrupted=lambda: actor.interrupted,
             executors=(lambda source: Nearby(source, sink, plan, policy, actor, self.clock)) if plan.tasks else None,
+            full_load=full_load,
         )
         return run(job, ports, policy)
 

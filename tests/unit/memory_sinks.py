@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
 
@@ -17,6 +18,7 @@ class Destination:
     records: dict[str, tuple[bool, int]] = field(default_factory=dict)
     fence: int = 0
     deleted: list[str] = field(default_factory=list)
+    swaps: int = 0
 
     def put(self, row: Mapping[str, object]) -> None:
         key = str(row["key"])
@@ -42,6 +44,7 @@ class PlainSink(Sink):
     """Applies row by row and keeps no record."""
 
     type = "plain"
+    full_loads = True
     modes = frozenset(Mode)
     promise = "at least once"
 
@@ -49,6 +52,7 @@ class PlainSink(Sink):
         self.destination = Destination()
         self.script: Script = {}
         self.batch_rows = 2
+        self.loaded: dict[str, int] = {}
         self.atomic = False  # a batch with a refused row is refused as one
 
     @property
@@ -64,6 +68,24 @@ class PlainSink(Sink):
         self.task = task
 
     def close(self) -> None: ...
+
+    def swap(self, claim: str) -> None:
+        word = self._next("swap")
+        if word in (None, "unknown_applied"):
+            self._put_in_place(claim)
+        if word is not None:
+            raise DestinationError(Problem("memory", word, "a swap", "push again"))
+
+    def _put_in_place(self, claim: str) -> None:
+        self.destination.rows = dict(self.loaded)
+        self.destination.swaps += 1
+
+    def _put(self, row: Mapping[str, object]) -> None:
+        if self.task.full_load:
+            assert row["_operation"] == "insert"
+            self.loaded[str(row["key"])] = int(str(row["value"]))
+        else:
+            self.destination.put(row)
 
     def deliver(self, batch: Batch) -> Delivery:
         rows = batch.rows.to_pylist()
@@ -81,7 +103,7 @@ class PlainSink(Sink):
         results = []
         for index, (row, word) in enumerate(zip(rows, words, strict=True)):
             if word in (None, "unknown_applied"):
-                self.destination.put(row)
+                self._put(row)
             if word is not None:
                 results.append(RowResult(index, _OUTCOMES[word], word))
         return Delivery(tuple(results), refused_whole=self.atomic and len(rows) == 1 and words == ["rejected"])
@@ -111,6 +133,12 @@ class TransactionalSink(PlainSink):
     def _closed(closed: bool, left_out: int) -> bool:
         return closed and left_out == 0
 
+    def _put_in_place(self, claim: str) -> None:
+        if self.task.fence < self.destination.fence:
+            raise DestinationError(Problem("memory", "a newer fence", "none", "push again"))
+        super()._put_in_place(claim)
+        self.destination.records[claim] = (True, 0)
+
     def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
         whole = next((word for word in words if word not in (None, "rejected")), None)
         if self.task.fence < self.destination.fence:
@@ -121,9 +149,10 @@ class TransactionalSink(PlainSink):
                 return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
             for index, row in enumerate(rows):
                 if index not in refused:
-                    self.destination.put(row)
+                    self._put(row)
             before = self.destination.records.get(batch.claim, (False, 0))[1]
-            self.destination.records[batch.claim] = (batch.last, max(before, batch.left_out) + len(refused))
+            if not self.task.full_load:
+                self.destination.records[batch.claim] = (batch.last, max(before, batch.left_out) + len(refused))
             results = tuple(RowResult(index, Outcome.REJECTED, "rejected") for index in refused)
         if whole is None:
             return Delivery(results)

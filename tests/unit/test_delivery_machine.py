@@ -21,7 +21,7 @@ from tests.unit.reference import Spec
 
 keys = st.sampled_from(KEYS)
 specs = st.builds(Spec, st.sampled_from([None, 2, 3, 5]), st.sampled_from([1, 2]))
-scripts = st.dictionaries(keys, st.lists(st.sampled_from(FAULTS), min_size=1, max_size=3), max_size=3)
+scripts = st.dictionaries(keys | st.just("swap"), st.lists(st.sampled_from(FAULTS), min_size=1, max_size=3), max_size=3)
 plans = st.builds(
     Plan,
     script=scripts,
@@ -34,6 +34,7 @@ plans = st.builds(
     tasks=st.integers(0, 2),
     lost_attempts=st.booleans(),
     most_listed=st.sampled_from([0, 1, 10_000]),
+    full_load=st.booleans(),
 )
 times = st.integers(1, 3)
 
@@ -144,7 +145,7 @@ def killed_at(point: str, sink: type[PlainSink], seed: int) -> bool:
     dies = (point, 1) if point == "doubt.recorded" else None
     world.push(Plan(at=("batch.after", 1 + seed % 3), then="asleep" if seed % 2 else "killed", dies=dies))
     world.capture({key: rnd.choice([None, *range(20)]) for key in KEYS[:3]})
-    world.push(Plan(at=(point, 1)))
+    world.push(Plan(at=(point, 1), full_load=point == "full_load.loaded"))
     world.revert(2)
     while world.sleeping:
         world.wake(0)

@@ -16,6 +16,7 @@ FAULT_POINTS = (
     "wave.read",
     "batch.before",
     "batch.after",
+    "full_load.loaded",
     "wave.delivered",
     "wave.acknowledged",
     "waves.done",

@@ -95,6 +95,11 @@ def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)
     return True
 
 
+def only_changes(source: Source, state: State) -> Source | None:  # noqa: ARG001  (the port's shape)
+    """A sync that does not own its object."""
+    return None
+
+
 def unguarded(planned: PerOperation, state: State) -> str:  # noqa: ARG001  (the port's shape)
     """Every plan passes."""
     return ""
@@ -108,6 +113,7 @@ class Ports:
         guard: raises GuardBlocked, or returns the override that let a plan pass, for the ledger.
         interrupted: asked between two requests.
         executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
+        full_load: in place of the changes, all rows of the head as inserts, for a sink with `full_loads`; None: the changes.
     """
 
     ledger: LedgerPort
@@ -120,11 +126,16 @@ class Ports:
     guard: Callable[[PerOperation, State], str] = unguarded
     interrupted: Callable[[], bool] = never
     executors: Callable[[Source], Remote] | None = None
+    full_load: Callable[[Source, State], Source | None] = only_changes
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How the run ended; `planned` was counted apart from the stream that was sent."""
+    """How the run ended; `planned` was counted apart from the stream that was sent.
+
+    Attributes:
+        given_up: it was a full load, and some of its rows were refused: the object is as it was.
+    """
 
     status: str
     fence: int
@@ -132,3 +143,4 @@ class RunResult:
     planned: PerOperation = NO_ROWS
     message: str = ""
     requests: int = 0
+    given_up: bool = False

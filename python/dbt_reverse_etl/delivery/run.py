@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+import pyarrow as pa
+
 from dbt_reverse_etl.delivery.admission import busy, refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
@@ -34,12 +36,12 @@ from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, apply, ranges_of, without
-from dbt_reverse_etl.delivery.sending import Order, Sent, send
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
-from dbt_reverse_etl.delivery.waves import Histogram, Waves
+from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.sinks.base import OPERATION, Batch, sent_columns
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
@@ -78,6 +80,7 @@ class _Run:
         self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
         self._histogram = Histogram((NO_ROWS,))  # until it is planned
         self._override = ""
+        self._given_up = False
 
     def execute(self) -> RunResult:
         claim = None
@@ -85,6 +88,7 @@ class _Run:
             self._plan()
             if self._nothing_to_do():
                 return RunResult(Status.IDLE, self._state.fence)
+            self._plan_full_load()
             claim = self._next_claim()
         self._start(claim)
         try:
@@ -116,6 +120,16 @@ class _Run:
         self._remote = self._ports.executors(self._source) if self._ports.executors and far else None
         self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._policy.waves)
         self._step("run.planned")
+
+    def _plan_full_load(self) -> None:
+        """Take the whole image in place of the changes where the sync may; before the sink is opened, for it must know."""
+        whole = self._ports.full_load(self._source, self._state)
+        if whole is not None:
+            self._source, self._histogram = whole, whole.planned()
+            self._task = replace(self._task, full_load=True)
+            self._waves = Waves(self._histogram, ONE_WAVE)
+            in_spark = self._ports.executors is not None and isinstance(self._sink, SparkSink)
+            self._remote = self._ports.executors(whole) if self._ports.executors and in_spark else None
 
     def _nothing_to_do(self) -> bool:
         at = self._state.finished and self._state.is_at(self._job.head, self._job.spec)
@@ -182,6 +196,7 @@ class _Run:
             step=self._step,
             random=self._ports.random,
             interrupted=self._ports.interrupted,
+            alone=not self._task.full_load,
         )
         while claim is not None:
             if self._ports.interrupted():
@@ -269,13 +284,41 @@ class _Run:
             self._sent_in_doubt(),
         )
         if self._remote is not None:
-            return self._send_from_executors(self._remote, order)
-        table = self._source.wave(claim.lo, claim.hi)
-        self._refuse_other_rows(claim, count_operations(table.column(OPERATION)))
-        self._step("wave.read")
+            return self._whole_or_nothing(self._send_from_executors(self._remote, order))
+        if self._task.full_load:
+            return self._send_full_load(order)
+        table = self._read(claim.lo, claim.hi)
         self._look_at_lease()
         self._sent = claim
         return send(self._engine, order, table)
+
+    def _read(self, lo: int, hi: int) -> pa.Table:
+        table = self._source.wave(lo, hi)
+        self._refuse_other_rows((lo, hi), count_operations(table.column(OPERATION)))
+        self._step("wave.read")
+        return table
+
+    def _send_full_load(self, order: Order) -> Sent:
+        """Load everything, as many rows at a time as fit into memory; nobody sees it before the swap."""
+        self._sent, sent, parts = order.claim, NOTHING_SENT, Waves(self._histogram, self._policy.waves)
+        while sent.stop is None and not sent.undelivered and (part := parts.next_range(None)) is not None:
+            table = self._read(*part)
+            self._look_at_lease()
+            sent += send(self._engine, order, table)
+        if sent.stop is None and not sent.undelivered:
+            self._step("full_load.loaded")
+            self._look_at_lease()
+            self._sink.swap(order.claim.id)
+        return self._whole_or_nothing(sent)
+
+    def _whole_or_nothing(self, sent: Sent) -> Sent:
+        if not self._task.full_load or (sent.stop is None and not sent.undelivered):
+            return sent
+        self._given_up = sent.stop is None or sent.stop.kind is StopKind.REJECTIONS
+        planned = self._histogram.total
+        reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
+        stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
+        return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
 
     def _sent_in_doubt(self) -> SentInDoubt:
         if not self._policy.park_doubt or self._policy.retry_now:
@@ -288,7 +331,7 @@ class _Run:
         self._look_at_lease()
         self._sent = order.claim
         sent = remote.send(order, self._task, self._lease.until)
-        self._refuse_other_rows(order.claim, sent.counts.planned)
+        self._refuse_other_rows((order.claim.lo, order.claim.hi), sent.counts.planned)
         if self._sink.transactional and sent.stop is None:
             # No task knows whether another one left a row out, so the record is closed here.
             nothing = self._source.wave(0, 0).select(sent_columns(self._sink, self._task))
@@ -311,14 +354,14 @@ class _Run:
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
 
-    def _refuse_other_rows(self, claim: Claim, found: PerOperation) -> None:
-        planned = self._histogram.rows(claim.lo, claim.hi)
+    def _refuse_other_rows(self, buckets: tuple[int, int], found: PerOperation) -> None:
+        planned = self._histogram.rows(*buckets)
         if found != planned:
             # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
             raise ReverseEtlError(
                 Problem(
                     self._job.task.sync,
-                    f"{found.total} rows in the buckets {claim.lo} to {claim.hi}",
+                    f"{found.total} rows in the buckets {buckets[0]} to {buckets[1]}",
                     f"{planned.total} as planned",
                     "push again; if it stays so, run `check` and report it",
                 )
@@ -397,7 +440,7 @@ class _Run:
         self._step("run.finished")
         if self._sent is not None and not self._lease.held():
             raise LeaseLost
-        return RunResult(status, self._fence, counts, planned, message, self._requests)
+        return RunResult(status, self._fence, counts, planned, message, self._requests, self._given_up)
 
     def _not_counted(self) -> Counts:
         """The rows of the waves that the run did not reach, and of one whose outcome it does not know."""

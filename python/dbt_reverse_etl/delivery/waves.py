@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,6 +60,9 @@ class WaveSize:
         if seconds < self.grow_below:
             return max(rows, min(rows * 2, self.most))
         return max(1, rows // 2) if seconds > self.shrink_above else rows
+
+
+ONE_WAVE = WaveSize(rows=sys.maxsize, most=sys.maxsize)
 
 
 class Waves:

@@ -44,6 +44,11 @@ class Mode(str, Enum):
     UPDATE_ONLY = "update_only"
     CHANGELOG = "changelog"
 
+    @property
+    def deletes(self) -> bool:
+        """Whether the destination is told of deletes."""
+        return self in (Mode.MIRROR, Mode.CHANGELOG)
+
 
 class Settings(BaseModel):
     """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`."""
