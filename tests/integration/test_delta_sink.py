@@ -95,3 +95,39 @@ def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: P
     names = dict(shop.rows("select id, name from {s}_lake.people where id in (77, 78, 1500)"))
     assert names == {77: "name 77", 78: "new", 1500: "new"}
     assert "xxx" not in second.text
+
+
+def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_changed(shop: Project) -> None:
+    shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
+    assert shop.run().success
+    shop.spark.sql(f"insert into {shop.schema}_lake.people values (-1, 'foreign', 0)")
+    shop.spark.sql(f"update {shop.schema}.source set name = 'few' where id % 100 = 0")
+    assert shop.run().sync("lake_people") == "+0 ~20 -0"
+    assert operations(shop) == ["WRITE", "MERGE"], "the first load, and a fiftieth of the rows"
+    assert lake(shop)[0].id == -1
+
+    shop.spark.sql(f"update {shop.schema}.source set name = 'many' where id % 2 = 0")
+    shop.spark.sql(f"delete from {shop.schema}.source where id > 1900")
+    third = shop.run()
+    assert third.sync("lake_people") == "+1901 ~0 -0", "every row of the head, as an insert"
+    assert operations(shop) == ["WRITE", "MERGE", "WRITE"]
+    assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id"), "the foreign row went"
+    assert shop.run().sync("lake_people") == "+0 ~0 -0"
+
+
+def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop: Project) -> None:
+    shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
+    assert shop.run().success
+    shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint short check (length(name) < 20)")
+    shop.spark.sql(f"update {shop.schema}.source set name = if(id = 77, repeat('x', 30), 'new') where id < 1000")
+    second = shop.run()
+    assert not second.success
+    assert second.sync("lake_people") == "+0 ~1000 -0, 1 rejected"
+    assert "the full load was given up" in second.text
+    assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
+
+
+def operations(shop: Project) -> list[str]:
+    """Of the sync, the oldest first, without those that only move the fence."""
+    history = "select version, operation from (describe history {s}_lake.people) where userMetadata like '%closed'"
+    return [row.operation for row in shop.rows(history + " order by version")]

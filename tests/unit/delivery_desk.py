@@ -8,7 +8,7 @@ from datetime import timedelta
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult
+from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.ledger import Request
@@ -33,6 +33,7 @@ class Desk:
         self.source: type[DictSource] = DictSource
         self.interrupted: Callable[[], bool] = never
         self.step: Step = no_step
+        self.full_loads = False
 
     def push(self, image: dict[str, int] | None = None) -> RunResult:
         if image is not None:
@@ -52,7 +53,10 @@ class Desk:
 
     def _ports(self) -> Ports:
         more = {"interrupted": self._is_interrupted, "step": self.step}
-        return Ports(self.ledger, self._source_for, self.sink, self.clock, **more)
+        return Ports(self.ledger, self._source_for, self.sink, self.clock, full_load=self._full_load, **more)
+
+    def _full_load(self, changes: Source, state: State) -> DictSource | None:
+        return self._source_for(State().for_spec(self.spec.id, "{}")) if self.full_loads else None
 
     def _is_interrupted(self) -> bool:
         return self.interrupted()

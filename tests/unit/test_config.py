@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dbt_reverse_etl.config import (
     Destination,
@@ -325,6 +326,20 @@ class TestResolve:
             ConfigurationError, match=r"on_unknown: found 'park'; expected send_again: a destination of"
         ):
             resolve([sync(on_unknown="park")], destinations)
+
+    def test_only_a_mirror_into_what_can_be_replaced_owns_its_object_and_alone(
+        self, destinations: dict[str, Destination], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ValidationError, match="only a mirror owns every row"):
+            sync(owns_object=True, mode="upsert")
+        owner = sync(owns_object=True, mode="mirror")
+        with pytest.raises(ConfigurationError, match=r"owns_object: found 'true'; expected false: a destination of"):
+            resolve([owner], destinations)
+        monkeypatch.setattr(destinations["crm"].sink, "full_loads", True)
+        assert resolve([owner], destinations)
+        guest = sync("guest", mode="upsert")
+        with pytest.raises(ConfigurationError, match=r"which .* writes too; expected one sync alone"):
+            resolve([owner, guest], destinations)
 
     @settings(deadline=None)
     @given(

@@ -72,6 +72,37 @@ def test_a_long_wait_renews_the_lease() -> None:
     assert any(isinstance(fact, Heartbeat) for fact in desk.ledger.facts)
 
 
+# --- full loads
+
+
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_a_full_load_is_one_claim_in_parts_that_fit_into_memory(sink: type[PlainSink]) -> None:
+    desk = Desk(sink)
+    desk.push({"k0": 1, "k1": 2})
+    desk.sink.destination.rows["foreign"] = 9
+    desk.full_loads, desk.policy = True, replace(POLICY, waves=WaveSize(1, grow_below=-1))
+    result = desk.push({"k1": 3, "k2": 4})
+    assert (result.status, result.counts.delivered, result.requests) == (Status.SUCCEEDED, PerOperation(insert=2), 2)
+    assert kinds(desk)[3:] == ["RunStarted", "WaveAcknowledged", "RunFinished"]
+    assert desk.sink.destination.rows == {"k1": 3, "k2": 4}
+    assert desk.sink.destination.deleted == []
+
+
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_a_full_load_with_a_refused_row_changes_nothing_and_releases_its_claim(sink: type[PlainSink]) -> None:
+    desk = Desk(sink)
+    desk.push({"k0": 1, "k1": 2})
+    desk.full_loads, desk.sink.script = True, {"k2": ["rejected"]}
+    result = desk.push({"k1": 3, "k2": 4})
+    assert (result.status, result.given_up) == (Status.FAILED, True)
+    assert "the full load was given up" in result.message
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 2}
+    state = desk.state()
+    assert (state.claims, state.undelivered) == ((), {})
+    desk.full_loads = False
+    assert desk.push().counts.delivered == PerOperation(1, 1, 1)
+
+
 # --- who may run
 
 

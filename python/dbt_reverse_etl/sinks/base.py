@@ -234,7 +234,8 @@ class SparkSink(Sink):
 
     @abstractmethod
     def push(self, rows: Any, claim: str) -> Delivery:
-        """Apply a DataFrame of `_operation`, `_event_id` and the fields of the task: every row, or none, closed with nothing left out.
+        """Apply a DataFrame of `sent_columns`: every row, or none, closed with nothing left out; in a full load it takes the place of what
+        the object holds, without `swap`.
 
         An outcome for row 0 stands for all; a refused row is looked for by `deliver`."""
 

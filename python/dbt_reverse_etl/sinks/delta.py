@@ -83,6 +83,7 @@ class DeltaSink(SparkSink):
     settings_model = DeltaSettings
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY})
     transactional = True
+    full_loads = True
     promise = "Exactly-once effect: all rows of a push and their record are one commit."
 
     def __init__(self, settings: Settings) -> None:
@@ -138,6 +139,9 @@ class DeltaSink(SparkSink):
         self._task, self._target = task, self._name(task)
         # Its settings are those of one commit, and syncs run beside each other.
         self._spark = _session().newSession()
+        self._spark.conf.set(
+            "spark.sql.sources.partitionOverwriteMode", "static"
+        )  # a full load replaces every partition
         with self._explained():
             self._prepare()
             self._take_fence()
@@ -170,7 +174,8 @@ class DeltaSink(SparkSink):
         return rejections(refused)
 
     def push(self, rows: DataFrame, claim: str, *, closed: bool = True) -> Delivery:
-        """Merge rows: `_operation`, `_event_id` and the fields of the task. All of them, or none; an outcome for row 0 stands for all.
+        """Merge rows: `_operation`, `_event_id` and the fields of the task, or overwrite with them in a full load. All of them, or none; an
+        outcome for row 0 stands for all.
 
         Args:
             closed: nothing of the claim is left out.
@@ -178,19 +183,20 @@ class DeltaSink(SparkSink):
         view = f"reverse_etl_{uuid.uuid4().hex}"
         rows.drop(EVENT_ID).createGlobalTempView(view)
         try:
-            return self._merged(view, f"{self._app} {claim} {'closed' if closed else 'open'}")
+            return self._written(view, f"{self._app} {claim} {'closed' if closed else 'open'}")
         finally:
             self._spark.catalog.dropGlobalTempView(view)
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _merged(self, view: str, said: str) -> Delivery:
-        statement = merge(self._target, f"global_temp.{view}", self._task)
+    def _written(self, view: str, said: str) -> Delivery:
+        write = overwrite if self._task.full_load else merge
+        statement = write(self._target, f"global_temp.{view}", self._task)
         for _ in range(_ATTEMPTS):
             version = self._next_version(said)
             try:
-                if self._spark.sql(statement).collect():
+                if self._spark.sql(statement).collect() or self._version(self._task) == version:
                     return Delivery()
                 return Delivery.of_all(1, Outcome.FATAL, OTHER_RUN)  # Delta skipped it: a newer fence is there
             except _SPARK_ERRORS as error:
@@ -322,6 +328,12 @@ def merge(target: str, source: str, task: SinkTask) -> str:
     clauses.append(f"when not matched and s._operation <> 'delete' then insert ({', '.join(fields)}) values ({values})")  # noqa: S608
     same = " and ".join(f"t.{name} = s.{name}" for name in key)
     return f"merge into {target} t using {source} s on {same} {' '.join(clauses)}"
+
+
+def overwrite(target: str, source: str, task: SinkTask) -> str:
+    """The statement of a full load."""
+    fields = ", ".join(map(quoted, task.schema.names))
+    return f"insert overwrite {target} ({fields}) select {fields} from {source}"  # noqa: S608
 
 
 def is_supported(arrow_type: pa.DataType) -> bool:
