@@ -30,10 +30,10 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.testing import PEOPLE
+from dbt_reverse_etl.testing import PEOPLE, Change, Row, batch_of
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 
 PREFIX = "people"  # of the topics on which the user has rights
@@ -117,6 +117,11 @@ def a_task(**changes: Any) -> SinkTask:
     return SinkTask(**(values | {"key": ("id",), "schema": PEOPLE, "options": KafkaOptions(partitions=3)} | changes))
 
 
+def a_batch(task: SinkTask, changes: Sequence[Change], before: Sequence[Row | None] = ()) -> Batch:
+    """A batch with the columns that the sink asks for."""
+    return batch_of(task, changes, extra=sink().extra_columns(task), before=before)
+
+
 def make_topic(name: str, partitions: int = 3, **configs: str) -> None:
     """A topic that somebody else made; `cleanup_policy` for cleanup.policy."""
     dotted = {name.replace("_", "."): value for name, value in configs.items()}
@@ -131,6 +136,13 @@ def alter_topic(name: str, config: str, value: str) -> None:
     owner = _owner(broker())
     for altered in owner.incremental_alter_configs([resource]).values():
         altered.result(20)
+
+
+def topic_config(name: str, config: str) -> str:
+    """How a topic is configured."""
+    owner = _owner(broker())
+    (found,) = owner.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+    return str(found.result(20)[config].value)
 
 
 def delete_topic(name: str) -> None:

@@ -23,8 +23,8 @@ from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks import kafka as kafka_sink
 from dbt_reverse_etl.sinks.kafka_outcome import Reports
-from dbt_reverse_etl.testing import Change, Row, batch_of, deliver, opened, outcomes, person
-from tests.unit.kafka_world import a_task, broker, read, settings, sink, table
+from dbt_reverse_etl.testing import Change, Row, deliver, opened, outcomes, person
+from tests.unit.kafka_world import a_batch, a_task, broker, read, settings, sink, table
 
 DELIVERED, UNKNOWN = Outcome.DELIVERED, Outcome.UNKNOWN
 ROWS = 25_000  # two batches of the engine
@@ -84,14 +84,14 @@ def outage() -> Iterator[Outage]:
         waves = list[Future[WaveResult]]()
 
         def kill() -> None:
-            waves.append(pool.submit(engine.deliver_wave, "claim-1", batch_of(tasks[1], rows).rows))
+            waves.append(pool.submit(engine.deliver_wave, "claim-1", a_batch(tasks[1], rows).rows))
             while len(books) < 3:  # of two batches, of which the later one has hardly begun
                 time.sleep(0.001)
             broker().kill()
 
         one._producer = Interrupted(one._producer, kill)  # type: ignore[assignment]
         try:
-            answer = outcomes(one.deliver(batch_of(tasks[0], rows)), ROWS)
+            answer = outcomes(one.deliver(a_batch(tasks[0], rows)), ROWS)
             started = time.monotonic()
             one.close()
             closed_in = time.monotonic() - started
@@ -124,7 +124,7 @@ def test_a_message_without_an_answer_in_time_is_unknown_and_a_later_value_stands
         assert deliver(kafka, task, people(0, 50)) == [DELIVERED] * 50
         broker().freeze()
         try:
-            delivery = kafka.deliver(batch_of(task, people(0, 50, "late")))
+            delivery = kafka.deliver(a_batch(task, people(0, 50, "late")))
         finally:
             broker().thaw()
         assert outcomes(delivery, 50) == [UNKNOWN] * 50
@@ -154,9 +154,9 @@ VICTIM = """
             self.die("produce", self.taken == 700)
             self.producer.produce(*message, **more)
 
-        def poll(self, seconds):
+        def flush(self, seconds):
             self.die("flush", self.taken > 200)
-            return self.producer.poll(seconds)
+            return self.producer.flush(seconds)
 
         def purge(self):
             self.die("close", True)

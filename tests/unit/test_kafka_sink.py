@@ -19,15 +19,16 @@ from dbt_reverse_etl.delivery.ports import Job, Status
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks import kafka_settings
-from dbt_reverse_etl.sinks.base import Batch, Mode
+from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.testing import Change, batch_of, deliver, next_run, opened, outcomes, person
+from dbt_reverse_etl.testing import SNAPSHOT_ID, Change, deliver, next_run, opened, outcomes, person
 from tests.kafka_broker import JVM, PASSWORD, SCRAM, VERSION
 from tests.maven import jars, java
 from tests.unit.delivery_desk import Desk
 from tests.unit.kafka_world import (
     CA,
+    a_batch,
     a_task,
     a_topic,
     alter_topic,
@@ -54,7 +55,7 @@ def people(*rows: dict[str, Any]) -> list[Change]:
 def test_an_insert_and_an_update_are_key_and_value_and_a_delete_is_a_tombstone() -> None:
     task = a_task(options=ONE)
     changes: list[Change] = [("insert", person(1)), ("update", person(2, "Grace")), ("delete", {"id": 3})]
-    events = batch_of(task, changes).rows["_event_id"].to_pylist()
+    events = a_batch(task, changes).rows["_event_id"].to_pylist()
     with opened(sink(), task) as kafka:
         assert deliver(kafka, task, changes) == [DELIVERED] * 3
     found = read(task.object)
@@ -64,8 +65,10 @@ def test_an_insert_and_an_update_are_key_and_value_and_a_delete_is_a_tombstone()
         (b'{"id":3}', None),
     ]
     words = [b"insert", b"update", b"delete"]
-    expected = [(("event_id", event.encode()), ("operation", word)) for event, word in zip(events, words, strict=True)]
-    assert [message.headers for message in found] == expected
+    assert [message.headers for message in found] == [
+        (("event_id", event.encode()), ("operation", word), ("snapshot_id", str(SNAPSHOT_ID).encode()))
+        for event, word in zip(events, words, strict=True)
+    ]
 
 
 def test_a_raw_key_is_the_text_of_the_only_key_field_and_the_key_of_several_is_an_object_in_their_order() -> None:
@@ -156,7 +159,7 @@ def test_sinks_in_several_processes_share_a_claim_and_the_driver_closes_it_with_
         for part in range(2):
             with opened(sink(), task) as worker:
                 assert deliver(worker, task, people(person(part))) == [DELIVERED]
-        assert driver.deliver(Batch(batch_of(task, []).rows, "claim-1", last=True)).results == ()
+        assert driver.deliver(Batch(a_batch(task, []).rows, "claim-1", last=True)).results == ()
     assert len(table(read(task.object))) == 2
 
 
@@ -168,7 +171,7 @@ def test_a_message_that_is_larger_than_the_topic_allows_is_the_refusal_of_its_ro
     make_topic(task.object, cleanup_policy="compact", max_message_bytes="5000")
     rows = [person(1), person(2, "x" * 5000), person(3), person(4, "y" * 4000)]
     with opened(sink(compression="none"), task) as kafka:
-        delivery = kafka.deliver(batch_of(task, people(*rows)))
+        delivery = kafka.deliver(a_batch(task, people(*rows)))
         assert outcomes(delivery, 4) == [DELIVERED, REJECTED, DELIVERED, DELIVERED]
         many = [person(number, "z" * 4000) for number in range(10, 60)]  # together far more than one batch may hold
         assert set(deliver(kafka, task, people(*many))) == {DELIVERED}
@@ -183,7 +186,7 @@ def test_the_engine_finds_the_row_for_which_the_broker_refuses_its_neighbours() 
     with opened(sink(compression="none"), task) as kafka:
         alter_topic(task.object, "max.message.bytes", "2000")
         engine = Engine(kafka, task, Policy(retries=Retries(first=0.01, cap=0.05)), SystemClock(), lambda: True)
-        result = engine.deliver_wave("claim-1", batch_of(task, people(*rows)).rows)
+        result = engine.deliver_wave("claim-1", a_batch(task, people(*rows)).rows)
     assert {row: failure.outcome for row, failure in result.failures.items()} == {5: REJECTED}
     assert sorted(row["id"] for row in table(read(task.object)).values()) == [*range(5), *range(6, 30)]
 
@@ -241,7 +244,6 @@ def test_everything_that_can_never_work_is_refused_at_once_without_a_cluster() -
     assert len(caught.value.problems) == 4
     with pytest.raises(ConfigurationError, match="key"):
         nowhere.validate(a_task(key=("nobody",)))
-    assert Mode.CHANGELOG not in KafkaSink.modes
 
 
 # --- logins, rights, TLS
@@ -305,7 +307,7 @@ def test_a_topic_without_rights_is_refused_before_the_first_message_and_one_that
     task = a_task()
     with opened(sink(), task) as kafka:
         kafka._task = replace(task, object="payroll")  # as if it had rights when it was opened
-        answer = kafka.deliver(batch_of(task, people(person(1))))
+        answer = kafka.deliver(a_batch(task, people(person(1))))
     assert [(result.outcome, result.reason) for result in answer.results] == [
         (FATAL, "a right on the topic is missing (TOPIC_AUTHORIZATION_FAILED)")
     ]

@@ -1,18 +1,29 @@
-"""A topic of a Kafka cluster that holds the latest value of each key: what Flink calls upsert-kafka.
+"""A topic of a Kafka cluster: the latest value of each key (what Flink calls upsert-kafka), or every change as an event.
 
-An insert or update is a message with key and value, a delete is a tombstone. A row is delivered when the broker has said so
-in its delivery report. `kafka_messages` says what a message holds, `kafka_topic` what a topic must be like.
+A row is delivered when the broker has acknowledged its messages. `kafka_messages` says what a message holds,
+`kafka_topic` what a topic must be like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.kafka_messages import Message, messages_of
+from dbt_reverse_etl.sinks.kafka_messages import (
+    Entry,
+    Message,
+    Refused,
+    deleted_rows,
+    entries_of,
+    extra_columns,
+    tombstone,
+)
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
 
 try:
@@ -32,6 +43,7 @@ from dbt_reverse_etl.sinks.kafka_topic import (
     Cluster,
     NoAnswer,
     Topic,
+    configs_of,
     name_of,
     options_of,
     task_problems,
@@ -43,12 +55,12 @@ POLL = 0.05  # seconds
 
 
 class KafkaSink(Sink):
-    """Keeps the latest value of each key in a compacted topic equal to a model."""
+    """Keeps the latest value of each key in a compacted topic equal to a model, or writes each change as an event."""
 
     type = "kafka"
     settings_model = KafkaSettings
     options_model = KafkaOptions
-    modes = frozenset({Mode.MIRROR, Mode.UPSERT})
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.CHANGELOG})
     distributable = True
     promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
 
@@ -63,8 +75,12 @@ class KafkaSink(Sink):
         return ",".join(self._settings.servers)
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
-        """Two batches at once: one is encoded while the other waits for the broker."""
-        return Limits(rows=20_000, bytes=32 * 2**20, concurrency=2)
+        """One batch at a time: the producer has many requests under way for it, and the next one is prepared meanwhile."""
+        return Limits(rows=20_000, bytes=32 * 2**20)
+
+    def extra_columns(self, task: SinkTask) -> tuple[str, ...]:
+        """The snapshot for a header; for events the images before, and the time too."""
+        return extra_columns(task.mode)
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
@@ -97,18 +113,20 @@ class KafkaSink(Sink):
             raise DestinationError(*problems)
         self._producer = Producer(self._settings.producer(topic.limit))
 
+    def prepare(self, rows: pa.Table) -> Sequence[Entry]:
+        """The messages of the rows."""
+        return entries_of(rows, self._task, options_of(self._task))
+
     def deliver(self, batch: Batch) -> Delivery:
-        """Send the messages of one batch and wait for the delivery report of each."""
-        producer, task, rows = self._opened(), self._task, batch.rows.num_rows
-        messages = messages_of(batch.rows, task, options_of(task))
-        unsent: dict[int, Fate] = {row: (Outcome.REJECTED, reason) for row, reason in messages.refused.items()}
+        """Send the messages of one batch and wait until the broker has answered for each."""
+        producer = self._opened()
+        entries = self.prepare(batch.rows) if batch.prepared is None else batch.prepared
+        followed = frozenset(deleted_rows(batch.rows) if self._task.mode is Mode.CHANGELOG else ())
         reports = Reports()
-        for row, message in enumerate(messages):
-            if row not in unsent and (refusal := _take(producer, task.object, message, reports)) is not None:
-                unsent[row] = not_taken(refusal)
-        while reports.answered < rows - len(unsent):  # each message has its timeout
-            producer.poll(POLL)
-        return delivery_of(rows, unsent, reports.failed(messages.keys))
+        unsent = _sent(entries, followed, lambda message: _take(producer, self._task.object, message, reports))
+        while producer.flush(POLL):  # nothing but this batch is in the queue, and each message has its timeout
+            pass
+        return delivery_of(len(entries), unsent, reports.failed(lambda: map(_key, entries), followed))
 
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""
@@ -134,9 +152,10 @@ class KafkaSink(Sink):
         partitions = options_of(task).partitions
         if not settings.create_object:
             wanted = f" --partitions {partitions}" if partitions else ""
-            command = f"kafka-topics --create --topic {task.object}{wanted} --config cleanup.policy=compact"
+            configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
+            command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"
             raise self._error(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
-        return cluster.make(task.object, partitions, settings.replication_factor)
+        return cluster.make(task.object, partitions, settings.replication_factor, configs_of(task))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -153,6 +172,19 @@ class KafkaSink(Sink):
         return DestinationError(Problem(f"Kafka cluster {self.identity}", found, expected, next_step))
 
 
+def _sent(entries: Sequence[Any], followed: frozenset[int], take: Callable[[Message], str | None]) -> dict[int, Fate]:
+    """Send the messages of each row; what became of those rows that were not sent, or not wholly."""
+    unsent: dict[int, Fate] = {}
+    for row, entry in enumerate(entries):
+        if isinstance(entry, Refused):
+            unsent[row] = (Outcome.REJECTED, entry.reason)
+        elif (refusal := take(entry)) is not None:
+            unsent[row] = not_taken(refusal)
+        elif row in followed and (refusal := take(tombstone(entry))) is not None:
+            unsent[row] = (Outcome.UNKNOWN, said(refusal))  # its event may be there
+    return unsent
+
+
 def _take(producer: Producer, topic: str, message: Message, reports: Reports) -> str | None:
     """Queue one message; None, or the error for which it was not taken. A full queue is waited for."""
     key, value, headers = message
@@ -164,3 +196,7 @@ def _take(producer: Producer, topic: str, message: Message, reports: Reports) ->
             producer.poll(POLL)
         except KafkaException as error:
             return name_of(error)
+
+
+def _key(entry: Entry) -> bytes | None:
+    return None if isinstance(entry, Refused) else entry[0]

@@ -1,16 +1,23 @@
-"""Rows as messages: key and value for an insert or update, a key without a value (a tombstone) for a delete."""
+"""Rows as messages: key, value and headers.
+
+| mode | insert, update | delete |
+|---|---|---|
+| `upsert`, `mirror` | the fields | no value (a tombstone) |
+| `changelog` | an event: `kafka_envelope` | an event, and a tombstone behind it |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.encoding import Nan, encode_rows, texts
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Mode, SinkTask
+from dbt_reverse_etl.encoding import encode_rows, texts
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, null_keys, one_array, positions, reasons_of
+from dbt_reverse_etl.sinks.kafka_envelope import enveloped
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 
 NO_TEXT = "a value without an exact form as text"
@@ -19,39 +26,57 @@ Message = tuple[bytes | None, bytes | None, Headers]  # key, value
 
 
 @dataclass(frozen=True)
-class Messages:
-    """The messages of one batch, by row.
+class Refused:
+    """Why a row is no message, without its value."""
 
-    Attributes:
-        keys, values: None: a refused row; in `values` also a tombstone.
-        events, operations: the headers.
-        refused: row -> reason, without the value.
-    """
-
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    events: Sequence[str]
-    operations: Sequence[str]
-    refused: dict[int, str]
-
-    def __iter__(self) -> Iterator[Message]:
-        for key, value, event, operation in zip(self.keys, self.values, self.events, self.operations, strict=True):
-            yield key, value, [("event_id", event), ("operation", operation)]
+    reason: str
 
 
-def messages_of(rows: pa.Table, task: SinkTask, options: KafkaOptions) -> Messages:
-    """The messages of a batch's rows."""
-    deleted = positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
-    keys, refused = _keys(rows, task.key, options)
-    values, unwritable = _values(rows.select(task.schema.names), deleted, options.nan)
-    never = {} if task.mode is Mode.MIRROR else dict.fromkeys(deleted, NEVER_DELETES)
-    return Messages(
-        keys,
-        values,
-        rows.column(EVENT_ID).to_pylist(),
-        rows.column(OPERATION).to_pylist(),
-        unwritable | refused | null_keys(rows, task.key) | never,
+Entry = Message | Refused  # of one row
+
+
+def extra_columns(mode: Mode) -> tuple[str, ...]:
+    """What is needed beside the fields."""
+    return (SNAPSHOT, CAPTURED_AT, BEFORE) if mode is Mode.CHANGELOG else (SNAPSHOT,)
+
+
+def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions) -> list[Entry]:
+    """One entry for each row of a batch."""
+    deleted = deleted_rows(rows)
+    keys, keyless = _keys(rows, task.key, options)
+    values, unwritable = _values(rows, deleted, task, options)
+    never = dict.fromkeys(deleted, NEVER_DELETES) if task.mode is Mode.UPSERT else {}
+    entries: list[Entry] = list(zip(keys, values, _headers(rows), strict=True))
+    for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
+        entries[row] = Refused(reason)
+    return entries
+
+
+def deleted_rows(rows: pa.Table) -> list[int]:
+    """Positions of the deletes."""
+    return positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
+
+
+def tombstone(entry: Entry) -> Message:
+    """What follows the event of a delete, so that a compacted topic forgets the key."""
+    assert not isinstance(entry, Refused)  # noqa: S101  (what is refused has no event)
+    key, _, headers = entry
+    return key, None, headers
+
+
+def _headers(rows: pa.Table) -> Iterator[Headers]:
+    events, operations = rows.column(EVENT_ID).to_pylist(), rows.column(OPERATION).to_pylist()
+    snapshots = rows.column(SNAPSHOT).cast(pa.string()).to_pylist()
+    # Most rows share them: one object each.
+    words, numbers = _shared("operation", operations), _shared("snapshot_id", snapshots)
+    return (
+        [("event_id", event), words[operation], numbers[snapshot]]
+        for event, operation, snapshot in zip(events, operations, snapshots, strict=True)
     )
+
+
+def _shared(name: str, texts: Sequence[str]) -> Mapping[str, tuple[str, bytes]]:
+    return {text: (name, text.encode()) for text in set(texts)}
 
 
 def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Sequence[bytes | None], dict[int, str]]:
@@ -62,8 +87,13 @@ def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Se
     return written.cast(pa.large_binary()).to_pylist(), reasons_of(key[0], [(written.is_null(), NO_TEXT)])
 
 
-def _values(rows: pa.Table, deleted: Sequence[int], nan: Nan) -> tuple[Sequence[bytes | None], dict[int, str]]:
-    encoded = encode_rows(rows, nan=nan)
+def _values(
+    rows: pa.Table, deleted: Sequence[int], task: SinkTask, options: KafkaOptions
+) -> tuple[Sequence[bytes | None], dict[int, str]]:
+    if task.mode is Mode.CHANGELOG:
+        events = encode_rows(enveloped(rows, task), nan=options.nan)
+        return events.rows, events.rejected
+    encoded = encode_rows(rows.select(task.schema.names), nan=options.nan)
     for row in deleted:
         encoded.rows[row] = None
     return encoded.rows, encoded.rejected

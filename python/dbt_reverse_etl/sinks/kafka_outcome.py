@@ -5,8 +5,8 @@ Names with `_` are the client's own, the others the broker's: https://kafka.apac
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, Message
 
@@ -91,28 +91,38 @@ def delivery_of(rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str]
 
 
 class Reports:
-    """The delivery reports of one batch; they come in whatever thread polls."""
+    """The delivery reports of the messages of one batch that failed; they come in whatever thread polls."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answered = 0
         self._failed: list[tuple[bytes, str]] = []
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """Librdkafka calls this once for each message."""
-        with self._lock:
-            self._answered += 1
-            if error is not None:
-                self._failed.append((bytes(message.key() or b""), error.name()))
+        """The client calls this once for each message that is not in the topic, or not surely."""
+        if error is not None:
+            self._failed.append((bytes(message.key() or b""), error.name()))
 
-    @property
-    def answered(self) -> int:
-        """Messages that are in the topic or have failed."""
-        return self._answered
+    def failed(self, keys: Callable[[], Iterable[bytes | None]], followed: Collection[int]) -> dict[int, str]:
+        """Row -> error.
 
-    def failed(self, keys: Sequence[bytes | None]) -> dict[int, str]:
-        """Row -> error; `keys` of all rows."""
+        Args:
+            keys: of all rows; asked for only where something failed.
+            followed: rows of two messages: an event and a tombstone.
+        """
         if not self._failed:
             return {}
-        row_of = {key: row for row, key in enumerate(keys)}
-        return {row_of[key]: name for key, name in self._failed}
+        row_of = {key: row for row, key in enumerate(keys())}
+        names: dict[int, list[str]] = defaultdict(list)
+        for key, name in self._failed:
+            names[row_of[key]].append(name)
+        return {row: _of_row(found, 2 if row in followed else 1) for row, found in names.items()}
+
+
+def _of_row(names: Sequence[str], messages: int) -> str:
+    """The error of a row whose messages failed with these."""
+    worst = min(names, key=lambda name: _DOUBT.index(reported(name)[0]))
+    if len(names) == messages or worst in REFUSED:
+        return worst
+    return f"{worst}, and a part of it is in the topic"  # so that it is not surely unwritten
+
+
+_DOUBT = (Outcome.UNKNOWN, Outcome.FATAL, Outcome.RETRYABLE, Outcome.REJECTED)  # what may be there counts most

@@ -36,7 +36,7 @@ class KafkaSettings(Settings):
         ssl_certificate_location, ssl_key_location, ssl_key_password: PEM files of a client certificate.
         compression: of the messages.
         timeout: seconds after which a message without an answer is unknown.
-        create_object: make a missing topic, compacted.
+        create_object: make a missing topic.
         replication_factor: of a topic that is made; default: the cluster's.
     """
 
@@ -139,6 +139,7 @@ class KafkaSettings(Settings):
         return self.connection() | {
             "enable.idempotence": True,
             "acks": "all",
+            "delivery.report.only.error": True,  # a report that all is well costs a call of Python
             "partitioner": "murmur2_random",  # Java's, for every key
             "compression.type": self.compression,
             "message.timeout.ms": round(self.timeout * 1000),
@@ -157,7 +158,7 @@ class KafkaOptions(Options):
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
         nan: what becomes of NaN and Infinity.
         partitions: how many the topic has: another number is refused, for keys would move; a new topic gets so many.
-        compacted: the topic must be compacted; false: the user says that old rows may be lost.
+        compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
     """
 
     key: Literal["json", "raw"] = "json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 
 from dbt_reverse_etl.encoding import is_scalar, unsupported
 from dbt_reverse_etl.errors import Problem
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, SinkTask
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.database import inexact_types, unmapped_key
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
 
@@ -30,6 +31,8 @@ _LATE = "_TIMED_OUT"
 _REFUSED = ("_AUTHENTICATION", "_SSL")
 _PLAIN_WORDS = (*_REFUSED, "_RESOLVE", "_TRANSPORT", "_ALL_BROKERS_DOWN")  # they say more than "timed out"
 _UNKNOWN_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_COMPACTED = {"cleanup.policy": "compact"}
+_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1"}
 _Answer = TypeVar("_Answer")
 
 
@@ -86,9 +89,11 @@ class Cluster:
             raise
         return Topic(partitions, values["cleanup.policy"], int(values["max.message.bytes"]))
 
-    def make(self, name: str, partitions: int | None, replication_factor: int | None) -> Topic:
-        """Make a compacted topic; one that somebody else just made is as good."""
-        topic = NewTopic(name, partitions or -1, replication_factor or -1, config={"cleanup.policy": "compact"})
+    def make(
+        self, name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> Topic:
+        """Make a topic; one that somebody else just made is as good."""
+        topic = NewTopic(name, partitions or -1, replication_factor or -1, config=dict(configs))
         try:
             self._answer(self._client.create_topics([topic], **self._asks)[name])
         except NoAnswer as refusal:
@@ -129,6 +134,11 @@ def options_of(task: SinkTask) -> KafkaOptions:
     return task.options if isinstance(task.options, KafkaOptions) else KafkaOptions()
 
 
+def configs_of(task: SinkTask) -> Mapping[str, str]:
+    """How a topic that we make is configured, so that nothing gets lost that a reader needs."""
+    return _EVERY_EVENT if task.mode is Mode.CHANGELOG else _COMPACTED
+
+
 def task_problems(task: SinkTask) -> list[Problem]:
     """What can never work, whatever the cluster is like."""
     problems = unmapped_key(task)
@@ -138,7 +148,7 @@ def task_problems(task: SinkTask) -> list[Problem]:
     problems += inexact_types(task, "JSON", lambda kind: not unsupported(pa.schema([("field", kind)])))
     problems += [
         Problem(f"sync {task.sync}", f"field {name}", "a name that is not one of ours", "rename it under fields")
-        for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))
+        for name in sorted({OPERATION, EVENT_ID, SNAPSHOT, CAPTURED_AT, BEFORE} & set(task.schema.names))
     ]
     is_plain = (
         len(task.key) == 1
@@ -150,13 +160,16 @@ def task_problems(task: SinkTask) -> list[Problem]:
         problems.append(
             Problem(f"sync {task.sync}, options.key", "raw", expected, "remove it: key: json takes every key")
         )
+    if task.mode is Mode.CHANGELOG and "compacted" in options_of(task).model_fields_set:
+        where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
+        problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
     return problems
 
 
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why the rows of a sync must not go to this topic."""
     problems, options, where = [], options_of(task), f"topic {task.object}"
-    if topic.cleanup_policy != "compact" and options.compacted:
+    if topic.cleanup_policy != "compact" and options.compacted and task.mode is not Mode.CHANGELOG:
         found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
         next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"
         problems.append(Problem(where, found, expected, next_step))

@@ -15,7 +15,9 @@ Each test starts with a destination that is empty. What the sink does not offer 
 from dbt_reverse_etl.testing.clock import FakeClock
 from dbt_reverse_etl.testing.contract import MakeSink, MakeTask, ReadBack, SinkContract
 from dbt_reverse_etl.testing.rows import (
+    CAPTURED,
     PEOPLE,
+    SNAPSHOT_ID,
     TYPES,
     Change,
     Row,
@@ -29,7 +31,9 @@ from dbt_reverse_etl.testing.rows import (
 )
 
 __all__ = [
+    "CAPTURED",
     "PEOPLE",
+    "SNAPSHOT_ID",
     "TYPES",
     "Change",
     "FakeClock",

@@ -285,7 +285,7 @@ class SinkContract:
         changes: list[Change] = [("insert", person(number, f"name {number}")) for number in range(60)]
         if task.mode is Mode.MIRROR:
             changes.insert(7, ("delete", {"id": 99}))
-        rows = batch_of(task, changes).rows
+        rows = batch_of(task, changes, extra=make_sink().extra_columns(task)).rows
         with opened(make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
             entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9), rows.slice(0, 0)])
             assert [len(some or ()) for some in (entries, *others)] == [len(changes), len(changes), 9, 0]
@@ -322,7 +322,7 @@ class SinkContract:
         task = make_task()
         rows = [person(1, CANARY, float("nan")), {"id": None, "name": CANARY, "score": 1.0}]
         with opened(make_sink(), task) as sink:
-            delivery = sink.deliver(batch_of(task, [("insert", row) for row in rows]))
+            delivery = sink.deliver(batch_of(task, [("insert", row) for row in rows], extra=sink.extra_columns(task)))
         outcomes(delivery, 2)
         assert not [result for result in delivery.results if CANARY in result.reason]
 
@@ -353,7 +353,8 @@ class SinkContract:
         with opened(make_sink(), task) as sink:
             for claim, last, left_out in (("whole", True, 0), ("open", False, 0), ("left", True, 1)):
                 rows: list[Change] = [("insert", person(len(claim)))]
-                sink.deliver(batch_of(task, rows, claim, last=last, left_out=left_out))
+                extra = sink.extra_columns(task)
+                sink.deliver(batch_of(task, rows, claim, last=last, left_out=left_out, extra=extra))
         for fence in (2, 3):  # a crash before the ledger took the answers: the next run asks again
             with opened(make_sink(), next_run(task, fence)) as sink:
                 answers = sink.settle(["whole", "open", "left", "never sent"])

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Batch, Sink, SinkTask
 
 Row = dict[str, Any]
 Change = tuple[str, Row]  # operation, fields
@@ -21,6 +21,7 @@ AnySink = TypeVar("AnySink", bound=Sink)
 
 PEOPLE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64())])
 _UTC = timezone.utc
+SNAPSHOT_ID, CAPTURED = 7, datetime(2024, 2, 29, 12, 30, 0, 123456, _UTC)
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int8": (pa.int8(), [-128, 127]),
@@ -47,15 +48,33 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def batch_of(
-    task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True, left_out: int = 0
+def batch_of(  # noqa: PLR0913  (those by name have defaults)
+    task: SinkTask,
+    changes: Sequence[Change],
+    claim: str = "claim-1",
+    *,
+    last: bool = True,
+    left_out: int = 0,
+    extra: Sequence[str] = (),
+    before: Sequence[Row | None] = (),
 ) -> Batch:
-    """A batch as the engine makes it: a field that a change does not name is NULL."""
+    """A batch as the engine makes it: a field that a change does not name is NULL.
+
+    Args:
+        extra: the `extra_columns` of the sink; the snapshot is `SNAPSHOT_ID`, captured at `CAPTURED`.
+        before: the row that the destination holds, for each change; none: unknown.
+    """
     events = [hashlib.sha256(repr((task.sync_id, *change)).encode()).hexdigest() for change in changes]
     columns: dict[str, Any] = {
         OPERATION: pa.array([operation for operation, _ in changes], pa.string()),
         EVENT_ID: pa.array(events, pa.string()),
     }
+    ours = {
+        SNAPSHOT: pa.array([SNAPSHOT_ID] * len(changes), pa.int64()),
+        CAPTURED_AT: pa.array([CAPTURED] * len(changes), pa.timestamp("us", "UTC")),
+        BEFORE: pa.array(before or [None] * len(changes), pa.struct(list(task.schema))),
+    }
+    columns |= {name: ours[name] for name in extra}
     for column in task.schema:
         columns[column.name] = pa.array([row.get(column.name) for _, row in changes], column.type)
     return Batch(pa.table(columns), claim, last=last, left_out=left_out)
@@ -92,7 +111,8 @@ def deliver(
     sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True
 ) -> list[Outcome]:
     """Deliver one batch; the outcome of each row."""
-    return outcomes(sink.deliver(batch_of(task, changes, claim, last=last)), len(changes))
+    batch = batch_of(task, changes, claim, last=last, extra=sink.extra_columns(task))
+    return outcomes(sink.deliver(batch), len(changes))
 
 
 def next_run(task: SinkTask, fence: int = 2) -> SinkTask:
