@@ -19,6 +19,15 @@ SCRAM = "SCRAM-SHA-512"
 LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
 
 
+def tool(name: str) -> list[str]:
+    """The command of one of Kafka's own tools."""
+    classes = [
+        *jars("org.apache.kafka", "kafka_2.13", VERSION),
+        *jars("org.apache.kafka", "kafka-tools", VERSION, "-notransitive"),
+    ]
+    return [java(), "-Xmx512m", "-Dfile.encoding=UTF-8", "-cp", ":".join(classes), f"org.apache.kafka.tools.{name}"]
+
+
 class KafkaBroker:
     """One broker on free ports of the loopback interface; clients come in plain, with a password (SASL), or that over TLS.
 

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -136,6 +137,12 @@ def alter_topic(name: str, config: str, value: str) -> None:
     owner = _owner(broker())
     for altered in owner.incremental_alter_configs([resource]).values():
         altered.result(20)
+
+
+def add_partitions(name: str, total: int) -> None:
+    """Somebody else makes a topic wider."""
+    owner = _owner(broker())
+    owner.create_partitions([NewPartitions(name, total)])[name].result(20)
 
 
 def topic_config(name: str, config: str) -> str:

@@ -175,4 +175,4 @@ def test_a_topic_that_is_made_for_events_keeps_them_all_and_one_that_is_there_ke
 
 def test_an_option_that_would_have_no_effect_on_events_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"options.compacted.*mode changelog"):
-        sink().validate(a_feed(options=KafkaOptions(compacted=False)))
+        sink().validate(a_feed(options=KafkaOptions(partitions=1, compacted=False)))

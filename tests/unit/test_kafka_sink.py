@@ -23,14 +23,14 @@ from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.testing import SNAPSHOT_ID, Change, deliver, next_run, opened, outcomes, person
-from tests.kafka_broker import JVM, PASSWORD, SCRAM, VERSION
-from tests.maven import jars, java
+from tests.kafka_broker import PASSWORD, SCRAM, tool
 from tests.unit.delivery_desk import Desk
 from tests.unit.kafka_world import (
     CA,
     a_batch,
     a_task,
     a_topic,
+    add_partitions,
     alter_topic,
     broker,
     delete_topic,
@@ -111,16 +111,9 @@ def test_every_key_lands_in_the_partition_of_the_java_producer() -> None:
     with opened(sink(), ours) as kafka:
         assert set(deliver(kafka, ours, people(*(person(1, name) for name in names)))) == {DELIVERED}
     make_topic(theirs, 7)
-    classes = ":".join(
-        [
-            *jars("org.apache.kafka", "kafka_2.13", VERSION),
-            *jars("org.apache.kafka", "kafka-tools", VERSION, "-notransitive"),
-        ]
-    )
     keyed = ["--property", "parse.key=true", "--property", "key.separator=\t"]
-    console = [java(), *JVM, "-Dfile.encoding=UTF-8", "-cp", classes, "org.apache.kafka.tools.ConsoleProducer"]
     subprocess.run(
-        [*console, "--bootstrap-server", broker().servers, "--topic", theirs, *keyed],
+        [*tool("ConsoleProducer"), "--bootstrap-server", broker().servers, "--topic", theirs, *keyed],
         input="".join(f"{name}\tx\n" for name in names), encoding="utf-8", check=True, capture_output=True,
     )  # fmt: skip
     places = [{message.key: message.partition for message in read(topic)} for topic in (ours.object, theirs)]
@@ -221,18 +214,30 @@ def test_a_topic_that_loses_old_rows_is_refused_unless_that_is_meant(policy: str
     make_topic(task.object, cleanup_policy=policy)
     with pytest.raises(DestinationError, match=f"cleanup.policy={policy}.*compacted: false"):
         sink().open(task)
-    with opened(sink(), replace(task, options=KafkaOptions(compacted=False))) as kafka:
+    with opened(sink(), replace(task, options=KafkaOptions(partitions=3, compacted=False))) as kafka:
         assert deliver(kafka, task, people(person(1))) == [DELIVERED]
 
 
 def test_a_topic_with_another_number_of_partitions_is_refused_until_the_user_says_so() -> None:
-    task = a_task(object=a_topic(), options=KafkaOptions(partitions=3))
-    make_topic(task.object, 2, cleanup_policy="compact")
-    with pytest.raises(DestinationError, match=r"2 partitions; expected 3.*resync"):
-        sink().open(task)
-    for said in (2, None):
-        with opened(sink(), replace(task, options=KafkaOptions(partitions=said))):
-            pass
+    task = a_task(options=KafkaOptions(partitions=2))
+    with opened(sink(), task) as kafka:
+        assert deliver(kafka, task, people(*map(person, range(50)))) == [DELIVERED] * 50
+    add_partitions(task.object, 5)
+    with pytest.raises(DestinationError, match=r"5 partitions; expected 2.*partitions: 5.*resync"):
+        sink().open(next_run(task))
+    assert len(read(task.object)) == 50
+    said = replace(next_run(task), options=KafkaOptions(partitions=5))
+    with opened(sink(), said) as kafka:  # a resync sends every row again
+        assert deliver(kafka, said, people(*map(person, range(50)))) == [DELIVERED] * 50
+    again = {message.partition for message in read(task.object) if message.partition > 1}
+    assert again == {2, 3, 4}
+
+
+def test_a_sync_must_say_how_many_partitions_its_topic_has() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"options.partitions: found nothing; expected the number of partitions"
+    ):
+        sink().validate(a_task(options=KafkaOptions()))
 
 
 def test_everything_that_can_never_work_is_refused_at_once_without_a_cluster() -> None:
@@ -241,7 +246,7 @@ def test_everything_that_can_never_work_is_refused_at_once_without_a_cluster() -
     nowhere = KafkaSink(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(ConfigurationError) as caught:
         nowhere.validate(task)
-    assert len(caught.value.problems) == 4
+    assert len(caught.value.problems) == 5
     with pytest.raises(ConfigurationError, match="key"):
         nowhere.validate(a_task(key=("nobody",)))
 

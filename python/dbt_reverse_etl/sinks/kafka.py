@@ -17,6 +17,7 @@ from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.kafka_messages import (
     Entry,
+    Header,
     Message,
     Refused,
     deleted_rows,
@@ -187,7 +188,8 @@ def _sent(entries: Sequence[Any], followed: frozenset[int], take: Callable[[Mess
 
 def _take(producer: Producer, topic: str, message: Message, reports: Reports) -> str | None:
     """Queue one message; None, or the error for which it was not taken. A full queue is waited for."""
-    key, value, headers = message
+    key, value, event, operation, snapshot = message
+    headers: list[Header] = [("event_id", event), operation, snapshot]
     while True:
         try:
             producer.produce(topic, value, key, headers=headers, on_delivery=reports)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,8 +21,10 @@ from dbt_reverse_etl.sinks.kafka_envelope import enveloped
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 
 NO_TEXT = "a value without an exact form as text"
-Headers = list[tuple[str, str | bytes | None]]  # the client's type
-Message = tuple[bytes | None, bytes | None, Headers]  # key, value
+Header = tuple[str, str | bytes | None]  # the client's type
+# Key, value, event id, and the two headers that many rows share. A list of headers is made only when it is sent: kept for
+# thousands of rows it would be work for the garbage collector.
+Message = tuple[bytes | None, bytes | None, bytes, Header, Header]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions) -> list[En
     keys, keyless = _keys(rows, task.key, options)
     values, unwritable = _values(rows, deleted, task, options)
     never = dict.fromkeys(deleted, NEVER_DELETES) if task.mode is Mode.UPSERT else {}
-    entries: list[Entry] = list(zip(keys, values, _headers(rows), strict=True))
+    entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
     for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
         entries[row] = Refused(reason)
     return entries
@@ -57,26 +59,22 @@ def deleted_rows(rows: pa.Table) -> list[int]:
     return positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
 
 
-def tombstone(entry: Entry) -> Message:
+def tombstone(event: Message) -> Message:
     """What follows the event of a delete, so that a compacted topic forgets the key."""
-    assert not isinstance(entry, Refused)  # noqa: S101  (what is refused has no event)
-    key, _, headers = entry
-    return key, None, headers
+    key, _value, *headers = event
+    return key, None, *headers  # type: ignore[return-value]  # it does not count what stands in a list
 
 
-def _headers(rows: pa.Table) -> Iterator[Headers]:
-    events, operations = rows.column(EVENT_ID).to_pylist(), rows.column(OPERATION).to_pylist()
-    snapshots = rows.column(SNAPSHOT).cast(pa.string()).to_pylist()
-    # Most rows share them: one object each.
-    words, numbers = _shared("operation", operations), _shared("snapshot_id", snapshots)
-    return (
-        [("event_id", event), words[operation], numbers[snapshot]]
-        for event, operation, snapshot in zip(events, operations, snapshots, strict=True)
-    )
+def _headers(rows: pa.Table) -> tuple[list[bytes], Iterable[Header], Iterable[Header]]:
+    events = rows.column(EVENT_ID).cast(pa.binary()).to_pylist()
+    return events, _shared("operation", rows.column(OPERATION)), _shared("snapshot_id", rows.column(SNAPSHOT))
 
 
-def _shared(name: str, texts: Sequence[str]) -> Mapping[str, tuple[str, bytes]]:
-    return {text: (name, text.encode()) for text in set(texts)}
+def _shared(name: str, column: pa.ChunkedArray) -> Iterable[Header]:
+    """A header for each row: one object for those that are equal."""
+    texts: list[str] = column.cast(pa.string()).to_pylist()
+    headers: Mapping[str, Header] = {text: (name, text.encode()) for text in set(texts)}
+    return map(headers.__getitem__, texts)
 
 
 def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Sequence[bytes | None], dict[int, str]]:

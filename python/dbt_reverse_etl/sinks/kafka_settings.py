@@ -157,7 +157,8 @@ class KafkaOptions(Options):
     Attributes:
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
         nan: what becomes of NaN and Infinity.
-        partitions: how many the topic has: another number is refused, for keys would move; a new topic gets so many.
+        partitions: how many the topic has: required, and another number is refused, for keys would move; a new topic gets
+            so many.
         compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
     """
 

@@ -160,6 +160,10 @@ def task_problems(task: SinkTask) -> list[Problem]:
         problems.append(
             Problem(f"sync {task.sync}, options.key", "raw", expected, "remove it: key: json takes every key")
         )
+    if options_of(task).partitions is None:
+        expected = "the number of partitions of the topic: keys move when it changes, so a changed one must be noticed"
+        next_step = f"write it; kafka-topics --describe --topic {task.object} tells it, and a new topic may have any"
+        problems.append(Problem(f"sync {task.sync}, options.partitions", "nothing", expected, next_step))
     if task.mode is Mode.CHANGELOG and "compacted" in options_of(task).model_fields_set:
         where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
         problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
@@ -173,7 +177,7 @@ def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
         found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
         next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"
         problems.append(Problem(where, found, expected, next_step))
-    if options.partitions is not None and topic.partitions != options.partitions:
+    if topic.partitions != options.partitions:
         found, expected = (
             f"{topic.partitions} partitions",
             f"{options.partitions}, as options.partitions says: else keys move",
