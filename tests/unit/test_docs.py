@@ -14,7 +14,7 @@ from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.errors import ExitCode
 from dbt_reverse_etl.settings import ChangelogSettings, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.files import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings

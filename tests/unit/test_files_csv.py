@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.files import FilesSettings, FilesSink
+from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_csv import csv_part
+from dbt_reverse_etl.sinks.files_settings import FilesSettings
 from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, batch_of, opened, outcomes, person
 from tests.unit.json_values import as_json
 from tests.unit.test_files_sink import state, task_of

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.files import FilesSettings, FilesSink
-from dbt_reverse_etl.sinks.files_store import BucketStore
+from dbt_reverse_etl.sinks.files import FilesSink
+from dbt_reverse_etl.sinks.files_bucket import BucketStore
+from dbt_reverse_etl.sinks.files_settings import FilesSettings
 from dbt_reverse_etl.testing import ReadBack, SinkContract, next_run, opened, outcomes
 from tests.unit.test_files_sink import inserted, state, task_of
 

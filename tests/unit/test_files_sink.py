@@ -28,9 +28,10 @@ from pydantic import ValidationError
 from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import files_store
+from dbt_reverse_etl.sinks import files_disk
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.files import FilesOptions, FilesSettings, FilesSink
+from dbt_reverse_etl.sinks.files import FilesSink
+from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes, person
 
 EVENTS = "_event_id"
@@ -288,7 +289,7 @@ def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothin
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_store, "sync_directory", _fine(files_store.sync_directory, times=1))
+            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=1))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
         assert sink.deliver(inserted(task, 1)).results == ()
     assert [row["id"] for row in listed(tmp_path / "people")] == [1]
@@ -300,7 +301,7 @@ def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_store, "sync_directory", _fine(files_store.sync_directory, times=0))
+            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=0))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.RETRYABLE]
         assert listed(tmp_path / "people") == []
 

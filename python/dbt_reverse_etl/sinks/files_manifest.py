@@ -3,6 +3,7 @@
 Readers look at `parts` only: each part is listed once, in the order in which a consumer applies them, and is complete
 and durable before it is listed. `pending` holds the parts of claims that are not closed: a crash in the middle of a
 claim leaves them there, and the next run drops them or lists them, as its ledger says, before it sends anything.
+`superseded` names the parts that a full load took the place of, as long as their files stay for readers of the manifest before.
 One atomic replacement of the one file changes all of it, so a listing, its claim's record and the fence cannot differ.
 """
 
@@ -21,11 +22,20 @@ MANIFEST = "manifest.json"
 
 
 class Part(BaseModel):
-    """One file. `events` is a digest of its event ids in order; `operations` counts its rows by operation; `written` says when."""
+    """One file.
+
+    Attributes:
+        name: its path below the object.
+        partition: values of the fields that do not stand in the file, as text; NULL is null.
+        events: a digest of the event ids of its batch, in order.
+        operations: counts its rows by operation.
+        written, superseded: when.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     name: str
+    partition: dict[str, str | None] = Field(default_factory=dict)
     rows: int
     bytes: int
     sha256: str
@@ -34,6 +44,7 @@ class Part(BaseModel):
     events: str
     operations: dict[str, int]
     written: datetime | None = None
+    superseded: datetime | None = None
 
 
 class Claim(BaseModel):
@@ -46,7 +57,11 @@ class Claim(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The content of `manifest.json`."""
+    """The content of `manifest.json`.
+
+    Attributes:
+        whole_from: the parts with this fence and newer ones make the whole object; None: some of them are no longer listed.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,9 +70,11 @@ class Manifest(BaseModel):
     object: str
     key: list[str]
     fence: int
+    whole_from: int | None = 0
     claims: dict[str, Claim] = Field(default_factory=dict)
     parts: list[Part] = Field(default_factory=list)
     pending: list[Part] = Field(default_factory=list)
+    superseded: list[Part] = Field(default_factory=list)
 
     def settled(self, open_claims: set[str]) -> Manifest:
         """After a crash: what the ledger still holds open and was never closed is dropped; the rest is listed."""
@@ -66,13 +83,11 @@ class Manifest(BaseModel):
         claims = {name: claim for name, claim in self.claims.items() if name in open_claims - dropped}
         return self.model_copy(update={"claims": claims, "parts": self.parts + listed, "pending": []})
 
-    def with_part(self, part: Part | None, claim: str, *, last: bool, left_out: int) -> Manifest:
+    def with_parts(self, parts: list[Part], claim: str, *, last: bool, left_out: int) -> Manifest:
         """A batch was written; the last one of a claim lists all parts of the claim."""
         before = self.claims.get(claim, Claim())
         record = Claim(closed=last or before.closed, left_out=left_out + before.left_out)
-        added = self.model_copy(
-            update={"claims": {**self.claims, claim: record}, "pending": [*self.pending, *([part] if part else [])]}
-        )
+        added = self.model_copy(update={"claims": {**self.claims, claim: record}, "pending": self.pending + parts})
         # A part of an older run that is still here was acknowledged, else `settled` would have dropped it.
         return added._listing(lambda one: one.fence < self.fence or (record.closed and one.claim == claim))
 
@@ -85,11 +100,45 @@ class Manifest(BaseModel):
         waiting = [part for part in self.pending if not ready(part)]
         return self.model_copy(update={"parts": self.parts + listed, "pending": waiting})
 
-    def finished(self, kept_from: datetime | None = None) -> Manifest:
-        """Every claim is acknowledged: no record of them is needed. Parts written before `kept_from` are listed no more."""
+    def swapped(self, parts: list[Part], claim: str, left_out: int, now: datetime) -> Manifest:
+        """A full load: its parts take the place of all others. A repeat changes nothing."""
+        if claim in self.claims:
+            return self
+        # Parts that are pending were never shown to a reader.
+        old = [part.model_copy(update={"superseded": now}) for part in self.parts]
+        return self.model_copy(
+            update={
+                "claims": {claim: Claim(closed=True, left_out=left_out)},
+                "parts": parts,
+                "pending": [],
+                "superseded": self.superseded + old,
+                "whole_from": self.fence,
+            }
+        )
+
+    def finished(self, kept_from: datetime | None = None, *, first: bool = False, full_load: bool = False) -> Manifest:
+        """Parts written before `kept_from` are listed no more; of superseded ones without it, none is.
+
+        Args:
+            first: this run delivered every row.
+            full_load: its one claim is acknowledged later; every other is, and no record of it is needed.
+        """
         listed = self._listing(lambda _part: True)
         kept = [part for part in listed.parts if not _is_before(part.written, kept_from)]
-        return listed.model_copy(update={"claims": {}, "parts": kept})
+        gone = [part.fence for part in listed.parts if _is_before(part.written, kept_from)]
+        whole_from = self.fence if first else self.whole_from
+        if whole_from is not None and max(gone, default=-1) >= whole_from:
+            whole_from = None
+        return listed.model_copy(
+            update={
+                "claims": self.claims if full_load else {},
+                "parts": kept,
+                "superseded": [
+                    part for part in self.superseded if kept_from and not _is_before(part.superseded, kept_from)
+                ],
+                "whole_from": whole_from,
+            }
+        )
 
     def repeats(self, claim: str, events: str) -> bool:
         """Whether this batch is the one that the claim got last: a repeat, which adds nothing."""
@@ -135,7 +184,8 @@ class ManifestFile:
         """Remove what a crash left: temporary files, and parts that the manifest does not name."""
         with self._store.locked():
             manifest = self.read()
-            kept = {part.name for part in (*manifest.parts, *manifest.pending)} if manifest else set()
+            named = (*manifest.parts, *manifest.pending, *manifest.superseded) if manifest else ()
+            kept = {part.name for part in named}
             for name in self._store.names():
-                if name.startswith(TEMPORARY) or (is_part(name) and name not in kept):
+                if name.rpartition("/")[2].startswith(TEMPORARY) or (is_part(name) and name not in kept):
                     self._store.remove(name)

@@ -1,0 +1,130 @@
+"""What profiles.yml and a sync may say about files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from dbt_reverse_etl.sinks.base import Options, Settings
+from dbt_reverse_etl.sinks.hosts import is_loopback
+
+_REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
+_COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
+
+
+class StorageSettings(Settings):
+    """How to reach an object storage; what is not said comes from its usual environment.
+
+    Attributes:
+        endpoint: URL of a server that speaks S3; https, except on this machine.
+        region, access_key, secret_key, session_token: the usual ones of S3.
+        timeout: seconds to connect, and for each request.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+    timeout: float = Field(default=30, ge=1, le=300)
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_safe(cls, endpoint: str | None) -> str | None:
+        url = urlsplit(endpoint or "https://default")
+        if url.scheme == "https" or (url.scheme == "http" and is_loopback(url.hostname or "")):
+            return endpoint
+        raise ValueError("found an endpoint without TLS; expected https:// away from this machine; next: correct it")
+
+    @model_validator(mode="after")
+    def _is_a_pair(self) -> StorageSettings:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("found one of access_key and secret_key; expected both; next: name the other")
+        return self
+
+    def s3(self) -> dict[str, Any]:
+        """What pyarrow's S3 client is told; holds the secrets."""
+        url = urlsplit(self.endpoint or "")
+        token = self.session_token.get_secret_value() if self.session_token else None
+        told = {
+            "region": self.region,
+            "endpoint_override": url.netloc or None,
+            "scheme": url.scheme or None,
+            "access_key": self.access_key,
+            "secret_key": self.secret_key.get_secret_value() if self.secret_key else None,
+            "session_token": token,
+            "connect_timeout": self.timeout,
+            "request_timeout": self.timeout,
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path of the settings names an object storage."""
+    return "://" in path
+
+
+def is_supported(path: str) -> bool:
+    """Whether a path is that of a directory, or a URL that we know."""
+    return not is_remote(path) or _REMOTE.fullmatch(path) is not None
+
+
+class FilesSettings(Settings):
+    """One directory, or prefix of an object storage, that objects live in.
+
+    Default compression: `zstd` for parquet, `none` for the others. A part that is older than `keep_days` leaves the
+    manifest when a run ends; its file is removed when the next one begins, so that a reader can end first. A part that a full
+    load superseded leaves `parts` at once; with `keep_days` its file stays that long.
+    """
+
+    path: str
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    format: Literal["jsonl", "csv", "parquet"] = "jsonl"
+    compression: Literal["none", "gzip", "snappy", "zstd"] | None = None
+    keep_days: float | None = Field(default=None, gt=0, le=36_500)
+
+    @field_validator("path")
+    @classmethod
+    def _is_known(cls, path: str) -> str:
+        if not is_supported(path):
+            raise ValueError(
+                "found a URL of another kind; expected a directory, or s3://, gs:// or abfs:// with a bucket; next: correct path"
+            )
+        return path
+
+    @model_validator(mode="after")
+    def _fits(self) -> FilesSettings:
+        if self.storage != StorageSettings() and not self.path.startswith("s3://"):
+            raise ValueError("found storage without an s3:// path; expected it there only; next: remove storage")
+        allowed = _COMPRESSIONS[self.format]
+        if self.compression is not None and self.compression not in allowed:
+            raise ValueError(
+                f"found compression {self.compression} with {self.format}; expected one of {', '.join(allowed)}; "
+                "next: change compression or format"
+            )
+        return self
+
+    @property
+    def codec(self) -> str:
+        """The compression that is used."""
+        return self.compression or _COMPRESSIONS[self.format][0]
+
+    @property
+    def extension(self) -> str:
+        """That of a part."""
+        return f"{self.format}.gz" if self.format != "parquet" and self.codec == "gzip" else self.format
+
+
+class FilesOptions(Options):
+    """What one sync may say.
+
+    Attributes:
+        nan: what JSON Lines and CSV do with NaN and Infinity; Parquet keeps them.
+        partition_by: fields whose values are folders, in this order; they do not stand in the files.
+    """
+
+    nan: Literal["reject", "null"] = "reject"
+    partition_by: tuple[str, ...] = ()
