@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,30 +18,9 @@ from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_csv import csv_part
 from dbt_reverse_etl.sinks.files_settings import FilesSettings
 from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, batch_of, opened, outcomes, person
+from tests.unit.files_consumer import csv_rows, in_folder, listed, state, typed
 from tests.unit.json_values import as_json
-from tests.unit.test_files_sink import state, task_of
-
-
-def rows_of(content: bytes) -> list[dict[str, str | None]]:
-    """Texts and NULLs, as Arrow's reader sees them; the guard's apostrophe is taken away."""
-    names = next(csv.reader(io.StringIO(content.decode())))
-    told = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
-    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    table = pyarrow.csv.read_csv(io.BytesIO(content), parse_options=parsing, convert_options=told)
-    return [{name: text and text.removeprefix("'") for name, text in row.items()} for row in table.to_pylist()]
-
-
-def typed(row: Row, schema: pa.Schema) -> Row:
-    """A row with the values that its texts stand for."""
-    return {field.name: None if row[field.name] is None else _value(field.type, row[field.name]) for field in schema}
-
-
-def _value(kind: pa.DataType, text: str) -> Any:
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind):
-        return json.loads(text)
-    return float(text) if pa.types.is_floating(kind) else text
+from tests.unit.test_files_sink import task_of
 
 
 class TestCsv(SinkContract):
@@ -58,10 +34,7 @@ class TestCsv(SinkContract):
     @pytest.fixture
     def read_back(self, tmp_path: Path) -> ReadBack:
         def read(task: Any) -> Sequence[Row]:
-            folder, changes = tmp_path / "out" / task.object, []
-            for part in json.loads((folder / "manifest.json").read_bytes())["parts"]:
-                content = (folder / part["name"]).read_bytes()
-                changes += rows_of(gzip.decompress(content) if part["name"].endswith(".gz") else content)
+            changes = listed(in_folder(tmp_path / "out" / task.object))
             return [typed(row, task.schema) for row in state(changes, task.key)]
 
         return read
@@ -83,7 +56,7 @@ def test_any_text_and_null_is_read_back_and_none_begins_like_a_formula(texts: li
         pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())}), "reject", {}
     )
     assert refused == {}
-    assert [row["text"] for row in rows_of(content)] == texts
+    assert [row["text"] for row in csv_rows(content)] == texts
     cells = [row["text"] for row in csv.DictReader(io.StringIO(content.decode(), newline=""))]
     assert not [cell for cell in cells if cell and cell[0] in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"]
 
@@ -100,5 +73,5 @@ def test_what_has_no_exact_form_is_refused_alone(tmp_path: Path) -> None:
         changes = [("insert", person(1, score=float("nan"))), ("insert", person(2))]
         assert outcomes(sink.deliver(batch_of(task, changes)), 2) == [Outcome.REJECTED, Outcome.DELIVERED]
         (part,) = (tmp_path / "people").glob("*.csv")
-        assert [row["id"] for row in rows_of(part.read_bytes())] == ["2"]
+        assert [row["id"] for row in csv_rows(part.read_bytes())] == ["2"]
     assert csv_part(pa.table({"t": bad}), "reject", {}) == (b"", {0: "field t: text that is not UTF-8"})

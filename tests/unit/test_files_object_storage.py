@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from urllib.request import Request, urlopen
 
 import boto3
@@ -20,8 +20,10 @@ from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_bucket import BucketStore
 from dbt_reverse_etl.sinks.files_settings import FilesSettings
-from dbt_reverse_etl.testing import ReadBack, SinkContract, next_run, opened, outcomes
-from tests.unit.test_files_sink import inserted, state, task_of
+from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, next_run, opened, outcomes
+from tests.unit.files_consumer import listed, state, typed
+from tests.unit.json_values import as_json
+from tests.unit.test_files_sink import inserted, task_of
 
 SECRET = "canary-2236067977"
 _numbers = itertools.count()
@@ -94,10 +96,9 @@ class Storage:
     def manifest(self, name: str = "people") -> dict[str, Any]:
         return json.loads(self.read(f"{name}/manifest.json"))  # type: ignore[no-any-return]
 
-    def listed(self, name: str = "people") -> list[dict[str, Any]]:
+    def listed(self, name: str = "people") -> list[Row]:
         """What a consumer reads."""
-        parts = [self.read(f"{name}/{part['name']}") for part in self.manifest(name)["parts"]]
-        return [json.loads(line) for part in parts for line in part.splitlines()]
+        return listed(lambda file: self.read(f"{name}/{file}"))
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +117,16 @@ def storage(server: Storage) -> Storage:
 class TestS3(SinkContract):
     sink_class = FilesSink
 
+    form: ClassVar[dict[str, Any]] = {}
+    histories = 5
+
     @pytest.fixture
     def settings(self, storage: Storage) -> dict[str, Any]:
-        return storage.settings()
+        return storage.settings(**self.form)
 
     @pytest.fixture
     def unreachable(self, storage: Storage) -> dict[str, Any]:
-        return storage.settings(path="s3://no-such-bucket/exports")
+        return storage.settings(path="s3://no-such-bucket/exports", **self.form)
 
     @pytest.fixture
     def read_back(self, storage: Storage) -> ReadBack:
@@ -130,6 +134,24 @@ class TestS3(SinkContract):
 
     def expected(self, field: pa.Field, value: Any) -> Any:
         return json.loads(encode_values(pa.array([value], field.type)).rows[0] or b"")
+
+
+class TestS3Parquet(TestS3):
+    form: ClassVar = {"format": "parquet"}
+
+    def expected(self, field: pa.Field, value: Any) -> Any:
+        return pa.array([value], field.type)[0].as_py()
+
+
+class TestS3CsvGzip(TestS3):
+    form: ClassVar = {"format": "csv", "compression": "gzip"}
+
+    @pytest.fixture
+    def read_back(self, storage: Storage) -> ReadBack:
+        return lambda task: [typed(row, task.schema) for row in state(storage.listed(task.object), task.key)]
+
+    def expected(self, field: pa.Field, value: Any) -> Any:
+        return as_json(field, value)
 
 
 def test_a_crash_in_a_claim_lists_nothing_of_it_and_its_parts_are_swept(storage: Storage) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
-import hashlib
 import json
 import os
 import signal
@@ -12,14 +10,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,39 +29,13 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes, person
-
-EVENTS = "_event_id"
-
-
-def listed(directory: Path) -> list[dict[str, Any]]:
-    """What a consumer reads: every listed part, checked against its entry."""
-    rows: list[dict[str, Any]] = []
-    for part in orjson.loads((directory / "manifest.json").read_bytes())["parts"]:
-        content = (directory / part["name"]).read_bytes()
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (part["bytes"], part["sha256"])
-        changes = changes_in(directory / part["name"], content)
-        assert len(changes) == part["rows"] == sum(part["operations"].values())
-        rows += changes
-    return rows
+from tests.unit import files_consumer
+from tests.unit.files_consumer import in_folder, state
 
 
-def changes_in(path: Path, content: bytes) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
-    text = gzip.decompress(content) if path.suffix == ".gz" else content
-    return [orjson.loads(line) for line in text.splitlines()]
-
-
-def state(changes: Sequence[Row], key: Sequence[str]) -> list[Row]:
-    """The object after all changes, applied by key in their order."""
-    rows: dict[tuple[Any, ...], Row] = {}
-    for change in changes:
-        fields = {name: value for name, value in change.items() if name not in ("_operation", EVENTS)}
-        identity = tuple(change[name] for name in key)
-        rows.pop(identity, None)
-        if change["_operation"] != "delete":
-            rows[identity] = fields
-    return list(rows.values())
+def listed(directory: Path) -> list[Row]:
+    """What a consumer reads."""
+    return files_consumer.listed(in_folder(directory))
 
 
 class TestJsonLines(SinkContract):
@@ -98,6 +68,11 @@ class TestParquet(TestJsonLines):
 
     def expected(self, field: pa.Field, value: Any) -> Any:
         return pa.array([value], field.type)[0].as_py()
+
+
+class TestPartitioned(TestJsonLines):
+    def refine(self, task: SinkTask) -> SinkTask:
+        return replace(task, options=FilesOptions(partition_by=("id",)))
 
 
 def sink_at(path: Path, **more: Any) -> FilesSink:

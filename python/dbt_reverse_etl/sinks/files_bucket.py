@@ -48,7 +48,10 @@ class Bucket:
 
 
 class BucketStore:
-    """Files below a prefix: the storage itself shows a whole new file or the one before."""
+    """Files below a prefix: the storage itself shows a whole new file or the one before.
+
+    Without `compression=None` Arrow packs and unpacks a file by its name.
+    """
 
     def __init__(self, filesystem: Any, prefix: str) -> None:
         self._filesystem, self._prefix = filesystem, prefix
@@ -58,14 +61,14 @@ class BucketStore:
 
     def read(self, name: str) -> bytes | None:
         try:
-            with self._filesystem.open_input_stream(f"{self._prefix}/{name}") as file:
+            with self._filesystem.open_input_stream(f"{self._prefix}/{name}", compression=None) as file:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
 
     def replace(self, name: str, content: bytes) -> None:
         try:
-            with self._filesystem.open_output_stream(f"{self._prefix}/{name}") as file:
+            with self._filesystem.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
                 file.write(content)
         except OSError as error:  # the answer may have been lost after the file was stored
             raise ReplacedError(*error.args) from None
