@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.files_settings import FilesSettings
 from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, next_run, opened, outcomes
 from tests.unit.files_consumer import listed, state, typed
 from tests.unit.json_values import as_json
+from tests.unit.test_files_full_loads import full, killed, load, loaded
 from tests.unit.test_files_sink import inserted, task_of
 
 SECRET = "canary-2236067977"
@@ -205,6 +206,69 @@ def test_a_lost_answer_for_the_manifest_is_unknown_and_a_repeat_lists_the_rows_o
         storage.start()
         assert sink.deliver(inserted(task, 1)).results == ()
     assert [row["id"] for row in storage.listed()] == [1]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_lost_answer_for_the_swap_ends_the_run_and_the_next_one_asks_what_became_of_it(
+    stored: bool, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = BucketStore.replace
+
+    def cut(store: BucketStore, name: str, content: bytes) -> None:
+        if name == "manifest.json":
+            if stored:
+                write(store, name, content)
+            storage.stop()
+        write(store, name, content)
+
+    loaded(storage.sink(), full(1), 1)
+    with opened(storage.sink(), full(2)) as sink:
+        sink.deliver(inserted(full(2), 2, claim="whole", last=False))
+        with monkeypatch.context() as patch:
+            patch.setattr(BucketStore, "replace", cut)
+            with pytest.raises(DestinationError, match="object storage"):
+                sink.swap("whole")
+    storage.start()
+    assert [row["id"] for row in storage.listed()] == ([2] if stored else [1])
+    with opened(storage.sink(), full(3)) as sink:
+        assert sink.settle(["whole"]) == {"whole": True if stored else None}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_in_object_storage_a_kill_around_the_swap_shows_the_object_before_or_the_new_one(
+    stored: bool, storage: Storage
+) -> None:
+    loaded(storage.sink(), full(1), 1)
+    program = f"""
+    import os, signal
+    from dbt_reverse_etl.sinks.files import FilesSink
+    from dbt_reverse_etl.sinks.files_bucket import BucketStore
+    from dbt_reverse_etl.sinks.files_settings import FilesSettings
+    from dataclasses import replace
+    from tests.unit.test_files_sink import inserted, task_of
+    sink = FilesSink(FilesSettings.model_validate({storage.settings()!r}))
+    task = replace(task_of(), fence=2, first=False, full_load=True)
+    sink.open(task)
+    for number in (2, 3):
+        sink.deliver(inserted(task, number, claim="whole", last=False))
+    write = BucketStore.replace
+    def kill(*written):
+        if {stored}:
+            write(*written)
+        os.kill(os.getpid(), signal.SIGKILL)
+    BucketStore.replace = kill
+    sink.swap("whole")
+    """
+    killed(program)
+    assert [row["id"] for row in storage.listed()] == ([2, 3] if stored else [1])
+    with opened(storage.sink(), full(3)) as sink:
+        assert sink.settle(["whole"]) == {"whole": True if stored else None}
+        load(sink, full(3), 4, claim="again")
+        sink.finish()
+    with opened(storage.sink(), full(4)):
+        kept = {f"exports/people/{part['name']}" for part in storage.manifest()["parts"]}
+        assert set(storage.names()) == {"exports/people/manifest.json", *kept}
+    assert state(storage.listed(), ["id"]) == [{"id": 4, "name": "Ada", "score": 1.5}]
 
 
 def test_a_storage_that_cannot_be_reached_is_said_without_secrets(storage: Storage) -> None:

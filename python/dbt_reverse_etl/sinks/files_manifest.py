@@ -102,7 +102,7 @@ class Manifest(BaseModel):
 
     def swapped(self, parts: list[Part], claim: str, left_out: int, now: datetime) -> Manifest:
         """A full load: its parts take the place of all others. A repeat changes nothing."""
-        if claim in self.claims:
+        if claim in self.claims and self.whole_from == self.fence:
             return self
         # Parts that are pending were never shown to a reader.
         old = [part.model_copy(update={"superseded": now}) for part in self.parts]
