@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 import trustme
@@ -236,8 +236,16 @@ def _remove_by(owner: int, started: Server) -> None:
 class Database:
     """One database; its objects belong to the owner, the sink logs in as the role of the documentation."""
 
+    COMMIT: ClassVar[str] = "\3COMMIT"  # as a command, unlike that of SET AUTOCOMMIT
+    MOMENT: ClassVar[str] = "datetime(6)"
+
     server: Server
     name: str
+
+    @property
+    def socket_file(self) -> str:
+        """What a proxy stands before."""
+        return self.server.socket
 
     def owner(self) -> Connection[Any]:
         """The owner's connection, in autocommit mode."""
@@ -258,13 +266,35 @@ class Database:
         """What profiles.yml would say."""
         return {"host": self.server.socket, "database": self.name, "user": ROLE, "password": PASSWORD, **more}
 
-    def over_tcp(self, port: int, **more: Any) -> dict[str, Any]:
-        """The same over TCP without TLS, so that a proxy can read along."""
-        return self.settings(host="127.0.0.1", port=port, ssl_mode="disabled", **more)
-
     def sink(self, **more: Any) -> MysqlSink:
         """A sink that logs in as the role."""
         return MysqlSink(MysqlSettings.model_validate(self.settings(**more)))
+
+    def behind(self, port: int, **more: Any) -> MysqlSink:
+        """The same through a proxy, without TLS, so that it can read along."""
+        return self.sink(host="127.0.0.1", port=port, ssl_mode="disabled", **more)
+
+    def may_create(self) -> None:
+        """Rights to make tables."""
+        self.run(f"GRANT CREATE, ALTER, INSERT, SELECT, UPDATE, DELETE ON {self.name}.* TO crm_push")
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Nobody can write the row 1, so that a batch with it stays in the middle of its transaction."""
+        with closing(self.owner()) as other, other.cursor() as cursor:
+            cursor.execute("START TRANSACTION")
+            cursor.execute("INSERT INTO people (id) VALUES (1)")
+            yield
+            cursor.execute("ROLLBACK")
+
+    def wait_for_waiters(self, number: int = 1) -> None:
+        """Until so many transactions wait for a row."""
+        query = "SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        for _ in range(100):
+            time.sleep(0.12)  # who asks again within 0.1 s gets the same answer
+            if self.rows(query) == [(number,)]:
+                return
+        raise AssertionError(f"{number} transactions should wait")
 
     def make(self, task: SinkTask) -> None:
         """The task's table, made by the owner."""
@@ -302,13 +332,3 @@ def error_answer(number: int, sqlstate: str) -> bytes:
     """An error as the server would answer a statement."""
     body = b"\xff" + struct.pack("<H", number) + b"#" + sqlstate.encode() + b"said by a pooler"
     return struct.pack("<I", len(body))[:3] + b"\1" + body
-
-
-def wait_for_a_lock(database: Database, number: int = 1) -> None:
-    """Until so many transactions wait for a row."""
-    query = "SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
-    for _ in range(100):
-        time.sleep(0.12)  # who asks again within 0.1 s gets the same answer
-        if database.rows(query) == [(number,)]:
-            return
-    raise AssertionError(f"{number} transactions should wait")

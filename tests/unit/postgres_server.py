@@ -6,10 +6,13 @@ import itertools
 import re
 import struct
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import sql
@@ -51,8 +54,16 @@ CREATE OPERATOR CLASS citext_ops DEFAULT FOR TYPE citext USING btree AS
 class Database:
     """One database; its objects belong to the owner, the sink logs in as the role of the documentation."""
 
+    COMMIT: ClassVar[str] = "COMMIT\0"
+    MOMENT: ClassVar[str] = "timestamptz"
+
     socket: str
     name: str
+
+    @property
+    def socket_file(self) -> str:
+        """What a proxy stands before."""
+        return f"{self.socket}/.s.PGSQL.5432"
 
     def owner(self, **more: Any) -> psycopg.Connection[Any]:
         """The owner's connection, in autocommit mode."""
@@ -75,6 +86,33 @@ class Database:
     def sink(self, **more: Any) -> PostgresSink:
         """A sink that logs in as the role."""
         return PostgresSink(PostgresSettings.model_validate(self.settings(**more)))
+
+    def behind(self, port: int, **more: Any) -> PostgresSink:
+        """The same through a proxy."""
+        return self.sink(host="127.0.0.1", port=port, **more)
+
+    def may_create(self) -> None:
+        """Rights to make tables."""
+        self.run("GRANT CREATE ON SCHEMA public TO crm_push")
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Nobody can write into `people`, so that a batch stays in the middle of its transaction."""
+        with self.owner() as other, other.transaction():
+            other.execute("LOCK TABLE people IN EXCLUSIVE MODE")
+            yield
+
+    def wait_for_waiters(self, number: int) -> None:
+        """Until so many sessions of the sink's role wait for a lock."""
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'crm_push' "
+            "AND wait_event_type = 'Lock'"
+        )
+        for _ in range(1000):
+            if self.rows(query) == [(number,)]:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{number} sessions should wait")
 
     def make(self, task: SinkTask) -> None:
         """The task's table, made by the owner."""

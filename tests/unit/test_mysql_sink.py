@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.database import CLAIMS
 from dbt_reverse_etl.sinks.mysql import MysqlSink
 from dbt_reverse_etl.sinks.mysql_session import LOST, connect, run
 from dbt_reverse_etl.sinks.mysql_settings import MysqlSettings
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
-from tests.unit.mysql_server import Database, error_answer, wait_for_a_lock
+from tests.unit.mysql_server import Database, error_answer
 from tests.unit.proxy import Proxy
 from tests.unit.sqlite_world import a_task, people
 
-COMMIT = "\3COMMIT"  # as a command, unlike that of SET AUTOCOMMIT
 DELIVERED, FATAL, REJECTED = Outcome.DELIVERED, Outcome.FATAL, Outcome.REJECTED
 RETRYABLE, UNKNOWN = Outcome.RETRYABLE, Outcome.UNKNOWN
 
@@ -35,10 +33,6 @@ RETRYABLE, UNKNOWN = Outcome.RETRYABLE, Outcome.UNKNOWN
 def count(db: Database, table: str = "people") -> int:
     rows: int = db.rows(f"SELECT count(*) FROM {table}")[0][0]
     return rows
-
-
-def proxied(db: Database, proxy: Proxy, **more: Any) -> MysqlSink:
-    return MysqlSink(MysqlSettings.model_validate(db.over_tcp(proxy.port, **more)))
 
 
 def said(delivery: Delivery) -> set[tuple[Outcome, str]]:
@@ -76,51 +70,13 @@ def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing
     step: str, after: bool, mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
     changes = [*people(person(1)), ("delete", {"id": 2})]
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
+    with opened(mysql_db.behind(mysql_proxy.port), a_task()) as sink:
         mysql_proxy.cut_at(step, after=after)
         assert deliver(sink, a_task(), changes) == [RETRYABLE] * 2
         assert mysql_proxy.cuts == 1
         assert count(mysql_db) == count(mysql_db, CLAIMS) == 0
         assert deliver(sink, a_task(), changes) == [DELIVERED] * 2
     assert (count(mysql_db), count(mysql_db, CLAIMS)) == (1, 1)
-
-
-@pytest.mark.parametrize(("after", "outcome"), [(True, DELIVERED), (False, RETRYABLE)])
-def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
-    after: bool, outcome: Outcome, mysql_db: Database, mysql_proxy: Proxy
-) -> None:
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
-        mysql_proxy.cut_at(COMMIT, after=after)
-        assert deliver(sink, a_task(), people(person(1))) == [outcome]
-    assert mysql_proxy.cuts == 1
-    assert count(mysql_db) == count(mysql_db, CLAIMS) == int(outcome is DELIVERED)
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
-    after: bool, mysql_db: Database, mysql_proxy: Proxy
-) -> None:
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
-        mysql_proxy.cut_at(COMMIT, after=after)
-        mysql_proxy.down = True
-        assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
-    with opened(mysql_db.sink(), next_run(a_task())) as sink:
-        assert sink.settle(["claim-1"]) == {"claim-1": True if after else None}
-    assert count(mysql_db) == int(after)
-
-
-def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(
-    mysql_db: Database, mysql_proxy: Proxy
-) -> None:
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
-        mysql_proxy.cut_at(COMMIT, after=False)
-        mysql_proxy.down = True
-        assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
-        mysql_proxy.down = False
-        with opened(mysql_db.sink(), next_run(a_task())) as newer:
-            assert newer.settle(["claim-1"]) == {"claim-1": None}
-        assert deliver(sink, a_task(), people(person(1))) == [FATAL]
-    assert count(mysql_db) == 0
 
 
 SURE, OPEN = [(1213, "40001"), (1290, "HY000")], [(1053, "08S01"), (1317, "70100"), (1180, "HY000")]
@@ -130,8 +86,8 @@ SURE, OPEN = [(1213, "40001"), (1290, "HY000")], [(1053, "08S01"), (1317, "70100
 def test_an_error_at_the_commit_that_leaves_its_end_open_is_settled_by_the_record(
     number: int, state: str, mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
-        mysql_proxy.answer_at(COMMIT, error_answer(number, state))
+    with opened(mysql_db.behind(mysql_proxy.port), a_task()) as sink:
+        mysql_proxy.answer_at(mysql_db.COMMIT, error_answer(number, state))
         assert sink.deliver(batch_of(a_task(), people(person(1)))) == Delivery()
         assert mysql_proxy.cuts == 1
 
@@ -140,8 +96,8 @@ def test_an_error_at_the_commit_that_leaves_its_end_open_is_settled_by_the_recor
 def test_an_error_at_the_commit_that_says_that_it_was_rolled_back_is_retryable(
     number: int, state: str, mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
-    with opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
-        mysql_proxy.answer_at(COMMIT, error_answer(number, state))
+    with opened(mysql_db.behind(mysql_proxy.port), a_task()) as sink:
+        mysql_proxy.answer_at(mysql_db.COMMIT, error_answer(number, state))
         assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
 
 
@@ -182,7 +138,7 @@ def test_in_a_deadlock_the_batch_is_retryable_if_the_server_chose_it_and_never_h
         for number in range(others):
             run(other, f"INSERT INTO people VALUES ({100 + number}, 'x', 1)")
         ours = pool.submit(deliver, sink, a_task(), changes)
-        wait_for_a_lock(mysql_db)
+        mysql_db.wait_for_waiters()
         theirs = pool.submit(quietly, other, "UPDATE people SET score = 0 WHERE id = 1")
         theirs.result(20)
         quietly(other, "ROLLBACK")
@@ -219,14 +175,14 @@ def test_a_server_that_became_read_only_is_retryable_until_it_takes_writes_again
 def test_a_server_that_is_killed_in_the_middle_of_a_batch_or_after_it_keeps_all_of_it_or_nothing(
     mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
-    with mysql_db.server.always_started(), opened(proxied(mysql_db, mysql_proxy), a_task()) as sink:
+    with mysql_db.server.always_started(), opened(mysql_db.behind(mysql_proxy.port), a_task()) as sink:
         for step in ("ON DUPLICATE", CLAIMS):
             mysql_proxy.cut_and_stall_at(step, mysql_db.server.kill)
             assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
             assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE], "nobody listens"
             mysql_db.server.start()
             assert count(mysql_db) == count(mysql_db, CLAIMS) == 0
-        mysql_proxy.cut_and_stall_at(COMMIT, mysql_db.server.kill)
+        mysql_proxy.cut_and_stall_at(mysql_db.COMMIT, mysql_db.server.kill)
         assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
         mysql_db.server.start()
         assert deliver(sink, a_task(), people(person(2))) == [DELIVERED]
@@ -234,74 +190,6 @@ def test_a_server_that_is_killed_in_the_middle_of_a_batch_or_after_it_keeps_all_
     with opened(mysql_db.sink(), next_run(a_task())) as sink:
         assert sink.settle(["claim-1"]) == {"claim-1": True}
     assert mysql_db.rows("SELECT id FROM people") == [(2,)]
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("DROP TABLE people", "no such table (1146)"),
-        ("REVOKE INSERT ON people FROM crm_push", "tableaccess denied error (1142)"),
-        ("ALTER TABLE people DROP COLUMN score", "bad field error (1054)"),
-        (f"DELETE FROM {FENCES}", "lost its record"),
-    ],
-)
-def test_what_only_a_person_can_mend_is_fatal(statement: str, reason: str, mysql_db: Database) -> None:
-    with opened(mysql_db.sink(), a_task()) as sink:
-        mysql_db.run(statement)
-        delivery = sink.deliver(batch_of(a_task(), people(person(1))))
-    assert [r.outcome for r in delivery.results] == [FATAL]
-    assert reason in delivery.results[0].reason
-
-
-@pytest.mark.parametrize("statement", ["DROP TABLE people", f"DROP TABLE {FENCES}", f"DELETE FROM {FENCES}"])
-def test_what_has_vanished_is_named_before_the_next_run(statement: str, mysql_db: Database) -> None:
-    with opened(mysql_db.sink(), a_task()):
-        pass
-    mysql_db.run(statement)
-    missing = mysql_db.sink().missing(next_run(a_task()))
-    assert missing is not None
-    assert statement.rsplit(maxsplit=1)[-1] in missing
-
-
-def test_records_are_kept_while_the_ledger_may_ask_and_removed_after(mysql_db: Database) -> None:
-    with opened(mysql_db.sink(), a_task()) as sink:
-        for claim in ("a", "b", "c"):
-            sink.deliver(batch_of(a_task(), people(person(1)), claim))
-    with opened(mysql_db.sink(), next_run(a_task())) as sink:
-        for _ in range(2):
-            assert sink.settle(["b", "c"]) == {"b": True, "c": True}
-        assert set(mysql_db.rows(f"SELECT claim FROM {CLAIMS}")) == {("b",), ("c",)}
-        sink.finish()
-    assert count(mysql_db, CLAIMS) == 0
-
-
-def test_a_claim_in_several_batches_settles_only_if_every_one_is_whole(mysql_db: Database) -> None:
-    with opened(mysql_db.sink(), a_task()) as sink:
-        for claim, score in (("whole", 1.0), ("torn", float("nan"))):
-            sink.deliver(batch_of(a_task(), people(person(1)), claim, last=False))
-            sink.deliver(batch_of(a_task(), people(person(2, score=score)), claim))
-    with opened(mysql_db.sink(), next_run(a_task())) as sink:
-        assert sink.settle(["whole", "torn"]) == {"whole": True, "torn": False}
-
-
-def test_a_run_that_lost_the_fence_writes_and_removes_nothing(mysql_db: Database) -> None:
-    with opened(mysql_db.sink(), a_task()) as old, opened(mysql_db.sink(), next_run(a_task())) as new:
-        new.deliver(batch_of(a_task(), people(person(1)), "new"))
-        assert deliver(old, a_task(), people(person(2))) == [FATAL]
-        old.finish()
-        with pytest.raises(DestinationError, match="another run"):
-            old.settle(["new"])
-    assert mysql_db.rows(f"SELECT claim FROM {CLAIMS}") == [("new",)]
-    assert count(mysql_db) == 1
-
-
-def test_syncs_of_one_database_do_not_see_each_others_records(mysql_db: Database) -> None:
-    other = replace(a_task(), sync_id="07")
-    with opened(mysql_db.sink(), a_task()) as one, opened(mysql_db.sink(), other) as two:
-        deliver(one, a_task(), people(person(1)))
-        assert two.settle(["claim-1"]) == {"claim-1": None}
-        two.finish()
-        assert one.settle(["claim-1"]) == {"claim-1": True}
 
 
 def test_nothing_of_the_environment_and_of_option_files_changes_where_and_how_we_connect(
@@ -411,7 +299,7 @@ def test_the_password_and_row_values_are_in_no_log_and_no_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     mysql_db.run("ALTER TABLE people ADD UNIQUE (name(100))")
-    sink, texts = proxied(mysql_db, mysql_proxy), list[str]()
+    sink, texts = mysql_db.behind(mysql_proxy.port), list[str]()
     with opened(sink, a_task()):
         rows = people(person(1, "canary-row"), person(2, "canary-row"))
         texts += [r.reason for r in sink.deliver(batch_of(a_task(), rows)).results]

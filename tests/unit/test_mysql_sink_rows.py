@@ -19,9 +19,8 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.database import NO_ROW, OTHER_SPELLING
 from dbt_reverse_etl.sinks.mysql_catalog import Column, Name, object_name, quoted
 from dbt_reverse_etl.sinks.mysql_session import run
-from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions
 from dbt_reverse_etl.sinks.mysql_values import BLANK_AT_END, NOT_FINITE, OUTSIDE_CHARSET, REQUIRED, TOO_LARGE, staged
-from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.unit.mysql_server import Database, new_database
 from tests.unit.sqlite_world import a_task, people
 
@@ -442,41 +441,6 @@ def test_a_trigger_that_refuses_rows_is_seen_and_its_text_is_not_shown(db: Datab
     assert reasons(db, people(person(1), person(2, "secret"), person(3))) == {1: "refused by a trigger (1644)"}
 
 
-def test_soft_delete_keeps_the_row_and_a_later_write_revives_it(db: Database) -> None:
-    options = MysqlOptions(soft_delete="deleted_at")
-    db.table(f"CREATE TABLE people (id int PRIMARY KEY, name text, score double, deleted_at datetime(6)) {UTF8}")
-    assert reasons(db, people(person(1), person(2)), options=options) == {}
-    assert reasons(db, [("delete", {"id": 1}), ("delete", {"id": 9})], options=options, fence=2) == {}
-    first = db.rows("SELECT deleted_at FROM people WHERE id = 1")
-    assert abs(datetime.now(timezone.utc).replace(tzinfo=None) - first[0][0]).total_seconds() < 60
-    assert reasons(db, [("delete", {"id": 1})], options=options, fence=3) == {}
-    assert db.rows("SELECT deleted_at FROM people WHERE id = 1") == first, "a repeat changes nothing"
-    assert reasons(db, people(person(1)), options=options, fence=4) == {}
-    assert db.rows("SELECT count(*) FROM people WHERE deleted_at IS NULL") == [(2,)]
-
-
-def test_soft_delete_needs_mirror_and_a_column_of_its_own(db: Database) -> None:
-    for wrong in ({"mode": Mode.UPSERT}, {"options": MysqlOptions(soft_delete="NAME")}):
-        task = a_task(**({"options": MysqlOptions(soft_delete="deleted_at")} | wrong))
-        with pytest.raises(ConfigurationError, match="soft_delete"):
-            db.sink().validate(task)
-    db.make(a_task())
-    with pytest.raises(DestinationError, match="no column deleted_at"):
-        reasons(db, [], options=MysqlOptions(soft_delete="deleted_at"))
-
-
-def test_a_table_is_made_and_columns_added_only_where_that_is_asked_for(db: Database) -> None:
-    db.run(f"GRANT CREATE, ALTER, INSERT, SELECT, UPDATE, DELETE ON {db.name}.* TO crm_push")
-    wider = a_task(pa.schema([*PEOPLE, ("more", pa.decimal128(9, 2))]), fence=2)
-    with opened(db.sink(create_object=True), a_task()) as sink:
-        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
-    with pytest.raises(DestinationError, match="no column more"), opened(db.sink(create_object=True), wider):
-        pass
-    with opened(db.sink(create_object=True, on_new_column="add"), wider) as sink:
-        assert deliver(sink, wider, [("update", {**person(1), "more": Decimal("1.50")})]) == [DELIVERED]
-    assert db.rows("SELECT name, more FROM people") == [("Ada", Decimal("1.50"))]
-
-
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"object": "a.b.c"}, "object"),
     ({"object": "_dbt_reverse_etl_fences"}, "reserved"),
@@ -538,23 +502,6 @@ def test_the_record_may_stand_in_a_database_of_its_own_and_the_object_in_another
 
 keys = st.tuples(st.integers(0, 3), st.sampled_from(["a", "A", "é", " "]))
 states = st.lists(st.dictionaries(keys, st.none() | st.integers(0, 9), max_size=6), min_size=1, max_size=6)
-
-
-@on_one_database
-@given(history=states)
-def test_any_history_over_a_composite_key_ends_in_its_last_state(history: Any, db: Database) -> None:
-    schema = pa.schema([("n", pa.int64()), ("at", pa.string()), ("v", pa.int64())])
-    task, model = a_task(schema, key=("at", "n")), dict[tuple[int, str], int]()
-    db.run("DROP TABLE IF EXISTS people\nDELETE FROM _dbt_reverse_etl_fences\nDELETE FROM _dbt_reverse_etl_claims")
-    db.make(task)
-    with opened(db.sink(), task) as sink:
-        for state in history:
-            changes = [
-                ("delete" if v is None else "update", {"n": key[0], "at": key[1], "v": v}) for key, v in state.items()
-            ]
-            assert set(deliver(sink, task, changes)) <= {DELIVERED}
-            model = {key: v for key, v in (model | state).items() if v is not None}
-    assert {(n, at): v for n, at, v in db.rows("SELECT * FROM people")} == model
 
 
 BOSSES = pa.schema([("id", pa.int64()), ("boss", pa.int64())])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.database import CLAIMS
 from dbt_reverse_etl.sinks.postgres_session import connect
 from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
-from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import batch_of, deliver, opened, person
 from tests.unit.postgres_server import PASSWORD, Database
 from tests.unit.proxy import Proxy
 from tests.unit.sqlite_world import a_task, people
@@ -52,51 +51,13 @@ STEPS = ["BEGIN", "SELECT fence", "CREATE TEMPORARY", "COPY", "SAVEPOINT", "INSE
 def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing_is_applied(
     step: str, after: bool, people_db: Database, proxy: Proxy
 ) -> None:
-    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
+    with opened(people_db.behind(proxy.port), a_task()) as sink:
         proxy.cut_at(step, after=after)
         assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
         assert proxy.cuts == 1
         assert count(people_db) == count(people_db, CLAIMS) == 0
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
     assert (count(people_db), count(people_db, CLAIMS)) == (1, 1)
-
-
-@pytest.mark.parametrize(("after", "outcome"), [(True, DELIVERED), (False, RETRYABLE)])
-def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
-    after: bool, outcome: Outcome, people_db: Database, proxy: Proxy
-) -> None:
-    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
-        proxy.cut_at("COMMIT\0", after=after)
-        assert deliver(sink, a_task(), people(person(1))) == [outcome]
-    assert proxy.cuts == 1
-    assert count(people_db) == count(people_db, CLAIMS) == int(outcome is DELIVERED)
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
-    after: bool, people_db: Database, proxy: Proxy
-) -> None:
-    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
-        proxy.cut_at("COMMIT\0", after=after)
-        proxy.down = True
-        assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
-    with opened(people_db.sink(), next_run(a_task())) as sink:
-        assert sink.settle(["claim-1"]) == {"claim-1": True if after else None}
-    assert count(people_db) == int(after)
-
-
-def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(
-    people_db: Database, proxy: Proxy
-) -> None:
-    with opened(people_db.sink(host="127.0.0.1", port=proxy.port), a_task()) as sink:
-        proxy.cut_at("COMMIT\0", after=False)
-        proxy.down = True
-        assert deliver(sink, a_task(), people(person(1))) == [UNKNOWN]
-        proxy.down = False
-        with opened(people_db.sink(), next_run(a_task())) as newer:
-            assert newer.settle(["claim-1"]) == {"claim-1": None}
-        assert deliver(sink, a_task(), people(person(1))) == [FATAL]
-    assert count(people_db) == 0
 
 
 def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(people_db: Database) -> None:
@@ -151,74 +112,6 @@ def test_a_database_that_became_read_only_is_retryable_until_it_takes_writes_aga
             assert [(r.outcome, r.reason) for r in delivery.results] == (
                 [(outcome, "read only sql transaction (25006)")] if outcome is RETRYABLE else []
             )
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("DROP TABLE people", "undefined table (42P01)"),
-        ("REVOKE INSERT ON people FROM crm_push", "insufficient privilege (42501)"),
-        ("ALTER TABLE people DROP COLUMN score", "undefined column (42703)"),
-        (f"DELETE FROM {FENCES}", "lost its record"),
-    ],
-)
-def test_what_only_a_person_can_mend_is_fatal(statement: str, reason: str, people_db: Database) -> None:
-    with opened(people_db.sink(), a_task()) as sink:
-        people_db.run(statement)
-        delivery = sink.deliver(batch_of(a_task(), people(person(1))))
-    assert [r.outcome for r in delivery.results] == [FATAL]
-    assert reason in delivery.results[0].reason
-
-
-@pytest.mark.parametrize("statement", ["DROP TABLE people", f"DROP TABLE {FENCES}", f"DELETE FROM {FENCES}"])
-def test_what_has_vanished_is_named_before_the_next_run(statement: str, people_db: Database) -> None:
-    with opened(people_db.sink(), a_task()):
-        pass
-    people_db.run(statement)
-    missing = people_db.sink().missing(next_run(a_task()))
-    assert missing is not None
-    assert statement.rsplit(maxsplit=1)[-1] in missing
-
-
-def test_records_are_kept_while_the_ledger_may_ask_and_removed_after(people_db: Database) -> None:
-    with opened(people_db.sink(), a_task()) as sink:
-        for claim in ("a", "b", "c"):
-            sink.deliver(batch_of(a_task(), people(person(1)), claim))
-    with opened(people_db.sink(), next_run(a_task())) as sink:
-        for _ in range(2):
-            assert sink.settle(["b", "c"]) == {"b": True, "c": True}
-        assert set(people_db.rows(f"SELECT claim FROM {CLAIMS}")) == {("b",), ("c",)}
-        sink.finish()
-    assert count(people_db, CLAIMS) == 0
-
-
-def test_a_claim_in_several_batches_settles_only_if_every_one_is_whole(people_db: Database) -> None:
-    with opened(people_db.sink(), a_task()) as sink:
-        for claim, bad in (("whole", False), ("torn", True)):
-            sink.deliver(batch_of(a_task(), people(person(1)), claim, last=False))
-            sink.deliver(batch_of(a_task(), people(person(2, "a\0b" if bad else "b")), claim))
-    with opened(people_db.sink(), next_run(a_task())) as sink:
-        assert sink.settle(["whole", "torn"]) == {"whole": True, "torn": False}
-
-
-def test_a_run_that_lost_the_fence_writes_and_removes_nothing(people_db: Database) -> None:
-    with opened(people_db.sink(), a_task()) as old, opened(people_db.sink(), next_run(a_task())) as new:
-        new.deliver(batch_of(a_task(), people(person(1)), "new"))
-        assert deliver(old, a_task(), people(person(2))) == [FATAL]
-        old.finish()
-        with pytest.raises(DestinationError, match="another run"):
-            old.settle(["new"])
-    assert people_db.rows(f"SELECT claim FROM {CLAIMS}") == [("new",)]
-    assert count(people_db) == 1
-
-
-def test_syncs_of_one_database_do_not_see_each_others_records(people_db: Database) -> None:
-    other = replace(a_task(), sync_id="07")
-    with opened(people_db.sink(), a_task()) as one, opened(people_db.sink(), other) as two:
-        deliver(one, a_task(), people(person(1)))
-        assert two.settle(["claim-1"]) == {"claim-1": None}
-        two.finish()
-        assert one.settle(["claim-1"]) == {"claim-1": True}
 
 
 ENVIRONMENT = {
@@ -303,7 +196,7 @@ def test_settings_that_are_unsafe_or_contradict_each_other_are_refused(wrong: di
 
 
 def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(people_db: Database, proxy: Proxy) -> None:
-    sink = people_db.sink(host="127.0.0.1", port=proxy.port, sslmode="require")
+    sink = people_db.behind(proxy.port, sslmode="require")
     with pytest.raises(DestinationError, match="no TLS"):
         sink.check()
 
@@ -323,7 +216,7 @@ def test_the_password_and_row_values_are_in_no_log_and_no_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     people_db.run("ALTER TABLE people ADD CHECK (name <> 'canary-row')")
-    sink, said = people_db.sink(host="127.0.0.1", port=proxy.port), list[str]()
+    sink, said = people_db.behind(proxy.port), list[str]()
     with opened(sink, a_task()):
         said += [r.reason for r in sink.deliver(batch_of(a_task(), people(person(1, "canary-row")))).results]
         proxy.cut_at("COPY", after=False)

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW, OTHER_SPELLING
 from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
-from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions
-from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.unit.postgres_server import CITEXT, Database, new_database
 from tests.unit.sqlite_world import a_task, people
 
@@ -253,41 +252,6 @@ def test_identity_generated_and_default_columns_that_are_not_mapped_fill_themsel
     assert db.rows("SELECT n, up, at::text FROM people") == [(1, "ADA", "2024-01-01")]
 
 
-def test_soft_delete_keeps_the_row_and_a_later_write_revives_it(db: Database) -> None:
-    options = PostgresOptions(soft_delete="deleted_at")
-    db.table("CREATE TABLE people (id int PRIMARY KEY, name text, score float, deleted_at timestamptz)")
-    assert reasons(db, people(person(1), person(2)), options=options) == {}
-    assert reasons(db, [("delete", {"id": 1}), ("delete", {"id": 9})], options=options, fence=2) == {}
-    first = db.rows("SELECT deleted_at FROM people WHERE id = 1")
-    assert first != [(None,)]
-    assert reasons(db, [("delete", {"id": 1})], options=options, fence=3) == {}
-    assert db.rows("SELECT deleted_at FROM people WHERE id = 1") == first, "a repeat changes nothing"
-    assert reasons(db, people(person(1)), options=options, fence=4) == {}
-    assert db.rows("SELECT count(*) FROM people WHERE deleted_at IS NULL") == [(2,)]
-
-
-def test_soft_delete_needs_mirror_and_a_column_of_its_own(db: Database) -> None:
-    for wrong in ({"mode": Mode.UPSERT}, {"options": PostgresOptions(soft_delete="name")}):
-        task = a_task(**({"options": PostgresOptions(soft_delete="deleted_at")} | wrong))
-        with pytest.raises(ConfigurationError, match="soft_delete"):
-            db.sink().validate(task)
-    db.table("CREATE TABLE people (id int PRIMARY KEY, name text, score float)")
-    with pytest.raises(DestinationError, match="no column deleted_at"):
-        reasons(db, [], options=PostgresOptions(soft_delete="deleted_at"))
-
-
-def test_a_table_is_made_and_columns_added_only_where_that_is_asked_for(db: Database) -> None:
-    db.run("GRANT CREATE, USAGE ON SCHEMA public TO crm_push")
-    wider = a_task(pa.schema([*PEOPLE, ("more", pa.decimal128(9, 2))]), fence=2)
-    with opened(db.sink(create_object=True), a_task()) as sink:
-        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
-    with pytest.raises(DestinationError, match="no column more"), opened(db.sink(create_object=True), wider):
-        pass
-    with opened(db.sink(create_object=True, on_new_column="add"), wider) as sink:
-        assert deliver(sink, wider, [("update", {**person(1), "more": Decimal("1.50")})]) == [DELIVERED]
-    assert db.rows("SELECT name, more FROM people") == [("Ada", Decimal("1.50"))]
-
-
 names = st.text(st.sampled_from(string.ascii_letters + "\"'. $%;{}\\äé"), min_size=1, max_size=20)
 
 
@@ -329,20 +293,3 @@ def test_the_record_may_stand_in_a_schema_of_its_own(db: Database) -> None:
 
 keys = st.tuples(st.integers(0, 3), st.sampled_from(["a", "A", "é", " "]))
 states = st.lists(st.dictionaries(keys, st.none() | st.integers(0, 9), max_size=6), min_size=1, max_size=6)
-
-
-@on_one_database
-@given(history=states)
-def test_any_history_over_a_composite_key_ends_in_its_last_state(history: Any, db: Database) -> None:
-    schema = pa.schema([("n", pa.int64()), ("at", pa.string()), ("v", pa.int64())])
-    task, model = a_task(schema, key=("at", "n")), dict[tuple[int, str], int]()
-    db.run("DROP TABLE IF EXISTS people; TRUNCATE _dbt_reverse_etl_fences, _dbt_reverse_etl_claims")
-    db.make(task)
-    with opened(db.sink(), task) as sink:
-        for state in history:
-            changes = [
-                ("delete" if v is None else "update", {"n": key[0], "at": key[1], "v": v}) for key, v in state.items()
-            ]
-            assert set(deliver(sink, task, changes)) <= {DELIVERED}
-            model = {key: v for key, v in (model | state).items() if v is not None}
-    assert {(n, at): v for n, at, v in db.rows("SELECT * FROM people")} == model

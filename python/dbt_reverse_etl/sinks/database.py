@@ -35,7 +35,11 @@ Convert = Callable[[Any], Converted]
 
 
 class RolledBack(Exception):
-    """The table ended the transaction itself, so nothing of the batch is applied."""
+    """The table, or another session that moved its rows, ended the transaction, so nothing of the batch is applied."""
+
+    def __init__(self, reason: str, outcome: Outcome = Outcome.REJECTED) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
 
 
 def unmapped_key(task: SinkTask) -> list[Problem]:

@@ -12,14 +12,14 @@ from pymysql.cursors import SSCursor
 
 from dbt_reverse_etl.arrow import is_bytes, plain_type
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.mysql_catalog import Name, quoted
+from dbt_reverse_etl.sinks.mysql_catalog import Name, Table, quoted
 from dbt_reverse_etl.sinks.mysql_table import soft_delete
 from dbt_reverse_etl.sinks.reading import rows_of
 
 READ_AT_ONCE = 100_000  # rows in one table
 
 
-def read_rows(connection: Connection[Any], name: Name, task: SinkTask) -> Iterator[pa.Table]:
+def read_rows(connection: Connection[Any], name: Name, _table: Table, task: SinkTask) -> Iterator[pa.Table]:
     """The fields of a task in every row, as `reading.rows_of` gives them; in the transaction that is open."""
     soft = soft_delete(task)
     kept = f" WHERE {quoted(soft)} IS NULL" if soft else ""

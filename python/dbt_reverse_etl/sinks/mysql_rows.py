@@ -10,12 +10,14 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
+from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import NO_ROW, OTHER_SPELLING
+from dbt_reverse_etl.sinks.database import NO_ROW, OTHER_SPELLING, RolledBack
 from dbt_reverse_etl.sinks.mysql_session import condition, number, run
 from dbt_reverse_etl.sinks.mysql_statements import Render, Statements
 from dbt_reverse_etl.sinks.mysql_values import Staged
 
+MOVED = "another session changed rows of the batch, which was rolled back"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 OUT_OF_RANGE = 1690  # also that of our guard: the row of another key has a unique value of this one
 ROW_CLASSES = ("22", "23", "44", "45")
@@ -26,10 +28,6 @@ WAITS = frozenset({ER.DUP_ENTRY, ER.ROW_IS_REFERENCED, ER.NO_REFERENCED_ROW, 145
 _NAMES = re.compile(r"(?:key|CONSTRAINT|constraint|column) ['`](.+?)['`](?= |$)")
 
 Found = dict[int, tuple[int, str]]  # index -> number and name of the error
-
-
-class RowsMoved(Exception):
-    """Another session changed rows of the batch while it was written; nothing of it may be kept."""
 
 
 def row_is_at_fault(error: pymysql.Error) -> bool:
@@ -63,7 +61,7 @@ class RowWriter:
 
         Raises:
             pymysql.Error: the database's fault.
-            RowsMoved: the transaction must be rolled back.
+            RolledBack: the transaction must be rolled back.
         """
         every = [range(batch.rows)]
         deletes = self._search(self._sql.delete, every) if batch.deletes else {}
@@ -89,7 +87,7 @@ class RowWriter:
         rows: Iterable[tuple[int]] = run(self._connection, self._sql.absent).fetchall()
         absent = {row: NO_ROW for (row,) in rows if row not in refused}
         if self._changed + len(absent) != expected:
-            raise RowsMoved
+            raise RolledBack(MOVED, Outcome.RETRYABLE)
         return absent
 
     def _again(self, statement: Render, refused: Found, direction: int) -> Found:

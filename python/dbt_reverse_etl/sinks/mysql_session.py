@@ -169,15 +169,6 @@ def rollback_on_error(connection: Connection[Any]) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def transaction(connection: Connection[Any], *, read_only: bool = False) -> Iterator[Connection[Any]]:
-    """One transaction."""
-    with rollback_on_error(connection):
-        run(connection, "START TRANSACTION READ ONLY" if read_only else "START TRANSACTION")
-        yield connection
-        run(connection, "COMMIT")
-
-
 def number(error: pymysql.Error) -> int:
     """The error's number; 0 without one."""
     first = error.args[0] if error.args else 0

@@ -98,17 +98,6 @@ def rollback_on_error(connection: Connection[Any]) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def transaction(
-    connection: Connection[Any], settings: PostgresSettings, *, read_only: bool = False
-) -> Iterator[Connection[Any]]:
-    """One transaction."""
-    with rollback_on_error(connection):
-        begin(connection, settings, read_only=read_only)
-        yield connection
-        connection.execute("COMMIT")
-
-
 def is_doubtful(error: psycopg.Error) -> bool:
     """Whether a COMMIT that failed so may have been carried out although the connection stands.
 
