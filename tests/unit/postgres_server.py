@@ -91,6 +91,15 @@ class Database:
         """The same through a proxy."""
         return self.sink(host="127.0.0.1", port=port, **more)
 
+    def may_load(self, name: str = "people", *, renames: bool = False) -> None:
+        """The rights for full loads, as documented."""
+        for statement in [*grants(1), *(grants(2) if renames else [])]:
+            self.run(statement.replace("contacts", name))
+
+    def storage(self, name: str = "people") -> Any:
+        """Another one after a swap by rename, the same after any other change."""
+        return self.rows(f"SELECT '{name}'::regclass::oid")
+
     def may_create(self) -> None:
         """Rights to make tables."""
         self.run("GRANT CREATE ON SCHEMA public TO crm_push")
@@ -135,11 +144,10 @@ class Database:
             self.grant(connection, Name("public", name))
 
 
-def grants() -> list[str]:
-    """The statements of the documented script."""
-    block = re.search(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert block
-    lines = [line for line in block[1].splitlines() if not line.startswith("--")]
+def grants(script: int = 0) -> list[str]:
+    """The statements of a documented script: those that every sync needs, full loads need, and faster ones need."""
+    block = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)[script]
+    lines = [line for line in block.splitlines() if not line.startswith("--")]
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
 
 

@@ -36,6 +36,7 @@ class TestMysql(SinkContract):
 
     def refine(self, task: SinkTask) -> SinkTask:
         self.database.make(task)
+        self.database.may_load(task.object)
         return task
 
     @pytest.fixture

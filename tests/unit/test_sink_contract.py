@@ -79,6 +79,7 @@ class TestPostgres(SinkContract):
     @pytest.fixture(autouse=True)
     def _database(self) -> None:
         self.database = new_database()
+        self.database.may_load()
 
     @pytest.fixture
     def settings(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,7 @@ from dbt_reverse_etl.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND, not_utf
 from dbt_reverse_etl.encoding import NOT_UTF8, TOO_FINE
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
 
 OURS = "_dbt_reverse_etl_"
 FENCES, CLAIMS = f"{OURS}fences", f"{OURS}claims"
@@ -40,6 +41,24 @@ class RolledBack(Exception):
     def __init__(self, reason: str, outcome: Outcome = Outcome.REJECTED) -> None:
         super().__init__(reason)
         self.outcome = outcome
+
+
+def beside(name: str, use: str, longest: int) -> str:
+    """The name of a table of ours that belongs to an object: with a digest where it would be longer than so many bytes."""
+    whole = f"{OURS}{use}_{name}"
+    if len(whole.encode()) <= longest:
+        return whole
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return whole.encode()[: longest - 9].decode(errors="ignore") + f"_{digest}"
+
+
+def no_full_load(task: SinkTask, soft_delete: str | None) -> list[Problem]:
+    """What a full load would do against the user's word."""
+    if not task.full_load or (task.mode in (Mode.MIRROR, Mode.UPSERT) and soft_delete is None):
+        return []
+    found = f"mode {task.mode.value}" + (f" with soft_delete: {soft_delete}" if soft_delete else "")
+    expected = "mirror or upsert without soft_delete, where all rows may be replaced"
+    return [Problem(f"sync {task.sync}, full load", found, expected, "set owns_object: false")]
 
 
 def unmapped_key(task: SinkTask) -> list[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -55,6 +55,7 @@ class DatabaseSink(Sink):
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
     distributable = True
+    full_loads = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     database: ClassVar[Database]
@@ -106,6 +107,7 @@ class DatabaseSink(Sink):
         """Take the fence and prepare the table."""
         self.validate(task)
         self._task, self._record = task, self._record_of(task)
+        self._loaded = self._left_out = 0
         with self._lock, self._explained():
             self._drop_connection()
             self._open(self._connected())
@@ -113,9 +115,7 @@ class DatabaseSink(Sink):
     def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
         """Answers stay the same until the ledger no longer lists a claim as open."""
         with self._lock, self._explained(), self._transaction(self._connected()) as connection:
-            lost = self._record.lost(connection)
-            if lost:
-                raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
+            self._hold_fence(connection)
             records = self._record.claims(connection)
             self._record.forget(connection, records.keys() - set(claims))
             return {claim: records.get(claim) for claim in claims}
@@ -131,8 +131,15 @@ class DatabaseSink(Sink):
             except self.database.failure_type as error:
                 return Delivery.of_all(batch.rows.num_rows, *self.database.failure(error))
 
+    def swap(self, claim: str) -> None:
+        """The loaded rows take the place of what the object holds."""
+        with self._lock, self._explained():
+            self._swap(self._connected(), claim)
+
     def finish(self) -> None:
-        """Every wave is acknowledged: the records of the claims are no longer needed."""
+        """Every wave is acknowledged: the records of the claims are no longer needed. That of a swap stays for the next run."""
+        if self._task.full_load:
+            return
         with (
             self._lock,
             suppress(self.database.failure_type, DestinationError),
@@ -193,6 +200,10 @@ class DatabaseSink(Sink):
     def _write(self, connection: Any, changes: Any) -> dict[int, str]:
         """Apply a batch in the transaction that is open: index -> reason of each row that the table refused."""
 
+    @abstractmethod
+    def _swap(self, connection: Any, claim: str) -> None:
+        """The end of a full load. Raises DestinationError, or the driver's error."""
+
     def _shown(self, statement: Any) -> str:
         """A statement as text."""
         return str(statement)
@@ -207,33 +218,80 @@ class DatabaseSink(Sink):
                 self._run(connection, "ROLLBACK")
                 return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, lost)
             refused = changes.refused | self._write(connection, changes)
-            self._record.add(connection, batch, part, len(refused))
-            return self._commit(connection, batch, part, rejections(refused))
+            left_out = batch.left_out + len(refused)
+            if self._task.full_load:
+                return self._loaded_by(connection, batch.rows.num_rows, refused, left_out)
+            self._record.add(connection, batch.claim, part, closed=batch.last, left_out=left_out)
+            if self._commit(connection):
+                return rejections(refused)
+        return self._after_lost_commit(batch, part, rejections(refused))
 
-    def _commit(self, connection: Any, batch: Batch, part: str, answer: Delivery) -> Delivery:
+    def _loaded_by(self, connection: Any, rows: int, refused: Mapping[int, str], left_out: int) -> Delivery:
+        """No record before the swap. Nobody reads what is loaded, and a key replaces itself: what is in doubt may be sent again."""
+        if not self._commit(connection):
+            self._drop_connection()
+            return Delivery.of_all(rows, Outcome.RETRYABLE, LOST_AT_COMMIT)
+        self._loaded += rows - len(refused)
+        self._left_out += left_out
+        return rejections(refused)
+
+    def _commit(self, connection: Any) -> bool:
+        """Whether it is known that it was carried out."""
         try:
             self._run(connection, "COMMIT")
         except self.database.failure_type as error:
             if self._is_rolled_back(connection, error):
                 raise
-            return self._after_lost_commit(batch, part, answer)
-        return answer
+            return False
+        return True
 
     def _after_lost_commit(self, batch: Batch, part: str, answer: Delivery) -> Delivery:
-        """Ask the record, on a connection of its own; it answers only when the doubtful transaction has ended."""
         rows = batch.rows.num_rows
+        is_recorded, unsure = self._recorded(batch.claim, part)
+        if is_recorded:
+            return answer
+        if not unsure:  # a newer run may have removed the record
+            return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
+        return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {unsure}")
+
+    def _recorded(self, claim: str, part: str) -> tuple[bool, str | None]:
+        """Whether a commit without an answer was carried out, and why a no is not sure.
+
+        It asks the record, on a connection of its own, which answers only when the doubtful transaction has ended."""
         try:
             self._drop_connection()
             with self._transaction(self._connected()) as connection:
                 lost = self._record.lost(connection)
-                if self._record.has(connection, batch.claim, part):
-                    return answer
+                return self._record.has(connection, claim, part), lost
         except self.database.failure_type as error:
-            lost = self.database.failure(error)[1]
-        else:
-            if not lost:  # a newer run may have removed the record
-                return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
-        return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {lost}")
+            return False, self.database.failure(error)[1]
+
+    def _swapped_in_a_transaction(self, connection: Any, claim: str, replace: Callable[[], str | None]) -> None:
+        """`replace` puts the loaded rows in place, or says why that cannot be; the claim is closed with it."""
+        part = secrets.token_hex(16)
+        try:
+            with self.database.rollback_on_error(connection):
+                self._begin(connection)
+                self._hold_fence(connection)
+                wrong = replace()
+                if wrong:
+                    raise self._error(wrong, "the rows that were loaded", "push again")
+                self._record.add(connection, claim, part, closed=True, left_out=self._left_out)
+                is_sure = self._commit(connection)
+        except RolledBack as refusal:
+            raise self._not_taken(str(refusal)) from None
+        if not is_sure and not self._recorded(claim, part)[0]:
+            raise self._error(LOST_AT_COMMIT, "an answer", "push again: the next run asks what became of it")
+
+    def _not_taken(self, reason: str) -> DestinationError:
+        """A row was refused that the table beside the object had taken."""
+        next_step = "set owns_object: false, so that such rows are found and listed one by one"
+        return self._error(f"{reason}, when the loaded rows were put in place", "rows that the object takes", next_step)
+
+    def _hold_fence(self, connection: Any) -> None:
+        lost = self._record.lost(connection)
+        if lost:
+            raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
 
     def _take_fence(self, connection: Any) -> None:
         task, record = self._task, self._record

@@ -6,6 +6,7 @@ upserts them from there, and writes the record of the batch. Two tables of our o
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,10 @@ except ModuleNotFoundError as error:
 from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.mysql_catalog import Name, object_name, read_table
+from dbt_reverse_etl.sinks.mysql_full_load import DENIED, LOST_ROWS, full_load_of
 from dbt_reverse_etl.sinks.mysql_reading import read_rows
-from dbt_reverse_etl.sinks.mysql_record import ENGINE, Record
-from dbt_reverse_etl.sinks.mysql_rows import RowWriter
+from dbt_reverse_etl.sinks.mysql_record import ENGINE, SWAP, Record
+from dbt_reverse_etl.sinks.mysql_rows import RowWriter, row_is_at_fault
 from dbt_reverse_etl.sinks.mysql_session import (
     ROLLED_BACK,
     connect,
@@ -65,6 +67,7 @@ class MysqlSink(DatabaseSink):
     )
 
     _settings: MysqlSettings
+    _record: Record
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
         """Batches that keep the number of commits low; a bad row is searched from here, so they are not larger."""
@@ -91,11 +94,72 @@ class MysqlSink(DatabaseSink):
             raise self._error(f"{unsafe} without transactions", f"the engine {ENGINE}", next_step)
         with self._transaction(connection):
             self._take_fence(connection)
+        name = self._name(self._task)
+        self._load = full_load_of(name)
+        self._settle_swap(connection)
         self._table: Any = self._prepared_table(connection)
+        if self._task.full_load:
+            self._load.begin(connection, self._task)
+            name, self._table = self._load.name, read_table(connection, self._load.name)
         row = run(connection, "SELECT @@max_allowed_packet").fetchone()
         self._packet = int(row[0]) if row else 2**20
-        self._sql: Statements = statements(self._task, self._name(self._task), self._table, self._settings.database)
+        self._sql: Statements = statements(self._task, name, self._table, self._settings.database)
         self._columns = {name: self._table.columns[name.lower()] for name in self._task.schema.names}
+
+    def _settle_swap(self, connection: Connection[Any]) -> bool:
+        """Find out whether a RENAME without an answer has come; nothing of its load is left."""
+        self._load.drop(connection)
+        has_come = self._load.was_renamed(connection)
+        if has_come or self._record.announces_a_swap(connection):
+            self._note_swap(connection, has_come=has_come)
+        if has_come and not self._load.drop_old(connection):
+            self._note_swap(connection, has_come=False)
+            return False
+        return has_come
+
+    def _note_swap(self, connection: Connection[Any], *, has_come: bool) -> None:
+        with self._transaction(connection):
+            self._hold_fence(connection)
+            self._record.swapped(connection, has_come=has_come)
+
+    def _swap(self, connection: Connection[Any], claim: str) -> None:
+        if not self._load.has(connection, self._loaded):
+            raise self._error(LOST_ROWS, "the rows that were loaded", "push again")
+        if self._load.can_rename(connection) and self._renamed(connection, claim):
+            return
+        try:
+            self._swapped_in_a_transaction(connection, claim, self._replaced)
+        except pymysql.Error as error:
+            if not row_is_at_fault(error):
+                raise
+            raise self._not_taken(failure(error)[1]) from None
+        with suppress(pymysql.Error):
+            self._load.drop(self._connected())
+
+    def _replaced(self) -> str | None:
+        return self._load.replace(self._connected(), self._task, self._table, self._loaded)
+
+    def _renamed(self, connection: Connection[Any], claim: str) -> bool:
+        """Swap by RENAME; False: we have not the right to."""
+        with self._transaction(connection):
+            self._hold_fence(connection)
+            self._record.add(connection, claim, SWAP, closed=False, left_out=self._left_out)
+        try:
+            self._load.rename(connection)
+        except pymysql.Error as error:
+            if number(error) in DENIED:
+                self._note_swap(connection, has_come=False)
+                return False
+            self._drop_connection()
+            if self._settle_swap(self._connected()):
+                return True
+            raise
+        self._note_swap(connection, has_come=True)
+        if not self._load.drop_old(connection):
+            self._note_swap(connection, has_come=False)
+            next_step = "set owns_object: false, or take the right ALTER on it from the user of the sink"
+            raise self._error(f"a foreign key points at {self._load.target}", "none, for a swap by RENAME", next_step)
+        return True
 
     def _changes(self, rows: pa.Table, deletes: str | None) -> Staged:
         return staged(rows, self._columns, self._task.key, packet=self._packet, deletes=deletes)

@@ -9,7 +9,6 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN
 from dbt_reverse_etl.sinks.mysql_catalog import Name, engine_of
 from dbt_reverse_etl.sinks.mysql_session import run
@@ -21,6 +20,7 @@ COLUMNS = {
     CLAIMS: f"sync_id {_ID}, claim {_ID}, part {_ID}, closed boolean NOT NULL, left_out bigint NOT NULL, "
     "PRIMARY KEY (sync_id, claim, part)",
 }
+SWAP = "swap"  # the part of a claim that is the RENAME of a full load
 _FENCE = "SELECT fence FROM {} WHERE sync_id = %s"
 _LOCKED_FENCE = f"{_FENCE} LOCK IN SHARE MODE"
 
@@ -83,10 +83,24 @@ class Record:
             return LOST_RECORD
         return None if stored == self.own_fence else OTHER_RUN
 
-    def add(self, connection: Connection[Any], batch: Batch, part: str, refused: int) -> None:
-        """Record one batch."""
-        values = (batch.claim, part, batch.last, batch.left_out + refused)
+    def add(self, connection: Connection[Any], claim: str, part: str, *, closed: bool, left_out: int) -> None:
+        """Record one batch, or the swap of a full load."""
+        values = (claim, part, closed, left_out)
         self._run(connection, "INSERT INTO {} VALUES (%s, %s, %s, %s, %s)", self._claims, *values)
+
+    def announces_a_swap(self, connection: Connection[Any]) -> bool:
+        """Whether a RENAME was to come, of which nobody has said that it came. Locks nothing."""
+        query = "SELECT 1 FROM {} WHERE sync_id = %s AND part = %s AND NOT closed"
+        return self._run(connection, query, self._claims, SWAP).fetchone() is not None
+
+    def swapped(self, connection: Connection[Any], *, has_come: bool) -> None:
+        """What became of a swap that was announced; of one that has not come nothing is kept."""
+        query = (
+            "UPDATE {} SET closed = true WHERE sync_id = %s AND part = %s"
+            if has_come
+            else "DELETE FROM {} WHERE sync_id = %s AND part = %s"
+        )
+        self._run(connection, query, self._claims, SWAP)
 
     def has(self, connection: Connection[Any], claim: str, part: str) -> bool:
         """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""

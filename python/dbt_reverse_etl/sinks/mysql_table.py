@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from dbt_reverse_etl.arrow import is_bytes, is_text, plain_type
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import OURS, inexact_types, unfilled_column, unmapped_key
+from dbt_reverse_etl.sinks.database import OURS, inexact_types, no_full_load, unfilled_column, unmapped_key
 from dbt_reverse_etl.sinks.mysql_catalog import BASE_TABLE, Column, Name, Table, is_name, object_name, quoted
 from dbt_reverse_etl.sinks.mysql_record import ENGINE
 from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions
@@ -99,7 +99,7 @@ def task_problems(task: SinkTask, database: str) -> list[Problem]:
     if soft and (task.mode is not Mode.MIRROR or soft.lower() in map(str.lower, names)):
         expected = "a column that is no field, and mode: mirror"
         found.append(Problem(f"{where}, options.soft_delete", soft, expected, "change the option or the mode"))
-    return found
+    return found + no_full_load(task, soft)
 
 
 def missing_fields(table: Table, task: SinkTask) -> list[pa.Field]:

@@ -29,9 +29,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name, read_table
+from dbt_reverse_etl.sinks.postgres_full_load import FullLoad, begin_full_load, drop_left_over
 from dbt_reverse_etl.sinks.postgres_reading import read_rows
 from dbt_reverse_etl.sinks.postgres_record import Record
-from dbt_reverse_etl.sinks.postgres_rows import RowWriter, row_is_at_fault
+from dbt_reverse_etl.sinks.postgres_rows import RowWriter, condition, row_is_at_fault
 from dbt_reverse_etl.sinks.postgres_session import (
     OLDEST_SERVER,
     begin,
@@ -94,16 +95,32 @@ class PostgresSink(DatabaseSink):
         with self._transaction(connection):
             self._record.create(connection)
             self._take_fence(connection)
-            table = self._prepared_table(connection)
-            self._sql: Statements = statements(self._task, self._name(self._task), table)
+            name, table = self._name(self._task), self._prepared_table(connection)
+            drop_left_over(connection, name)
+            self._load: FullLoad | None = None
+            if self._task.full_load:
+                self._load = begin_full_load(connection, name, self._task)
+                name, table = self._load.name, read_table(connection, self._load.name)
+            self._sql: Statements = statements(self._task, name, table)
             self._lengths = lengths(table, self._task)
+
+    def _swap(self, connection: Connection, claim: str) -> None:
+        load = self._load
+        assert load  # noqa: S101  (swap is for full loads only)
+        try:
+            self._swapped_in_a_transaction(connection, claim, lambda: load.swap(connection, self._task, self._loaded))
+        except psycopg.Error as error:
+            if not row_is_at_fault(error.sqlstate):
+                raise
+            raise self._not_taken(condition(error.sqlstate or "")) from None
 
     def _changes(self, rows: pa.Table, deletes: str | None) -> Staged:
         names, key = self._task.schema.names, self._task.key
         return staged(rows, names, key, deletes=deletes, lengths=self._lengths)
 
     def _write(self, connection: Connection, changes: Staged) -> dict[int, str]:
-        return RowWriter(connection, self._sql, self._task.mode).write(changes)
+        refused = RowWriter(connection, self._sql, self._task.mode).write(changes)
+        return {row: self._load.in_words(reason) for row, reason in refused.items()} if self._load else refused
 
     def _task_problems(self, task: SinkTask) -> list[Problem]:
         return task_problems(task)

@@ -8,7 +8,6 @@ from typing import Any
 
 from psycopg import Connection, sql
 
-from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN
 from dbt_reverse_etl.sinks.postgres_catalog import Name, exists
 
@@ -94,9 +93,9 @@ class Record:
             return LOST_RECORD
         return None if stored == self.own_fence else OTHER_RUN
 
-    def add(self, connection: Connection[Any], batch: Batch, part: str, refused: int) -> None:
-        """Record one batch."""
-        values = (self.sync_id, batch.claim, part, batch.last, batch.left_out + refused)
+    def add(self, connection: Connection[Any], claim: str, part: str, *, closed: bool, left_out: int) -> None:
+        """Record one batch, or the swap of a full load."""
+        values = (self.sync_id, claim, part, closed, left_out)
         connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._claims.sql), values)
 
     def has(self, connection: Connection[Any], claim: str, part: str) -> bool:

@@ -12,7 +12,7 @@ from psycopg import sql
 from dbt_reverse_etl.arrow import is_bytes, is_list, is_text, plain_type
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import OURS, inexact_types, unfilled_column, unmapped_key
+from dbt_reverse_etl.sinks.database import OURS, inexact_types, no_full_load, unfilled_column, unmapped_key
 from dbt_reverse_etl.sinks.postgres_catalog import Column, Name, Table, object_name
 from dbt_reverse_etl.sinks.postgres_settings import LONGEST_NAME, PostgresOptions
 from dbt_reverse_etl.sinks.postgres_values import is_supported
@@ -112,7 +112,7 @@ def task_problems(task: SinkTask) -> list[Problem]:
     if soft and (task.mode is not Mode.MIRROR or soft in names):
         expected = "a column that is no field, and mode: mirror"
         found.append(Problem(f"{where}, options.soft_delete", soft, expected, "change the option or the mode"))
-    return found
+    return found + no_full_load(task, soft)
 
 
 def _is_name(name: str) -> bool:
