@@ -165,14 +165,17 @@ class _Place:
 @click.option(
     "--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable."
 )
-def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...]) -> int:
+@click.option(
+    "--if-due", is_flag=True, help="Leave out what was pushed before, or what a later run has overtaken; no error then."
+)
+def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
     """Push what the last dbt run made due, from its artifacts."""
     from dbt_reverse_etl import invocation
 
     target = place.pushed_target()
     project = place.project(target)
     project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
-    return _pushed(project, place, as_json, selectors=selectors, refuse_repeat=True)
+    return _pushed(project, place, as_json, selectors=selectors, refuse_repeat=True, skip_stale=if_due)
 
 
 @cli.command()
@@ -200,14 +203,19 @@ def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
 @cli.command()
 @_project_options
 @click.option("--sample", default=5, show_default=True, help="Show so many pending rows by key.")
-def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int) -> int:
+@click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
+def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
     from dbt_reverse_etl import console, invocation
 
     with _Opened(place, selectors) as opened:
-        reports = [opened.pusher.plan(one, opened.overview, sample) for one in opened.chosen]
+        reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
     if as_json:
         _print_json(map(console.as_json, reports))
+    elif markdown:
+        from dbt_reverse_etl.review import as_markdown
+
+        click.echo(as_markdown(reports))
     else:
         for number, report in enumerate(reports, 1):
             invocation.tell(report, number, len(reports), _say)
@@ -323,6 +331,43 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
         project_dir.resolve(), lambda text: _say(text, "info"), model=model, key=key, write_profile=write_profile
     )
     return ExitCode.OK
+
+
+def _service_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option(
+            "--project-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path(),
+            help="The dbt project; default: here.",
+        ),
+        click.option(
+            "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@_service_options
+def serve(project_dir: Path, profiles_dir: Path | None) -> int:
+    """Push after each successful run of a dbt Cloud job: receives its webhook."""
+    from dbt_reverse_etl.serve import service
+
+    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _say))
+
+
+@cli.command()
+@_service_options
+@click.option("--once", is_flag=True, help="Ask once, push what is due, and end: for cron.")
+def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
+    """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
+    from dbt_reverse_etl.serve import service
+
+    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _say)
+    return service.poll(around, once=once)
 
 
 class _Opened:

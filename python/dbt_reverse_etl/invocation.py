@@ -108,13 +108,15 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     retried: bool = False,
     selectors: Sequence[str] = (),
     refuse_repeat: bool = False,
+    skip_stale: bool = False,
     retry_now: bool = False,
 ) -> list[Report]:
     """Push what the last dbt command made due.
 
     Args:
         retried: the command was `dbt retry`: syncs whose last push failed are due, too.
-        refuse_repeat: stop at artifacts that were pushed before.
+        refuse_repeat: stop at artifacts that were pushed before, or that a later run has overtaken.
+        skip_stale: leave out each sync of which that is so, instead.
         retry_now: rows that wait or are parked are sent, too.
 
     Raises:
@@ -145,7 +147,9 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         known=_known(invocation),
         project_dir=project.folder,
     )
-    if refuse_repeat:
+    if skip_stale:
+        wanted = replace(wanted, push=_still_due(invocation, wanted, overview, pusher, say))
+    elif refuse_repeat:
         _refuse_repeat(invocation, wanted, overview)
         _refuse_older(wanted, pusher)
     return _execute(wanted, pusher, overview, say)
@@ -259,15 +263,32 @@ def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
         )
 
 
-def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> None:
-    """A push that went well is not repeated from the same artifacts; one that failed is."""
-    pushed = {
+def _still_due(invocation: Invocation, wanted: Due, overview: Overview, pusher: Pusher, say: Say) -> list[ResolvedSync]:
+    """For a queue that may bring artifacts twice, or late: what of them is neither pushed nor overtaken."""
+    pushed = _pushed_before(invocation, overview)
+    due: list[ResolvedSync] = []
+    for one in wanted.push:
+        if one.sync.name in pushed:
+            say(f"{one.sync.name}: pushed before with these results", "info")
+        elif _overtaken(one, pusher) is not None:
+            say(f"{one.sync.name}: left to the results of a later run", "info")
+        else:
+            due.append(one)
+    return due
+
+
+def _pushed_before(invocation: Invocation, overview: Overview) -> set[str]:
+    return {
         overview.names[sync_id]
         for sync_id, started in overview.started.items()
         if started.invocation_id == invocation.invocation_id and _ended_well(overview.states[sync_id])
     }
+
+
+def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> None:
+    """A push that went well is not repeated from the same artifacts; one that failed is."""
     names = {one.sync.name for one in wanted.push}
-    if names and names <= pushed:
+    if names and names <= _pushed_before(invocation, overview):
         found = f"results of invocation {invocation.invocation_id}, which were pushed before"
         raise ReverseEtlError(
             Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push")
@@ -277,10 +298,16 @@ def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> N
 def _refuse_older(wanted: Due, pusher: Pusher) -> None:
     """A later run captured more: pushing its changes under the older results' tests would be a lie."""
     for one in wanted.push:
-        changelog = one.sync.changelog
-        known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
-        if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
-            found = f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
+        found = _overtaken(one, pusher)
+        if found is not None:
             raise ReverseEtlError(
                 Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
             )
+
+
+def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:
+    changelog = one.sync.changelog
+    known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
+    if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
+        return f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
+    return None

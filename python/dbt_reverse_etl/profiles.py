@@ -14,7 +14,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.validation import Place, described
 
-FILE_NAME, BLOCK = "profiles.yml", "dbt_reverse_etl"
+FILE_NAME, BLOCK, SERVE = "profiles.yml", "dbt_reverse_etl", "serve"
 
 _ALLOWED = "plain text and {{ env_var('NAME') }} or {{ env_var('NAME', 'default') }}"
 # Only the parser is used, nothing is ever evaluated; and it sees the expressions alone, for it alters plain text.
@@ -58,6 +58,24 @@ def read_target(directories: Sequence[Path], target: str) -> tuple[Place, object
     return Place(str(file), (BLOCK, "outputs", target)), outputs[target]
 
 
+def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[str]]:
+    """What `serve` says in the first profiles.yml that is there, texts not yet rendered, and the names of the targets.
+
+    Raises:
+        ConfigurationError: no file, or nothing for `serve` in it.
+    """
+    file = _first(directories)
+    block = _block(file, BLOCK)
+    written = block.get(SERVE) if isinstance(block, Mapping) else None
+    if written is None:
+        expected = f"{BLOCK}: {{serve: {{account_id, token, jobs}}}}"
+        raise _error(f"{file}: {BLOCK}", "nothing for `serve`", expected, "add it: docs/dbt-cloud.md")
+    _refuse_other_keys(file, block)
+    outputs = block.get("outputs")
+    targets = frozenset(map(str, outputs)) if isinstance(outputs, Mapping) else frozenset[str]()
+    return Place(str(file), (BLOCK, SERVE)), written, targets
+
+
 def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapping[str, Any]]:
     """A dbt profile of the first profiles.yml that is there, texts not yet rendered.
 
@@ -91,9 +109,10 @@ def _error(where: str, found: str, expected: str, next_step: str) -> Configurati
 
 
 def _refuse_other_keys(file: Path, block: Mapping[Any, Any]) -> None:
-    others = [str(key) for key in block if key != "outputs"]
+    others = [str(key) for key in block if key not in ("outputs", SERVE)]
     if others:
-        raise _error(f"{file}: {BLOCK}", f"the keys {', '.join(others)}", "`outputs` alone", "remove or move them")
+        found = f"the keys {', '.join(others)}"
+        raise _error(f"{file}: {BLOCK}", found, f"`outputs` and `{SERVE}` alone", "remove or move them")
 
 
 def _block(file: Path, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.unit import mysql_server
 from tests.unit.http_server import HttpServer, http_server
 from tests.unit.postgres_server import Database, new_database
 from tests.unit.proxy import Proxy, proxy_before
+from tests.unit.serve_world import World
 from tests.unit.sqlite_world import a_task
 
 
@@ -45,3 +47,11 @@ def mysql_db() -> mysql_server.Database:
 def mysql_proxy(mysql_db: mysql_server.Database) -> Iterator[Proxy]:
     with proxy_before(mysql_db.server.socket) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A project whose dbt jobs run in a dbt Cloud of our own."""
+    made = World(tmp_path / "shop")
+    yield made
+    made.close()

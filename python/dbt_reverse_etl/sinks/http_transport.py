@@ -39,12 +39,15 @@ _PIECE = 2**16
 class Transport:
     """Connections to one destination, safe for as many threads as `settings.concurrency`.
 
+    Args:
+        body_cap: bytes of the largest answer that is read.
+
     Raises:
         OSError: the CA file, or the client certificate or its key, cannot be read.
     """
 
-    def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: HttpSettings, body_cap: int = BODY_CAP) -> None:
+        self._settings, self._body_cap = settings, body_cap
         self._timeout = Timeout(connect=settings.timeout.connect, read=settings.timeout.read)
         self._base = settings.base.path.rstrip("/") + "/"
         self._pool = self._pool_of(settings.url, settings.concurrency)
@@ -128,8 +131,9 @@ class Transport:
         content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         cut = False
         try:
-            sent_bytes = _read(raw, time.monotonic() + self._settings.timeout.read)
-            body, problem = decoded(sent_bytes, headers.get("Content-Encoding", "")) if wants_body else (b"", "")
+            cap = self._body_cap
+            sent_bytes = _read(raw, time.monotonic() + self._settings.timeout.read, cap)
+            body, problem = decoded(sent_bytes, headers.get("Content-Encoding", ""), cap) if wants_body else (b"", "")
         except _UnreadableBody as error:
             body, problem, cut = None, str(error), error.cut
         except (OSError, HTTPError, HTTPException):
@@ -149,22 +153,26 @@ class _UnreadableBody(Exception):
         self.cut = cut
 
 
-def _read(raw: Any, deadline: float) -> bytes:
-    """The body as it was sent, at most `BODY_CAP` bytes; a trickle does not hold the worker longer than the timeout."""
+def _too_large(cap: int) -> str:
+    return f"the answer is larger than {cap // 2**20} MiB"
+
+
+def _read(raw: Any, deadline: float, cap: int) -> bytes:
+    """The body as it was sent, at most `cap` bytes; a trickle does not hold the worker longer than the timeout."""
     read = getattr(raw, "read1", raw.read)
     pieces: list[bytes] = []
     size = 0
     while piece := read(_PIECE, decode_content=False):
         pieces.append(piece)
         size += len(piece)
-        if size > BODY_CAP:
-            raise _UnreadableBody("the answer is larger than 1 MiB", cut=False)
+        if size > cap:
+            raise _UnreadableBody(_too_large(cap), cut=False)
         if time.monotonic() > deadline:
             raise _UnreadableBody("the answer did not end in time", cut=True)
     return b"".join(pieces)
 
 
-def decoded(body: bytes, encoding: str) -> tuple[bytes | None, str]:
+def decoded(body: bytes, encoding: str, cap: int = BODY_CAP) -> tuple[bytes | None, str]:
     """Undo gzip and deflate, which nobody asked for, without ever holding more than the cap."""
     name = encoding.strip().lower()
     if name in ("", "identity") or not body:
@@ -173,11 +181,11 @@ def decoded(body: bytes, encoding: str) -> tuple[bytes | None, str]:
         return None, "the answer has a content encoding that was not asked for"
     try:
         inflater = zlib.decompressobj(wbits=47 if name != "deflate" or body[:1] == b"\x78" else -15)
-        plain = inflater.decompress(body, BODY_CAP + 1)
+        plain = inflater.decompress(body, cap + 1)
     except zlib.error:
         return None, "the compressed answer is damaged"
-    if len(plain) > BODY_CAP:
-        return None, "the answer is larger than 1 MiB"
+    if len(plain) > cap:
+        return None, _too_large(cap)
     return (plain, "") if inflater.eof else (None, "the compressed answer is damaged")
 
 
