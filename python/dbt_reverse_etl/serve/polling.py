@@ -44,11 +44,15 @@ class Poller:
         return pause
 
     def _look(self, job_id: int) -> None:
-        since = self._queue.finished_until(job_id)
-        runs = self._newest(job_id) if since is None else self._after(job_id, since - _OVERLAP)
+        known = self._queue.known(job_id)
+        if known is None:
+            runs, until = self._newest(job_id), 0.0
+        else:
+            first, until = known
+            runs = self._since(job_id, max(first, until - _OVERLAP))
         if not runs:
             return
-        until = max([run.finished_at for run in runs] + ([] if since is None else [since]))
+        until = max(until, *(run.finished_at for run in runs))
         added = self._queue.add_finished(job_id, [run.run_id for run in runs], until, time.time())
         if added:
             self._say(f"job {job_id}: {added} new runs", "info")
@@ -57,11 +61,11 @@ class Poller:
         """Asked for the first time: the newest run stands for all before it."""
         return self._cloud.finished(job_id, 0)[:1]
 
-    def _after(self, job_id: int, since: float) -> list[FinishedRun]:
+    def _since(self, job_id: int, since: float) -> list[FinishedRun]:
         runs: list[FinishedRun] = []
         for page in range(_MOST_PAGES):
             found = self._cloud.finished(job_id, page * PAGE)
-            runs += [run for run in found if run.finished_at > since]
-            if len(found) < PAGE or found[-1].finished_at <= since:
+            runs += [run for run in found if run.finished_at >= since]
+            if len(found) < PAGE or found[-1].finished_at < since:
                 break
         return runs

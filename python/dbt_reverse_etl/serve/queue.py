@@ -32,7 +32,11 @@ create table if not exists run (
     reason text not null default ''
 );
 create index if not exists run_state on run (state, due_at);
-create table if not exists job (job_id integer primary key, finished_until real not null) without rowid;
+create table if not exists job (
+    job_id integer primary key,
+    known_from real not null,
+    known_until real not null
+) without rowid;
 """
 
 
@@ -92,16 +96,18 @@ class Queue:
             new = database.execute("insert or ignore into event values (?, ?, ?)", (event_id, run_id, now)).rowcount
             return bool(new and _add_run(database, run_id, job_id, now))
 
-    def add_finished(self, job_id: int, run_ids: Sequence[int], finished_until: float, now: float) -> int:
+    def add_finished(self, job_id: int, run_ids: Sequence[int], known_until: float, now: float) -> int:
         """Keep the runs of a job that the API named, and until when its runs are known. Returns how many are new."""
+        known = "insert into job values (?, ?, ?) on conflict (job_id) do update set known_until = excluded.known_until"
         with self._transaction() as database:
             added = sum(_add_run(database, run_id, job_id, now) for run_id in run_ids)
-            database.execute("insert or replace into job values (?, ?)", (job_id, finished_until))
+            database.execute(known, (job_id, known_until, known_until))
             return added
 
-    def finished_until(self, job_id: int) -> float | None:
-        """Until when the finished runs of a job are known, in seconds since the epoch."""
-        return self._number("select max(finished_until) from job where job_id = ?", job_id)
+    def known(self, job_id: int) -> tuple[float, float] | None:
+        """From and until when the finished runs of a job are known, in seconds since the epoch; None before the first."""
+        rows = self._read("select known_from, known_until from job where job_id = ?", job_id)
+        return (rows[0][0], rows[0][1]) if rows else None
 
     def recover(self, now: float) -> int:
         """Queue again what a process that is gone had in hand. Returns how many."""
