@@ -1,0 +1,40 @@
+"""A plan as a comment of a review."""
+
+from __future__ import annotations
+
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.review import as_markdown
+
+SPACE = "\N{NO-BREAK SPACE}"
+CRM = Report("crm_contacts", "crm.contacts", "planned", planned=PerOperation(0, 1203, 4), sample=(("delete", "ann@x"),))
+IDLE = Report("mail_people", "mail.people|all", "planned", message="the changelog has no snapshot yet")
+GONE = Report("old", "crm.old", "other_changelog", ExitCode.OTHER_CHANGELOG, message="resync\nor adopt")
+
+
+def test_a_plan_is_a_sentence_and_a_table_that_people_can_paste() -> None:
+    assert as_markdown([CRM]).splitlines() == [
+        f"This would update 1{SPACE}203 contacts in crm, delete 4.  ",
+        "",
+        "| sync | destination | insert | update | delete | |",
+        "|---|---|--:|--:|--:|---|",
+        f"| crm_contacts | crm.contacts | 0 | 1{SPACE}203 | 4 |  |",
+    ]
+
+
+def test_no_key_is_in_it_for_a_comment_may_be_public() -> None:
+    assert "ann" not in as_markdown([CRM])
+
+
+def test_nothing_to_send_and_what_stops_a_sync_are_said_in_one_line_each() -> None:
+    lines = as_markdown([IDLE, GONE]).splitlines()
+    assert lines[0] == "This would send nothing."
+    assert lines[4:] == [
+        "| mail_people | mail.people\\|all | 0 | 0 | 0 | the changelog has no snapshot yet |",
+        "| old | crm.old | 0 | 0 | 0 | **other_changelog**: resync or adopt |",
+    ]
+
+
+def test_a_project_without_syncs_says_so() -> None:
+    assert as_markdown([]) == "No sync is configured for this target."
