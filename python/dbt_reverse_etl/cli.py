@@ -16,10 +16,12 @@ import yaml
 from dbt_reverse_etl import __version__
 from dbt_reverse_etl.config import PlanOnly, profile_directories
 from dbt_reverse_etl.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.output import screen
 from dbt_reverse_etl.profiles import read_profile, render
 from dbt_reverse_etl.redaction import redact
+from dbt_reverse_etl.screen import Screen
 
-_COLOURS = {"error": "red", "warn": "yellow"}
+_SCREEN = "dbt_reverse_etl.screen"  # where the context keeps it
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,29 +35,31 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: errors of the user without a traceback."""
+    kept: dict[str, Any] = {}
     try:
-        code = cli(standalone_mode=False)
+        code = cli(standalone_mode=False, obj=kept)
     except ReverseEtlError as error:
-        _fail(redact(str(error)))
+        _screen(kept).say(redact(str(error)), "error")
         code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted")
+        _screen(kept).say("interrupted", "error")
         code = 130
     except Exception as error:
-        _fail(str(unexpected(error, "dbt-reverse-etl")))
+        _screen(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
         code = ExitCode.FAILED
     sys.exit(int(code or 0))
 
 
-def _fail(text: str) -> None:
-    click.secho(text, fg="red", err=True)
+def _screen(kept: Mapping[str, Any]) -> Screen:
+    found: Screen | None = kept.get(_SCREEN)
+    return found or screen("text", os.environ, quiet=False, verbose=False, document=False)
 
 
-def _say(text: str, level: str) -> None:
-    click.secho(text, fg=_COLOURS.get(level), err=level == "error")
+def _say(text: str, level: str, **about: Any) -> None:
+    _screen(click.get_current_context().ensure_object(dict)).say(text, level, **about)
 
 
 def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,16 +83,26 @@ def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="For machines."),
+        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="Lines for people, or one JSON object per line.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Errors only."),
+        click.option("-v", "--verbose", is_flag=True, help="Also each wave, repeated request and pause."),
     )
     for option in reversed(options):
         command = option(command)
 
     @wraps(command)
-    def wrapped(
-        project_dir: Path, profiles_dir: Path | None, target: str | None, target_path: Path, **rest: Any
-    ) -> Any:
-        return command(place=_Place(project_dir.resolve(), profiles_dir, target, target_path), **rest)
+    def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
+        kept = click.get_current_context().ensure_object(dict)
+        kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
+        place = _Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
+        return command(place=place, **rest)
 
     return wrapped
 
@@ -97,6 +111,7 @@ class _Place:
     """A dbt project on disk, and the target that holds for it."""
 
     def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path) -> None:
+        folder = folder.resolve()
         self.folder, self.env = folder, dict(os.environ)
         self.profiles = profile_directories(profiles_dir, folder, self.env)
         self.artifacts = folder / target_path
@@ -191,8 +206,8 @@ def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
 
     project.configuration(project.manifest())
-    say = _quiet if as_json else _say
-    reports = invocation.after_dbt(project, place.session(project.target), say, **how)
+    shown = _screen(click.get_current_context().obj)
+    reports = invocation.after_dbt(project, place.session(project.target), shown.say, screen=shown, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:
@@ -206,7 +221,7 @@ def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
 def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
-    from dbt_reverse_etl import console, invocation
+    from dbt_reverse_etl import console
 
     with _Opened(place, selectors) as opened:
         reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
@@ -216,11 +231,11 @@ def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int, 
         from dbt_reverse_etl.review import as_markdown
 
         click.echo(as_markdown(reports))
-    else:
-        for number, report in enumerate(reports, 1):
-            invocation.tell(report, number, len(reports), _say)
-            for operation, key in report.sample:
-                _say(f"    {operation:6} {key}", "info")
+    elif reports:
+        _say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
+        for report in reports:
+            if report.message:
+                _say(f"{report.sync}: {report.message}", console.level(report), sync=report.sync)
     return max((report.exit_code for report in reports), default=ExitCode.OK)
 
 
@@ -241,7 +256,10 @@ def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired
         ]
         reports: list[Any] = []
         if repaired and due:
-            invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append)
+            shown = _screen(click.get_current_context().obj)
+            opened.pusher.watch = shown.board
+            with shown:
+                invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, shown.glance)
     if as_json:
         _print_json([console.reconciled_as_json(found, sample) for found in results])
     else:
@@ -405,11 +423,6 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def _quiet(text: str, level: str) -> None:
-    if level == "error":
-        _fail(text)
 
 
 def _print_json(rows: Iterable[Any]) -> None:

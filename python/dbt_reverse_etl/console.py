@@ -62,6 +62,11 @@ def changes(rows: PerOperation) -> str:
     return f"+{rows.insert} ~{rows.update} -{rows.delete}"
 
 
+def about(report: Report) -> dict[str, Any]:
+    """What the line of a report is about, for a machine."""
+    return {key: value for key, value in as_json(report).items() if key not in ("sample", "message")}
+
+
 def as_json(report: Report) -> dict[str, Any]:
     """A report with plain values."""
     return {**asdict(report), "exit_code": int(report.exit_code), "sample": [list(row) for row in report.sample]}
@@ -103,13 +108,39 @@ def _outcome(report: Report) -> str:
     return ", ".join([changes(report.counts.delivered), *rest])
 
 
+def plan(reports: Sequence[Report]) -> str:
+    """A table of what a push would send, and below it some keys of each sync."""
+    rows = [
+        {
+            "sync": one.sync,
+            "destination": one.destination,
+            **asdict(one.planned),
+            "position": one.position,
+            "head": one.head,
+        }
+        for one in reports
+    ]
+    columns = ("sync", "destination", "insert", "update", "delete", "position", "head")
+    samples = (
+        "\n".join((f"\n{one.sync}, for example:", *(f"  {operation:6}  {key}" for operation, key in one.sample)))
+        for one in reports
+        if one.sample
+    )
+    return "\n".join((table(columns, rows), *samples))
+
+
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Plain columns, as wide as their longest value."""
+    """Plain columns, as wide as their longest value; numbers stand right."""
+    numbers = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in columns]
     lines = [
         [column.replace("_", " ") for column in columns],
         *([str(row[column]) for column in columns] for row in rows),
     ]
     widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip() for values in lines
+        "  ".join(
+            value.rjust(width) if number else value.ljust(width)
+            for value, width, number in zip(values, widths, numbers, strict=True)
+        ).rstrip()
+        for values in lines
     )

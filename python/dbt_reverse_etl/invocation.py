@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,12 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Unwatched
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
+from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs
 
 OFF, PLAN, ON = "off", "plan", "on"
@@ -110,6 +113,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     refuse_repeat: bool = False,
     skip_stale: bool = False,
     retry_now: bool = False,
+    screen: Screen | None = None,
 ) -> list[Report]:
     """Push what the last dbt command made due.
 
@@ -118,6 +122,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         refuse_repeat: stop at artifacts that were pushed before, or that a later run has overtaken.
         skip_stale: leave out each sync of which that is so, instead.
         retry_now: rows that wait or are parked are sent, too.
+        screen: shows the pushes that are under way.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
@@ -146,16 +151,18 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
         project_dir=project.folder,
+        watch=screen.board if screen else Unwatched(),
     )
     if skip_stale:
         wanted = replace(wanted, push=_still_due(invocation, wanted, overview, pusher, say))
     elif refuse_repeat:
         _refuse_repeat(invocation, wanted, overview)
         _refuse_older(wanted, pusher)
-    return _execute(wanted, pusher, overview, say)
+    with screen or nullcontext():
+        return _execute(wanted, pusher, overview, say, screen)
 
 
-def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say) -> list[Report]:
+def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:
     reports: list[Report] = []
     total = len(wanted.push) + len(wanted.plan)
 
@@ -163,18 +170,27 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say) -> list[
         reports.append(report)
         tell(report, len(reports), total, say)
 
-    push_all(pusher, wanted.push, overview, ended)
+    push_all(pusher, wanted.push, overview, ended, screen.glance if screen else _look_away)
     if not pusher.interrupt.is_set():
         for one in wanted.plan:
             ended(pusher.plan(one, overview, rows=0))
     return reports
 
 
+def _look_away() -> None:
+    """Nobody looks on."""
+
+
 def push_all(
-    pusher: Pusher, syncs: Sequence[ResolvedSync], overview: Overview, ended: Callable[[Report], None]
+    pusher: Pusher,
+    syncs: Sequence[ResolvedSync],
+    overview: Overview,
+    ended: Callable[[Report], None],
+    glance: Callable[[], None] = _look_away,
 ) -> None:
-    """Push several syncs, a few at once; `ended` hears of each."""
-    overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, partial(cancel_jobs, pusher.spark))
+    """Push several syncs, a few at once; `ended` hears of each, `glance` is called while this waits."""
+    cancel = partial(cancel_jobs, pusher.spark)
+    overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, cancel, glance)
     tasks = [partial(pusher.push, one, overview) for one in syncs]
     for left in overlap.run(tasks, ended):
         ended(pusher.left(syncs[left.task], begun=left.begun))
@@ -182,9 +198,9 @@ def push_all(
 
 def tell(report: Report, number: int, total: int, say: Say) -> None:
     """The line of one report, and below it what went wrong."""
-    say(console.line(number, total, report), console.level(report))
+    say(console.line(number, total, report), console.level(report), **console.about(report))
     if report.message:
-        say(f"  {report.message}", console.level(report))
+        say(f"  {report.message}", console.level(report), sync=report.sync)
 
 
 def ledger_names(resolved: Sequence[ResolvedSync]) -> list[str]:

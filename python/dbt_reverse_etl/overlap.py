@@ -31,10 +31,17 @@ class Overlap(Generic[T]):
         limit: tasks at once.
         interrupt: the tasks look at it and end early.
         cancel: ends what a task is waiting for elsewhere.
+        glance: called several times a second by the thread that waits.
     """
 
-    def __init__(self, limit: int, interrupt: threading.Event, cancel: Callable[[], None]) -> None:
-        self._limit, self._interrupt, self._cancel = limit, interrupt, cancel
+    def __init__(
+        self,
+        limit: int,
+        interrupt: threading.Event,
+        cancel: Callable[[], None],
+        glance: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._limit, self._interrupt, self._cancel, self._glance = limit, interrupt, cancel, glance
         self._answers: queue.SimpleQueue[tuple[int, T | BaseException]] = queue.SimpleQueue()
 
     def run(self, tasks: Sequence[Callable[[], T]], ended: Callable[[T], None]) -> list[Unfinished]:
@@ -79,6 +86,7 @@ class Overlap(Generic[T]):
                 self._answers.put((number, error))
 
     def _hear(self, ended: Callable[[T], None]) -> None:
+        self._glance()
         try:
             number, answer = self._answers.get(timeout=_GLANCE)
         except queue.Empty:

@@ -6,6 +6,7 @@ dbt's plugin interface is marked experimental, so everything that touches dbt's 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ class _Listener:
         project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), dict(os.environ))
         if not _has_syncs(folder):
             return True
-        reports = invocation.after_dbt(project, _spark(), say, retried=self._retried)
+        shown = _screen()
+        reports = invocation.after_dbt(project, _spark(), shown.say, retried=self._retried, screen=shown)
         if reports:
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)
@@ -93,6 +95,18 @@ class _Listener:
         return not self._captured
 
 
+def _screen() -> Any:
+    """Bars below dbt's lines, if dbt shows lines and standard error is a terminal."""
+    from dbt_reverse_etl.screen import Bars, Screen, colours, on_terminal
+
+    def write(text: str, level: str, about: object) -> None:  # noqa: ARG001  (the shape of Write)
+        say(text, level)
+
+    if on_terminal(sys.stderr, os.environ) and not _flag("QUIET") and _flag("LOG_FORMAT") != "json":
+        return Bars(write, sys.stderr, colours=_flag("USE_COLORS") and colours(os.environ))
+    return Screen(write)
+
+
 def say(text: str, level: str) -> None:
     """Through dbt's own logger: console, log file and --log-format json."""
     from dbt_common.events.base_types import EventLevel
@@ -101,6 +115,8 @@ def say(text: str, level: str) -> None:
     from dbt_common.ui import green, red, yellow
 
     colour = {"error": red, "warn": yellow}.get(level, green if "[" in text else str)
+    if os.environ.get("NO_COLOR"):
+        colour = str
     fire_event(Note(msg=colour(text)), level=EventLevel(level))
 
 

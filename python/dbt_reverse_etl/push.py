@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -26,6 +26,7 @@ from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Bound, Unwatched, Watch
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.errors import (
     ExitCode,
@@ -48,7 +49,13 @@ from dbt_reverse_etl.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.whole_push import WholePush, one_wave
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
-Say = Callable[[str, str], None]  # text, level: info, warn, error
+
+
+class Say(Protocol):
+    """Writes a line."""
+
+    def __call__(self, text: str, level: str, **about: Any) -> None:
+        """`level`: info, warn, error; `about`: for machines, what the line is about."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Pusher:
         project_dir: where files stand that a sync's options name.
         interrupt: once it is set, every push ends after the requests that are under way.
         step: called at each fault point.
+        watch: hears the numbers of each run while it is under way.
     """
 
     spark: SparkSession
@@ -105,6 +113,7 @@ class Pusher:
     project_dir: Path | None = None
     interrupt: threading.Event = field(default_factory=threading.Event)
     step: Step = no_step
+    watch: Watch = field(default_factory=Unwatched)
     _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
 
     def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
@@ -118,6 +127,8 @@ class Pusher:
         except Exception as error:  # the text of a foreign exception may hold row values
             found = unexpected(error, resolved.sync.name)
             report = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, message=str(found))
+        finally:
+            self.watch.end(resolved.sync.name)
         return replace(report, seconds=time.monotonic() - began)
 
     @staticmethod
@@ -219,12 +230,12 @@ class _Sync:
         policy = policy.parking_doubt() if self._settings.on_unknown == "park" else policy
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
         ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=self._full_load)
-        result = run(job, ports, policy)
+        result = self._watched(job, ports, policy)
         if not result.given_up:
             return result
         self._begin_anew()
         ports = replace(self._ports(spec, self._head), guard=self._guard)
-        changes = run(replace(job, run_id=uuid.uuid4().hex), ports, policy)
+        changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports, policy)
         return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
 
     def _replay(self, known: Known) -> RunResult | None:
@@ -235,11 +246,15 @@ class _Sync:
                 continue
             spec = Spec.of(self.state.specs[spec_id])
             ports = self._ports(spec, partial(self._head, snapshot))
-            result = run(self._job(Known(snapshot, known.changelog), spec), ports, self._pusher.policy)
+            result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports, self._pusher.policy)
             if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
                 return result
             self._begin_anew()
         return None
+
+    def _watched(self, job: Job, ports: Ports, policy: Policy) -> RunResult:
+        seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
+        return run(job, replace(ports, progress=self._pusher.watch.begin(seen)), policy)
 
     def _begin_anew(self) -> None:
         """For another run of the same push."""

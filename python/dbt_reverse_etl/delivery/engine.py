@@ -14,6 +14,7 @@ from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.prepared import Prepared
+from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Sink, SinkTask, sent_columns
@@ -60,6 +61,7 @@ class Engine:
         interrupted: Callable[[], bool] = never,
         limits: Limits | None = None,
         alone: bool = True,
+        progress: Progress = no_progress,
     ) -> None:
         """
         Args:
@@ -70,6 +72,7 @@ class Engine:
         self._policy = policy
         self._step = step
         self._interrupted = interrupted
+        self._progress = progress
         self._alone = alone
         self._columns = sent_columns(sink, task)
         self._limits = limits or sink.limits(task)
@@ -143,10 +146,12 @@ class Engine:
                 self._bisect(wave, prepared, rows, last=last)
                 return
             again = wave.again(rows, delivery)
+            self._progress(Number.SETTLED, len(rows) - len(again))
             if len(again) < len(rows):
                 self._gate.progress()
             if not again or wave.is_stopped() or not self._may_repeat(wave, again, delivery.retry_after, sent):
                 return
+            self._progress(Number.REPEATED, len(again))
             rows = again
 
     def _may_repeat(self, wave: Wave, rows: Sequence[int], retry_after: float | None, sent: int) -> bool:
@@ -161,6 +166,8 @@ class Engine:
         stop = self._gate.pause(seconds)
         if stop is not None:
             wave.stop(stop)
+        else:
+            self._progress(Number.PAUSED, seconds)
 
     def _request(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> Delivery:
         try:

@@ -15,6 +15,7 @@ from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter, never
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Progress, no_progress
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Sink, SinkTask
@@ -127,6 +128,7 @@ class Ports:
     interrupted: Callable[[], bool] = never
     executors: Callable[[Source], Remote] | None = None
     full_load: Callable[[Source, State], Source | None] = only_changes
+    progress: Progress = no_progress
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, apply, ranges_of, without
+from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
@@ -119,6 +120,7 @@ class _Run:
         far = self._ports.executors is not None and planned.total >= self._policy.executors_from
         self._remote = self._ports.executors(self._source) if self._ports.executors and far else None
         self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._policy.waves)
+        self._ports.progress(Number.PLANNED, planned.total)
         self._step("run.planned")
 
     def _plan_full_load(self) -> None:
@@ -181,6 +183,7 @@ class _Run:
         self._ledger.append(Heartbeat(self._sync_id, self._fence, self._clock.now(), until))
 
     def _deliver(self, claim: Claim | None) -> tuple[str, str]:
+        self._ports.progress(Number.FENCE, self._fence)
         self._step("run.started")
         late = self._late_claims()
         self._sink.open(self._task)
@@ -197,6 +200,7 @@ class _Run:
             random=self._ports.random,
             interrupted=self._ports.interrupted,
             alone=not self._task.full_load,
+            progress=self._ports.progress,
         )
         while claim is not None:
             if self._ports.interrupted():
@@ -258,6 +262,7 @@ class _Run:
     def _deliver_wave(self, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
         """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
         began = self._clock.monotonic()
+        self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
         sent = self._send(claim)
         self._step("wave.delivered")
         self._count(claim, sent)
@@ -371,6 +376,7 @@ class _Run:
         self._counts += sent.counts
         self._counted_to = claim.hi
         self._requests += sent.requests
+        self._ports.progress(Number.COUNTED, self._counts.planned.total)
 
     def _acknowledge(self, claim: Claim, sent: Sent, following: Claim | None) -> None:
         until = self._lease.extended()

@@ -1,0 +1,57 @@
+"""The numbers that leave a run while it is under way, for whoever looks on; nothing in the run depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Number(str, Enum):
+    """What a number counts."""
+
+    FENCE = "fence"  # of the run, once it holds the sync
+    PLANNED = "planned"  # rows of the run
+    WAVE = "wave"  # rows of the wave that begins
+    SETTLED = "settled"  # rows of one request that need no further one; not told from executors
+    COUNTED = "counted"  # rows of all waves that have ended: the exact sum of what was settled
+    REPEATED = "repeated"  # rows of a request that will be sent again
+    PAUSED = "paused"  # seconds for which the destination asked
+
+
+Progress = Callable[[Number, float], None]  # called from any thread; must return at once and never raise
+
+
+def no_progress(number: Number, value: float) -> None:
+    """Nobody looks on."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The ids of one run of one sync; every line about it names them."""
+
+    sync: str
+    destination: str
+    run_id: str
+    invocation_id: str
+
+
+class Watch(Protocol):
+    """Looks on at the runs of one push; thread-safe."""
+
+    def begin(self, bound: Bound) -> Progress:
+        """A run begins; its numbers come through the answer."""
+
+    def end(self, sync: str) -> None:
+        """The run of a sync has ended, however it did."""
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def begin(self, bound: Bound) -> Progress:  # noqa: ARG002  (the port's shape)
+        return no_progress
+
+    def end(self, sync: str) -> None:
+        pass

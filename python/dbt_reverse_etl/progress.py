@@ -1,0 +1,169 @@
+"""The pushes under way, in numbers: written by their threads, read by the one that draws."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.progress import Bound, Number, Progress
+
+_WINDOW = 60.0  # seconds over which rows/s is measured
+
+
+@dataclass(frozen=True)
+class Look:
+    """One push at one moment.
+
+    Attributes:
+        fence: 0 until the run holds the sync.
+        planned: rows; None until they are counted.
+        done: rows that need no further request, delivered or not.
+        wave, wave_rows: number and rows of the wave that is sent; 0 before the first.
+        repeated: rows that were sent again.
+        pause: seconds left of a wait for which the destination asked.
+        rate: rows per second, of the last minute.
+        left: seconds until the end at that rate; None where it is not known.
+        seconds: since it began.
+    """
+
+    bound: Bound
+    fence: int
+    planned: int | None
+    done: int
+    wave: int
+    wave_rows: int
+    repeated: int
+    pause: float
+    rate: float
+    left: float | None
+    seconds: float
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """For a machine: what the line is about."""
+        bound = self.bound
+        return {"sync": bound.sync, "run_id": bound.run_id, "fence": self.fence, "invocation_id": bound.invocation_id}
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something happened to a push: a wave began, rows are sent again, the destination asked for a pause."""
+
+    look: Look
+    number: Number
+    value: float
+
+
+@dataclass
+class _Running:
+    bound: Bound
+    began: float
+    fence: int = 0
+    planned: int | None = None
+    done: int = 0
+    wave: int = 0
+    wave_rows: int = 0
+    repeated: int = 0
+    paused_until: float = 0.0
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+
+
+class Board:
+    """`delivery.progress.Watch` that keeps the last numbers; thread-safe."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._ids: dict[str, dict[str, Any]] = {}
+        self._notes: deque[Note] = deque(maxlen=1000)  # whoever does not take them shall not keep them
+
+    def begin(self, bound: Bound) -> Progress:
+        """As `Watch.begin`."""
+        running = _Running(bound, self._clock.monotonic())
+        with self._lock:
+            self._running[bound.sync] = running
+
+        def progress(number: Number, value: float) -> None:
+            with self._lock:
+                self._write(running, number, value)
+
+        return progress
+
+    def end(self, sync: str) -> None:
+        """As `Watch.end`."""
+        with self._lock:
+            running = self._running.pop(sync, None)
+            if running is not None:
+                self._ids[sync] = self._look(running).ids
+
+    def ids(self, sync: str) -> dict[str, Any]:
+        """Of the last run of a sync that has ended; none if it never began."""
+        with self._lock:
+            return self._ids.get(sync, {})
+
+    def looks(self, after: float = 0.0) -> list[Look]:
+        """The pushes that are under way for so many seconds, oldest first."""
+        with self._lock:
+            looks = [self._look(running) for running in self._running.values()]
+        return [look for look in looks if look.seconds >= after]
+
+    def take_notes(self) -> list[Note]:
+        """What happened since this was asked last."""
+        with self._lock:
+            notes = list(self._notes)
+            self._notes.clear()
+        return notes
+
+    def _write(self, running: _Running, number: Number, value: float) -> None:
+        now = self._clock.monotonic()
+        if number is Number.FENCE:
+            running.fence = int(value)
+        elif number is Number.PLANNED:
+            running.planned = int(value)
+        elif number is Number.WAVE:
+            running.wave, running.wave_rows = running.wave + 1, int(value)
+            if not running.samples:
+                running.samples.append((now, running.done))
+        elif number is Number.SETTLED:
+            running.done += int(value)
+        elif number is Number.COUNTED:
+            running.done = int(value)
+        elif number is Number.REPEATED:
+            running.repeated += int(value)
+        elif number is Number.PAUSED:
+            running.paused_until = max(running.paused_until, now + value)
+        if number in (Number.SETTLED, Number.COUNTED):
+            _sample(running.samples, now, running.done)
+        else:
+            self._notes.append(Note(self._look(running), number, value))
+
+    def _look(self, running: _Running) -> Look:
+        now = self._clock.monotonic()
+        since, before = running.samples[0] if running.samples else (now, 0)
+        rate = (running.done - before) / (now - since) if now > since else 0.0
+        rest = None if running.planned is None else max(0, running.planned - running.done)
+        return Look(
+            running.bound,
+            running.fence,
+            running.planned,
+            running.done,
+            running.wave,
+            running.wave_rows,
+            running.repeated,
+            max(0.0, running.paused_until - now),
+            rate,
+            rest / rate if rest is not None and rate > 0 else None,
+            now - running.began,
+        )
+
+
+def _sample(samples: deque[tuple[float, int]], now: float, done: int) -> None:
+    """Keep about one a second, and one that is older than the window."""
+    if not samples or now - samples[-1][0] >= 1.0:
+        samples.append((now, done))
+    while len(samples) > 2 and now - samples[1][0] > _WINDOW:
+        samples.popleft()
