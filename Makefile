@@ -9,7 +9,7 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help demo test check bench soak clean
+.PHONY: help demo test check docs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -25,9 +25,12 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py .ci/reference.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
+
+docs: $(STAMP) ## Write docs/reference.md anew, from the code and macros/macros.yml
+	$(BIN)/python .ci/reference.py
 
 bench: $(STAMP) ## Measure: tests/benchmarks
 	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench

@@ -109,13 +109,13 @@ class SyncSettings(Settings):
         mode: what may be done there.
         fields: column -> destination field, in order; None: every column under its own name.
         where: a deterministic filter in SQL, or None.
-        guards: the sync's own; `Guards.over` joins the destination's.
+        guards: the sync's own, over the destination's.
         on_unknown: what becomes of a row when nobody knows whether the destination took it.
         push_on: the dbt commands after which it is pushed; any other only plans.
         owns_object: every row of the object is this sync's, so that it may be replaced as a whole.
         full_load_above: changes from which on that is done, in rows or as a share of those at the head.
         renamed_from: the exposure's former name, whose position it takes over.
-        options: what the sink's `options_model` allows.
+        options: what the type of destination offers.
     """
 
     destination: Text

@@ -24,7 +24,7 @@ def parts(look: Look) -> list[str]:
         found.append(f"paused for {_duration(math.ceil(look.pause))} as asked")
     if look.rate and not look.pause:
         found.append(f"{look.rate:,.0f} rows/s")
-    if look.left is not None and not look.pause:
+    if look.left and not look.pause:
         found.append(f"{_duration(look.left)} left")
     if look.wave:
         found.append(f"wave {look.wave}")
