@@ -23,12 +23,12 @@
 
 
 {# {id, format, properties} #}
-{% macro _delta_detail(table) %}
+{% macro _delta_detail(table, option='capture.table') %}
     {%- set found = run_query('describe detail ' ~ table) -%}
     {%- set detail = {} -%}
     {%- for name in found.column_names -%}{%- do detail.update({name: found.rows[0][name]}) -%}{%- endfor -%}
     {%- if detail.format != 'delta' -%}
-        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': capture.table: found ' ~ table ~ ' as ' ~ detail.format ~ '; expected a Delta table; use another strategy') }}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ option ~ ': found ' ~ table ~ ' as ' ~ detail.format ~ '; expected a Delta table; use another strategy') }}
     {%- endif -%}
     {{ return({'id': detail.id, 'properties': fromjson(detail.properties)}) }}
 {% endmacro %}

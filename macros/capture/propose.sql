@@ -168,23 +168,29 @@
 {% endmacro %}
 
 
-{# A node that the model depends on, by the name that stands in its options: a model, seed or snapshot, or source.table. #}
-{% macro _input(asked, option) %}
-    {%- set name = asked.options[option] -%}
+{# What the model depends on, by the name that stands in options: {name of a model, seed or snapshot, or source.table: its node} #}
+{% macro _inputs() %}
     {%- set known = {} -%}
     {%- for id in model.depends_on.nodes -%}
         {%- set node = graph.nodes.get(id) or graph.sources.get(id) -%}
         {%- if node -%}
-            {%- do known.update({(node.source_name ~ '.' ~ node.name) if node.resource_type == 'source' else node.name: node.relation_name}) -%}
+            {%- do known.update({(node.source_name ~ '.' ~ node.name) if node.resource_type == 'source' else node.name: node}) -%}
         {%- endif -%}
     {%- endfor -%}
+    {{ return(known) }}
+{% endmacro %}
+
+{# The relation that an option names. #}
+{% macro _input(asked, option) %}
+    {%- set name = asked.options[option] -%}
+    {%- set known = reverse_etl._inputs() -%}
     {%- if name not in known -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ model.name ~ ': capture.' ~ option ~ ": found '" ~ name ~ "'; expected something that the model depends on (" ~ (known | join(', ') or 'it depends on nothing')
             ~ "); correct it, or add the line: -- depends_on: {{ ref('...') }} or {{ source('...', '...') }}"
         ) }}
     {%- endif -%}
-    {{ return(known[name]) }}
+    {{ return(known[name].relation_name) }}
 {% endmacro %}
 
 

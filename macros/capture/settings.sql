@@ -9,9 +9,9 @@
     {%- set problems = [] -%}
     {%- set capture = reverse_etl._capture_settings(given.get('capture', 'compare'), problems) -%}
     {%- set label = reverse_etl._label_settings(given.get('label'), problems) -%}
-    {%- for name, value in given.items() if name not in ['capture', 'label'] -%}
+    {%- for name, value in given.items() if name not in ['capture', 'label', 'wide_table'] -%}
         {%- if name not in choices -%}
-            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, label, ' ~ choices | join(', ')) -%}
+            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, label, wide_table, ' ~ choices | join(', ')) -%}
         {%- elif value not in choices[name] -%}
             {%- do problems.append('meta.reverse_etl.' ~ name ~ ": found '" ~ value ~ "'; expected one of " ~ choices[name] | join(', ')) -%}
         {%- endif -%}
@@ -50,8 +50,8 @@
 {% macro _capture_settings(given, problems) %}
     {%- set capture = {'strategy': given} if given is string else {} -%}
     {%- if given is mapping -%}{%- do capture.update(given) -%}{%- endif -%}
-    {%- set required = {'compare': [], 'timestamp': ['updated_at'], 'change_table': ['table', 'sequence'], 'cdf': ['table'], 'feed': ['operation', 'sequence']} -%}
-    {%- set optional = {'compare': [], 'timestamp': ['overlap', 'deleted'], 'change_table': ['overlap', 'key'], 'cdf': ['key'], 'feed': ['operations', 'overlap']} -%}
+    {%- set required = {'compare': [], 'timestamp': ['updated_at'], 'change_table': ['table', 'sequence'], 'cdf': ['table'], 'affected_keys': [], 'feed': ['operation', 'sequence']} -%}
+    {%- set optional = {'compare': [], 'timestamp': ['overlap', 'deleted'], 'change_table': ['overlap', 'key'], 'cdf': ['key'], 'affected_keys': ['recompute'], 'feed': ['operations', 'overlap']} -%}
     {%- set of_all = [] if capture.strategy == 'compare' else ['full_above'] if capture.strategy == 'feed' else ['reconcile_every', 'on_drift', 'recapture_by', 'full_above'] -%}
     {%- set strategy = capture.get('strategy') -%}
     {%- if strategy not in required and 'capture_' ~ strategy not in context -%}
@@ -63,6 +63,9 @@
         {%- for name in capture if name not in ['strategy'] + required[strategy] + optional[strategy] + of_all -%}
             {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': no option of the strategy ' ~ strategy ~ '; expected one of ' ~ (required[strategy] + optional[strategy] + of_all) | join(', ') ~ '; remove it') -%}
         {%- endfor -%}
+    {%- endif -%}
+    {%- if strategy == 'affected_keys' and capture.get('recompute', 'full') not in ['full', 'affected'] -%}
+        {%- do problems.append("meta.reverse_etl.capture.recompute: found '" ~ capture.recompute ~ "'; expected full or affected; correct it") -%}
     {%- endif -%}
     {%- if capture.get('on_drift', 'warn') not in ['warn', 'fail'] -%}
         {%- do problems.append("meta.reverse_etl.capture.on_drift: found '" ~ capture.on_drift ~ "'; expected warn or fail") -%}

@@ -199,6 +199,13 @@ class CdfCapture(Candidates):
     key: dict[Text, Text] | None = None
 
 
+class AffectedKeysCapture(Candidates):
+    """The keys of a wide table that the changed rows of its tables lead to."""
+
+    strategy: Literal["affected_keys"]
+    recompute: Literal["full", "affected"] | None = None
+
+
 class FeedCapture(Settings):
     """The model gives changes, not rows."""
 
@@ -217,7 +224,7 @@ class OwnCapture(Candidates):
     strategy: Text
 
 
-_STRATEGIES = ("compare", "timestamp", "change_table", "cdf", "feed")
+_STRATEGIES = ("compare", "timestamp", "change_table", "cdf", "affected_keys", "feed")
 
 
 def _in_full(capture: object) -> object:
@@ -235,6 +242,7 @@ AnyCapture = Annotated[
     | Annotated[TimestampCapture, Tag("timestamp")]
     | Annotated[ChangeTableCapture, Tag("change_table")]
     | Annotated[CdfCapture, Tag("cdf")]
+    | Annotated[AffectedKeysCapture, Tag("affected_keys")]
     | Annotated[FeedCapture, Tag("feed")]
     | Annotated[OwnCapture, Tag("own")],
     Discriminator(_strategy),
@@ -276,6 +284,7 @@ class ChangelogSettings(Settings):
     label: Annotated[Label | None, BeforeValidator(_by)] = None
     on_bad_key: Literal["fail", "quarantine"] = "fail"
     on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
+    wide_table: dict[str, Any] | None = None  # read and checked by the macro _wide_plan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-_TEXT_MACROS = ("changelog", "delivery")  # folders whose macros need no adapter
+_TEXT_MACROS = ("changelog", "delivery", "wide_table")  # folders whose macros need no adapter
+
+
+class _Returned(BaseException):
+    """How dbt's `return` leaves a macro: with any value, not only text."""
 
 
 def package_root() -> Path:
@@ -26,13 +30,28 @@ def _namespace() -> Any:
     # dbt trims nothing and neither does this environment: the same file gives the same text.
     environment = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])  # noqa: S701  (SQL, not HTML)
     environment.globals["reverse_etl"] = namespace
+    environment.globals["return"] = _return
     template = environment.from_string("\n".join(path.read_text(encoding="utf-8") for path in files))
     context = template.new_context()
     # Not `template.module`: it hides the names with an underscore, which are the private macros of dbt's convention.
     for _ in template.root_render_func(context):
         pass
-    namespace.__dict__.update(context.vars)
+    namespace.__dict__.update({name: _returning(macro) for name, macro in context.vars.items()})
     return namespace
+
+
+def _return(value: object) -> None:
+    raise _Returned(value)
+
+
+def _returning(macro: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return macro(*args, **kwargs)
+        except _Returned as returned:
+            return returned.args[0]
+
+    return called
 
 
 def quoted(name: str) -> str:
@@ -42,4 +61,9 @@ def quoted(name: str) -> str:
 
 def render(macro: str, *args: Any, **kwargs: Any) -> str:
     """SQL of one text macro, e.g. `render("_image", relation, key, columns, base, head)`."""
-    return str(getattr(_namespace(), macro)(*args, **kwargs)).strip()
+    return str(value_of(macro, *args, **kwargs)).strip()
+
+
+def value_of(macro: str, *args: Any, **kwargs: Any) -> Any:
+    """What one macro returns, as dbt's `return` gives it to another macro: lists and mappings included."""
+    return getattr(_namespace(), macro)(*args, **kwargs)

@@ -1,0 +1,89 @@
+{#
+  The keys of a wide table (see wide_table) that the changed rows of its tables lead to, as they were and as they are.
+    recompute  full: everything is compared each time. affected: the model adds SQL of its own to the wide table, but each row still follows from the
+               row of the wide table with the same key alone; without that word, added SQL makes everything compared
+  Each table says what changed by its changelog or by Delta's change feed; where one cannot, everything is compared.
+#}
+{% macro capture_affected_keys(capture) %}
+    {%- set plan = reverse_etl._checked_plan(config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
+    {%- set since = capture.since or {} -%}
+    {%- set query_name = 'affected_keys/query' -%}
+    {%- set query = local_md5(reverse_etl._without_comments(model.compiled_code)) -%}
+    {%- set positions, problems, read = {query_name: query}, [], {} -%}
+    {#- First how far every table has come, then what changed in it: what comes meanwhile is proposed the next time. -#}
+    {%- for node in plan.group + plan.joined if node.table not in read -%}
+        {%- set known = since.get('affected_keys/' ~ node.table, '') -%}
+        {%- set told = plan.nodes.values() | selectattr('table', 'equalto', node.table) | map(attribute='changes') | select | first -%}
+        {%- set found = reverse_etl._input_changes(node.table, told, plan.inputs[node.name], known, capture.since is not none) -%}
+        {%- do read.update({node.table: found}) -%}
+        {%- if found.position -%}{%- do positions.update({'affected_keys/' ~ node.table: found.position}) -%}{%- endif -%}
+        {%- if found.problem -%}{%- do problems.append(found.problem) -%}{%- endif -%}
+    {%- endfor -%}
+    {%- do problems.extend(reverse_etl._not_incremental(plan, capture.options)) -%}
+    {%- if since.get(query_name, query) != query -%}{%- do problems.append('the SQL of the model is another one') -%}{%- endif -%}
+    {%- if plan.key != capture.columns.key -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
+    {%- endif -%}
+    {%- set changes = {} -%}
+    {%- for node in plan.nodes.values() if read[node.table].images -%}{%- do changes.update({node.name: read[node.table].images}) -%}{%- endfor -%}
+    {{ return({
+        'problem': problems | join('; ') or none,
+        'positions': positions,
+        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes) if capture.since and not problems else none,
+    }) }}
+{% endmacro %}
+
+
+{#
+  What changed in one table after the position that the head knows:
+  {position: how far it has come, problem: why its changes are not known, images: all images of the changed rows, or none where nothing changed}
+#}
+{% macro _input_changes(name, told, input, known, is_known) %}
+    {%- set table = input.relation_name -%}
+    {%- if input.config.materialized == 'changelog' -%}
+        {%- set head = reverse_etl._head(table) -%}
+        {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'images': none}) }}{%- endif -%}
+        {%- set read = known.split(':') -%}
+        {%- set problem = reverse_etl._changelog_problem(name, table, read, head) if is_known else none -%}
+        {%- set changed -%} {%- if is_known and not problem and head.snapshot_id > read[1] | int -%}
+            (select * from {{ table }} where _snapshot_id > {{ read[1] | int }} and _snapshot_id <= {{ head.snapshot_id }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete'))
+        {%- endif -%} {%- endset -%}
+        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'images': changed | trim or none}) }}
+    {%- elif told == 'cdf' -%}
+        {%- set detail = reverse_etl._delta_detail(table, 'wide_table, the changes of ' ~ name) -%}
+        {%- set newest = run_query('describe history ' ~ table ~ ' limit 1').rows[0][0] | int -%}
+        {%- set read = known.split(':') -%}
+        {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if is_known else none -%}
+        {%- set changed -%} {%- if is_known and not problem and newest > read[1] | int -%}
+            (select * from table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }}))
+        {%- endif -%} {%- endset -%}
+        {{ return({'position': detail.id ~ ':' ~ newest, 'problem': problem, 'images': changed | trim or none}) }}
+    {%- endif -%}
+    {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'images': none}) }}
+{% endmacro %}
+
+
+{# Why the changelog does not tell what changed after the snapshot that was read (uuid, id); or none. #}
+{% macro _changelog_problem(name, table, read, head) %}
+    {%- if read | length != 2 -%}{{ return(name ~ ' was not read before') }}{%- endif -%}
+    {%- if read[0] != head.changelog_uuid or head.snapshot_id < read[1] | int -%}{{ return(name ~ ' was made anew') }}{%- endif -%}
+    {%- set kept = run_query(
+        'select count(*) from ' ~ table ~ " where _change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id
+    ).rows[0][0] | int -%}
+    {{ return(none if kept == head.snapshot_id - read[1] | int else 'snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}
+{% endmacro %}
+
+
+{# Why affected keys would not be enough, although all changes are known. #}
+{% macro _not_incremental(plan, options) %}
+    {%- if options.recompute == 'full' -%}{{ return(['recompute: full']) }}{%- endif -%}
+    {%- set problems = reverse_etl._wide_outside(plan) -%}
+    {%- if options.recompute != 'affected' and reverse_etl._without_comments(model.compiled_code) != reverse_etl._without_comments(reverse_etl._wide_query(plan, plan.relations)) -%}
+        {%- do problems.append('the model adds SQL to its wide table; if each row follows from the row with the same key alone, say capture.recompute: affected') -%}
+    {%- endif -%}
+    {{ return(problems) }}
+{% endmacro %}
+
+{% macro _without_comments(sql) -%}
+    {%- for line in sql.splitlines() if line.strip() and not line.strip().startswith('--') -%}{{ line.strip() ~ '\n' }}{%- endfor -%}
+{%- endmacro %}

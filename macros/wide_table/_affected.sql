@@ -1,0 +1,96 @@
+{#
+  The keys of a wide table whose rows may have changed: for each node with changes, the keys that its rows lead to as they were and as they are,
+  walked over the tables as they are now. That is enough: of the rows of one key that changed, take the one nearest to the root; all between it and
+  the root are as they were. (Acyclic equi-joins, inner, left and full, and aggregates by the columns of a join; not the rows that
+  two versions leave out between them, so `changes` holds every image, not only the net change.)
+    plan       see _wide_plan, without problems
+    relations  {node: what stands behind `from`}
+    changes    {node: all images of its changed rows, before and after; behind `from`, in parentheses}; nodes without changes are left out
+#}
+{% macro _affected_keys(plan, relations, changes) -%}
+{%- set branches = [] -%}
+{%- for node in plan.group + plan.joined if node.name in changes -%}
+    {%- do branches.extend(reverse_etl._affected_branches(plan, relations, node, changes[node.name])) -%}
+{%- endfor -%}
+{%- if branches -%}
+select {{ reverse_etl._columns(plan.key) }} from (
+{{ branches | join('\n    union\n') }}
+)
+where {% for name in plan.key %}{{ reverse_etl._quote(name) }} is not null{{ ' and ' if not loop.last }}{% endfor %}
+{%- else -%}
+select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} where false
+{%- endif -%}
+{%- endmacro %}
+
+
+{# From one node up to the root: a list, because the key may lie in several tables of the root's group. #}
+{% macro _affected_branches(plan, relations, node, images) %}
+    {%- set alias = reverse_etl._quote(node.name) -%}
+    {%- if node in plan.group -%}
+        {{ return([reverse_etl._affected_branch(node.name, reverse_etl._affected_select(plan, node.key_of, alias), images ~ ' as ' ~ alias)]) }}
+    {%- endif -%}
+    {%- set way, names = {'at': node, 'from': images ~ ' as ' ~ alias}, [node.name] -%}
+    {%- set branches = [] -%}
+    {%- for _ in plan.nodes if not branches -%}
+        {%- set child, parent = way.at, plan.nodes[way.at.parent] -%}
+        {%- set columns = {} -%}
+        {%- for pair in child.pairs -%}{%- do columns.update({pair.parent: pair.child}) -%}{%- endfor -%}
+        {%- set from_key = columns | reject('in', plan.key) | list | length == 0 if parent.name == plan.root else false -%}
+        {%- if parent in plan.group and parent.key_of.values() | reject('in', columns) | list | length == 0 -%}
+            {%- set key_of = {} -%}
+            {%- for name in plan.key -%}{%- do key_of.update({name: columns[parent.key_of[name]]}) -%}{%- endfor -%}
+            {%- do branches.append(reverse_etl._affected_branch(names | join(' -> '), reverse_etl._affected_select(plan, key_of, reverse_etl._quote(child.name)), way.from)) -%}
+        {%- else -%}
+            {%- for member in (plan.group if from_key else [parent]) -%}
+                {%- set source = way.from ~ reverse_etl._affected_step(child, member, relations, from_key) -%}
+                {%- if member in plan.group -%}
+                    {%- do branches.append(reverse_etl._affected_branch((names + [member.name]) | join(' -> '), reverse_etl._affected_select(plan, member.key_of, reverse_etl._quote(member.name)), source)) -%}
+                {%- else -%}
+                    {%- do way.update({'at': member, 'from': source}) -%}{%- do names.append(member.name) -%}
+                {%- endif -%}
+            {%- endfor -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(branches) }}
+{% endmacro %}
+
+
+{# One step: the rows of `parent` that join the child. #}
+{% macro _affected_step(child, parent, relations, from_key) %}
+    join {{ relations[parent.name] }} as {{ reverse_etl._quote(parent.name) }}
+        on {% for pair in child.pairs -%}
+            {{ reverse_etl._columns([parent.key_of[pair.parent] if from_key else pair.parent], reverse_etl._quote(parent.name)) }} = {{ reverse_etl._columns([pair.child], reverse_etl._quote(child.name)) }}
+            {{- ' and ' if not loop.last }}
+        {%- endfor %}
+{%- endmacro %}
+
+{% macro _affected_select(plan, key_of, alias) -%}
+    {% for name in plan.key %}{{ reverse_etl._columns([key_of[name]], alias) }} as {{ reverse_etl._quote(name) }}{{ ', ' if not loop.last }}{% endfor %}
+{%- endmacro %}
+
+{% macro _affected_branch(way, columns, source) %}
+    -- {{ way }}
+    select {{ columns }}
+    from {{ source }}
+{%- endmacro %}
+
+
+{# What is declared and may change a row without a change of the rows that it is made of. #}
+{% macro _wide_outside(plan) %}
+    {%- set outside = [
+        'over', 'select', 'limit', 'rand', 'randn', 'random', 'uuid', 'shuffle', 'now', 'curdate', 'current_date', 'current_timestamp', 'localtimestamp',
+        'unix_timestamp', 'current_user', 'session_user', 'monotonically_increasing_id', 'input_file_name', 'spark_partition_id',
+    ] -%}
+    {%- set reasons = [] -%}
+    {%- for node in plan.group + plan.joined -%}
+        {%- for text in [node.where or ''] + node.aggregates.values() | list -%}
+            {%- set words -%}
+                {%- for letter in (text | string | lower).split("'")[::2] | join(' ') -%}{{ letter if letter in 'abcdefghijklmnopqrstuvwxyz0123456789_' else ' ' }}{%- endfor -%}
+            {%- endset -%}
+            {%- for word in words.split() if word in outside -%}
+                {%- do reasons.append('wide_table.nodes.' ~ node.name ~ ' uses ' ~ word ~ ', so that more changes than its rows') -%}
+            {%- endfor -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(reasons | unique | list) }}
+{% endmacro %}

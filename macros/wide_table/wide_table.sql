@@ -1,0 +1,66 @@
+{#
+  The query of a wide table: the declaration that is passed, or the model's meta.reverse_etl.wide_table.
+  Everything that is wrong with it is one error, when the model is compiled.
+#}
+{% macro wide_table(declaration=none) -%}
+    {%- if not execute -%}
+        {#- While dbt parses, each table is named, so that dbt knows on what the model depends. The configuration is not there yet. -#}
+        {%- for node in declaration.nodes or [] if node is mapping and node.table is string -%}
+            {%- set table = reverse_etl._wide_named(node.table) -%}
+        {%- endfor -%}
+    {%- else -%}
+        {%- set plan = reverse_etl._checked_plan(declaration or config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
+        {{- reverse_etl._wide_query(plan, plan.relations) -}}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{# `source.table`, or the name of a model, seed or snapshot. #}
+{% macro _wide_named(table) %}
+    {{ return(source(*table.split('.', 1)) if '.' in table else ref(table)) }}
+{% endmacro %}
+
+
+{# The plan, with `relations` and `inputs`: {node: node of dbt's graph}; an error with all problems. #}
+{% macro _checked_plan(declaration) %}
+    {%- set plan = reverse_etl._wide_plan(declaration) -%}
+    {%- set known = reverse_etl._inputs() -%}
+    {%- do plan.update({'relations': {}, 'inputs': {}}) -%}
+    {%- set missing = [] -%}
+    {%- for node in plan.nodes.values() if node.table -%}
+        {%- set input = known.get(node.table) -%}
+        {%- if input is none -%}
+            {%- do missing.append(node.table) -%}
+        {%- else -%}
+            {%- do plan.inputs.update({node.name: input}) -%}
+            {%- do plan.relations.update({node.name: reverse_etl._wide_relation(node, input, plan.problems)}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if missing -%}
+        {%- do plan.problems.append('wide_table.nodes: found ' ~ missing | unique | sort | join(', ') ~ ', on which the model does not depend; expected tables that it does depend on ('
+            ~ (known | sort | join(', ') or 'none') ~ '); correct the names, or add to the model: ' ~ reverse_etl._dependency_lines(missing)) -%}
+    {%- endif -%}
+    {%- if plan.problems -%}
+        {{ exceptions.raise_compiler_error('wide table ' ~ model.name ~ ':\n  ' ~ plan.problems | join('\n  ')) }}
+    {%- endif -%}
+    {{ return(plan) }}
+{% endmacro %}
+
+{% macro _dependency_lines(tables) -%}
+    {%- for table in tables | unique | sort %}-- depends_on: {{ '{{ ' }}{{ "source('" ~ table.split('.', 1) | join("', '") ~ "')" if '.' in table else "ref('" ~ table ~ "')" }}{{ ' }}' }}{{ ' ' if not loop.last }}{% endfor -%}
+{%- endmacro %}
+
+
+{# What stands behind `from`: of a changelog its rows as they are. #}
+{% macro _wide_relation(node, input, problems) %}
+    {%- set relation = source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.version) -%}
+    {%- if input.config.materialized != 'changelog' -%}
+        {%- if node.changes == 'changelog' -%}
+            {%- do problems.append('wide_table.nodes.' ~ node.name ~ '.changes: found changelog, but ' ~ node.table ~ ' is none; expected a model with materialized: changelog; make one of it, or use cdf') -%}
+        {%- endif -%}
+        {{ return(relation | string) }}
+    {%- elif node.changes == 'cdf' -%}
+        {%- do problems.append('wide_table.nodes.' ~ node.name ~ '.changes: found cdf, but ' ~ node.table ~ ' is a changelog, which knows its changes itself; expected changelog; remove it') -%}
+    {%- endif -%}
+    {{ return(reverse_etl.current(relation, key=input.config.unique_key) | trim) }}
+{% endmacro %}

@@ -1,0 +1,24 @@
+"""The claim of affected keys, on random wide tables: after every run the incremental rows are those of a full recompute."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.wide_tables import HISTORIES, misses
+
+DECLARATIONS, RUNS = 50, 4
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=DECLARATIONS, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SEEDS)
+def test_incremental_equals_full_recompute_after_every_run_of_thousands_of_histories(seed: int) -> None:
+    assert not misses(seed, RUNS)
+    assert DECLARATIONS * HISTORIES >= 2000
+
+
+@pytest.mark.parametrize("images", [("after",), ("before",)], ids=["without_pre_images", "without_post_images"])
+def test_images_of_one_side_alone_miss_rows(images: tuple[str, ...]) -> None:
+    assert sum(bool(misses(seed, 3, images)) for seed in range(6)) >= 3, "or the property above proves nothing"
