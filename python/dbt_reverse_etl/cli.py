@@ -388,6 +388,31 @@ def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     return service.poll(around, once=once)
 
 
+@cli.group("wide-table")
+def wide_table() -> None:
+    """Wide tables: joins that are declared, see docs/wide-tables.md."""
+
+
+@wide_table.command()
+@click.argument("model")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the tree into this file.")
+@click.option(
+    "--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project."
+)
+@click.option("--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of the manifest.")
+def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) -> int:
+    """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
+    from dbt_reverse_etl import wide_table_picture, wide_tables
+    from dbt_reverse_etl.invocation import read_json
+
+    wide = wide_tables.wide_table(read_json(project_dir.resolve() / target_path / "manifest.json"), model)
+    click.echo(wide_tables.as_text(wide))
+    if svg:
+        svg.write_text(wide_table_picture.as_svg(wide), encoding="utf-8")
+        _say(f"Drawn: {svg}", "info")
+    return ExitCode.OK
+
+
 class _Opened:
     """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session."""
 
