@@ -1,0 +1,285 @@
+"""A table of a database that SQLAlchemy speaks to: DuckDB, SQL Server, Oracle, Postgres.
+
+Each batch is one transaction under the lock of the sync's fence row: rows are deleted and upserted by the dialect's own construct,
+the table is asked for the keys that it then has, and the record of the batch is written. Two tables of our own; a user's table gets
+no extra column. Types: see `sqlalchemy_types`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, rejections
+
+try:
+    from sqlalchemy.engine import Connection, Engine
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        Problem(
+            "destination of type sqlalchemy",
+            "no package SQLAlchemy",
+            "it installed",
+            "pip install 'dbt-reverse-etl[sqlalchemy]'",
+        )
+    ) from error
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from dbt_reverse_etl.sinks.sqlalchemy_errors import failure, is_rolled_back
+from dbt_reverse_etl.sinks.sqlalchemy_reading import read_rows
+from dbt_reverse_etl.sinks.sqlalchemy_record import Record
+from dbt_reverse_etl.sinks.sqlalchemy_rows import RowsRefused, RowWriter
+from dbt_reverse_etl.sinks.sqlalchemy_session import make_engine, rollback_on_error, transaction
+from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sqlalchemy_statements import STAGED, Statements, statements
+from dbt_reverse_etl.sinks.sqlalchemy_table import (
+    Name,
+    Table,
+    create_table,
+    new_table,
+    object_name,
+    read_table,
+    table_problems,
+    task_problems,
+)
+from dbt_reverse_etl.sinks.sqlalchemy_values import Changes, changes_of
+
+RESYNC = "restore the database, or dbt run-operation resync for this sync"
+
+
+class SqlalchemySink(Sink):
+    """Keeps one table of a database equal to a model."""
+
+    type = "sqlalchemy"
+    settings_model = SqlalchemySettings
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
+    transactional = True
+    promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, SqlalchemySettings)  # noqa: S101  (the engine validates with settings_model)
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def identity(self) -> str:
+        """dialect://host:port/database, or dialect://file."""
+        return self._settings.identity
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
+        """A refused batch is halved until the row at fault stands alone, so it is not large."""
+        staged = self._settings.dialect in STAGED
+        return Limits(rows=50_000 if staged else 5_000, bytes=32 * 2**20)
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse names, keys and types that the dialect has no exact form for, and a driver that is not installed."""
+        problems = task_problems(task, self._settings.dialect)
+        if problems:
+            raise ConfigurationError(*problems)
+        self._made_engine()
+
+    def check(self) -> None:
+        """Log in, nothing else."""
+        with self._reading():
+            pass
+
+    def missing(self, task: SinkTask) -> str | None:
+        """Whether the table or the fence row is gone, although rows were delivered."""
+        if task.first:
+            return None
+        name, record = _name(task), self._record_of(task)
+        with self._reading() as connection:
+            if read_table(connection, name) is None:
+                return f"the table {name}"
+            if not record.exists(connection) or record.fence(connection) is None:
+                return f"the record of this sync in {record.fences}"
+        return None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The table as one query sees it."""
+        name = _name(task)
+        with self._reading() as connection:
+            table = read_table(connection, name)
+            if table is None:
+                raise self._error(f"no table {name}", "the table of the last push", RESYNC)
+            self._refuse_unfit(connection, table, task)
+            yield from read_rows(connection, table.mapped(name, task), task.schema)
+
+    def open(self, task: SinkTask) -> None:
+        """Take the fence, then prepare the table: DDL is a transaction of its own in some databases."""
+        self.validate(task)
+        self._task, self._record = task, self._record_of(task)
+        with self._lock, self._explained():
+            self._drop_connection()
+            connection = self._connected()
+            self._record.create(connection)
+            with transaction(connection):
+                self._take_fence(connection)
+            with transaction(connection):
+                table = self._prepared_table(connection)
+            mapped = table.mapped(_name(task), task)
+            self._sql: Statements = statements(mapped, table.key(task), task.mode, self._settings.dialect)
+            self._types = {field: column.type for field, column in zip(task.schema.names, mapped.c, strict=True)}
+            self._names = table.names
+
+    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+        """Answers stay the same until the ledger no longer lists a claim as open."""
+        with self._lock, self._explained(), transaction(self._connected()) as connection:
+            lost = self._record.lost(connection)
+            if lost:
+                raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
+            records = self._record.claims(connection)
+            self._record.forget(connection, records.keys() - set(claims))
+            return {claim: records.get(claim) for claim in claims}
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """Apply one batch and its record in one transaction; one in which the database refuses a row is rolled back whole."""
+        rows, task = batch.rows.num_rows, self._task
+        never = None if task.mode is Mode.MIRROR else NEVER_DELETES
+        changes = changes_of(batch.rows, self._types, task.key, self._settings.dialect, deletes=never)
+        with self._lock:
+            try:
+                return self._deliver(batch, changes)
+            except RowsRefused as refusal:
+                return Delivery.of_all(rows, Outcome.REJECTED, str(refusal))
+            except SQLAlchemyError as error:
+                return Delivery.of_all(rows, *failure(error))
+
+    def finish(self) -> None:
+        """Every wave is acknowledged: the records of the claims are no longer needed."""
+        with self._lock, suppress(SQLAlchemyError, DestinationError), transaction(self._connected()) as connection:
+            if not self._record.lost(connection):
+                self._record.forget(connection, self._record.claims(connection).keys())
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop_connection()
+
+    def _deliver(self, batch: Batch, changes: Changes) -> Delivery:
+        connection, part = self._connected(), secrets.token_hex(16)
+        with rollback_on_error(connection):
+            lost = self._record.lost(connection)
+            if lost:
+                connection.rollback()
+                return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, lost)
+            writer = RowWriter(connection, self._sql, self._task.mode, self._names)
+            refused = changes.refused | writer.write(changes)
+            self._record.add(connection, batch, part, len(refused))
+            return self._commit(connection, batch, part, rejections(refused))
+
+    def _commit(self, connection: Connection, batch: Batch, part: str, answer: Delivery) -> Delivery:
+        try:
+            connection.commit()
+        except SQLAlchemyError as error:
+            if is_rolled_back(error):
+                outcome, reason = failure(error, writing=True, known=self._names)
+                if outcome is Outcome.REJECTED:
+                    raise RowsRefused(reason) from None
+                raise
+            return self._after_lost_commit(batch, part, answer)
+        return answer
+
+    def _after_lost_commit(self, batch: Batch, part: str, answer: Delivery) -> Delivery:
+        """Ask the record, on a connection of its own: the lock of the fence is free only when the doubtful transaction has ended."""
+        rows = batch.rows.num_rows
+        try:
+            self._drop_connection()
+            with transaction(self._connected()) as connection:
+                lost = self._record.lost(connection)
+                if self._record.has(connection, batch.claim, part):
+                    return answer
+        except SQLAlchemyError as error:
+            lost = failure(error)[1]
+        else:
+            if not lost:  # a newer run may have removed the record
+                return Delivery.of_all(rows, Outcome.RETRYABLE, "the commit failed, the batch was rolled back")
+        return Delivery.of_all(rows, Outcome.UNKNOWN, f"the connection was lost at the commit; {lost}")
+
+    def _take_fence(self, connection: Connection) -> None:
+        task, record = self._task, self._record
+        lost = record.take(connection, first=task.first)
+        if lost == LOST_RECORD:
+            raise self._error(lost, f"the row of sync {task.sync} in {record.fences}", RESYNC)
+        if lost:
+            next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {record.fences}"
+            raise self._error(f"{lost} (fence {record.fence(connection)})", f"none newer than {task.fence}", next_step)
+
+    def _prepared_table(self, connection: Connection) -> Table:
+        name = _name(self._task)
+        if read_table(connection, name) is None:
+            self._create(connection, name)
+        table = read_table(connection, name)
+        if table is None:
+            raise self._error(f"no table {name}", "the table just made", "push again")
+        self._refuse_unfit(connection, table, self._task)
+        return table
+
+    def _create(self, connection: Connection, name: Name) -> None:
+        task = self._task
+        if not task.first:
+            raise self._error(f"the table {name} has vanished", "the table of the last push", RESYNC)
+        if not self._settings.create_object or task.mode is Mode.UPDATE_ONLY:
+            ddl = create_table(name, task, connection.dialect)
+            next_step = f"run: {ddl}; or set create_object: true and a mode that inserts"
+            raise self._error(f"no table {name}", "an existing table", next_step)
+        new_table(name, task).create(connection)
+
+    def _refuse_unfit(self, connection: Connection, table: Table, task: SinkTask) -> None:
+        problems = table_problems(table, _name(task), task, connection.dialect)
+        if problems:
+            raise DestinationError(*problems)
+
+    def _record_of(self, task: SinkTask) -> Record:
+        return Record(self._settings.state_schema or _name(task).schema, task.sync_id, task.fence)
+
+    def _made_engine(self) -> Engine:
+        if self._engine is None:
+            self._engine = make_engine(self._settings)
+        return self._engine
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed or self._connection.invalidated:
+            self._drop_connection()
+            self._connection = self._made_engine().connect()
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(SQLAlchemyError):
+                connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._explained(), self._made_engine().connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            _, reason = failure(error)
+            expected, next_step = "a database that can be read and written", "see docs/sqlalchemy.md, then push again"
+            raise self._error(reason, expected, next_step) from None
+
+    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"database {self.identity}", found, expected, next_step))
+
+
+def _name(task: SinkTask) -> Name:
+    name = object_name(task.object)
+    if name is None:
+        raise ConfigurationError(*task_problems(task, ""))
+    return name
