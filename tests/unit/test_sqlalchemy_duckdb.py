@@ -18,7 +18,7 @@ from dbt_reverse_etl.testing import ReadBack, SinkContract
 
 class TestDuckdb(SinkContract):
     sink_class = SqlalchemySink
-    histories = 6  # each opens the file anew
+    histories = 4  # each opens the file anew
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,7 @@ from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.unit.postgres_server import PASSWORD, Database
 from tests.unit.proxy import Proxy
+from tests.unit.sqlalchemy_victim import TASK
 from tests.unit.sqlalchemy_world import duckdb_sink, postgres_sink
 from tests.unit.sqlite_world import a_task, people
 
@@ -149,6 +153,19 @@ def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_b
             pass
         assert deliver(old, a_task(), people(person(1))) in ([FATAL], [RETRYABLE])
         assert deliver(old, a_task(), people(person(1))) == [FATAL]
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_process_killed_around_a_commit_leaves_all_of_a_batch_with_its_record_or_nothing(
+    step: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.duckdb"
+    victim = [sys.executable, "-m", "tests.unit.sqlalchemy_victim", str(file), step]
+    assert subprocess.run(victim, check=False).returncode == -signal.SIGKILL
+    with opened(duckdb_sink(file), next_run(TASK)) as sink:
+        assert sink.settle(["first", "second"]) == {"first": True, "second": True if step == "after" else None}
+        rows = sink._connected().exec_driver_sql("SELECT id FROM people ORDER BY id").fetchall()
+        assert [tuple(row) for row in rows] == [(1,), (2,)][: 2 if step == "after" else 1]
 
 
 def test_a_lock_that_is_held_for_too_long_is_retryable(people_db: Database) -> None:

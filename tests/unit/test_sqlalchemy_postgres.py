@@ -22,7 +22,7 @@ class TestPostgresThroughSqlalchemy(SinkContract):
     sink_class = SqlalchemySink
     refused_characters = "\0"
     types = WITHOUT_NUL
-    histories = 10
+    histories = 4
 
     @pytest.fixture(autouse=True)
     def _database(self) -> None:

@@ -88,16 +88,20 @@ def delivered(sink: SqlalchemySink, task: SinkTask, changes: Sequence[tuple[str,
 
 
 CONSTRAINTS = [
-    ("name varchar NOT NULL", {"name": None}, ("constraint violated, name", "constraint violated (23502), name")),
+    (
+        "name varchar NOT NULL",
+        {"name": None},
+        ("constraint violated (ConstraintException), name", "constraint violated (23502), name"),
+    ),
     (
         "name varchar CONSTRAINT short CHECK (name <> 'bad')",
         {"name": "bad"},
-        ("constraint violated, name", "constraint violated (23514), short"),
+        ("constraint violated (ConstraintException), name", "constraint violated (23514), short"),
     ),
     (
         "name varchar CONSTRAINT one UNIQUE",
         {"name": "Ada0"},
-        ("constraint violated, name", "constraint violated (23505), one"),
+        ("constraint violated (ConstraintException), name", "constraint violated (23505), one"),
     ),
     ("name varchar", {"name": "a\0b"}, (None, f"field name: {NUL}")),
     ("name varchar(5)", {"name": "1234  "}, (None, "field name: longer than the 5 characters of its column")),

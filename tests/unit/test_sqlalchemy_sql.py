@@ -170,6 +170,8 @@ def test_a_table_that_is_made_has_a_type_for_each_type_of_the_model(name: str) -
 def test_a_type_that_a_dialect_cannot_hold_is_refused() -> None:
     task = a_task(pa.schema([("id", pa.int64()), ("t", pa.time64("us")), ("d", pa.decimal256(40, 2))]))
     assert [len(task_problems(task, name)) for name in ("mssql", "oracle")] == [1, 2]
+    by_day = a_task(pa.schema([("day", pa.date32()), ("x", pa.string())]))
+    assert [len(task_problems(by_day, name)) for name in ("mssql", "oracle")] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ REJECTED, RETRYABLE, FATAL = Outcome.REJECTED, Outcome.RETRYABLE, Outcome.FATAL
         ),
         (DBAPIError, _OfDriver("ORA-00060: deadlock detected"), RETRYABLE, "the database failed (ORA-00060)"),
         (DBAPIError, _OfDriver("ORA-20001: secret of a trigger"), REJECTED, "the database failed (ORA-20001)"),
-        (OperationalError, _OfDriver("secret"), RETRYABLE, "the database failed"),
+        (OperationalError, _OfDriver("secret"), RETRYABLE, "the database failed (_OfDriver)"),
     ],
 )
 def test_an_error_of_a_driver_is_an_outcome_and_its_text_is_not_shown(

@@ -44,6 +44,7 @@ from dbt_reverse_etl.sinks.sqlalchemy_table import (
     Name,
     Table,
     create_table,
+    exists,
     new_table,
     object_name,
     read_table,
@@ -99,7 +100,7 @@ class SqlalchemySink(Sink):
             return None
         name, record = _name(task), self._record_of(task)
         with self._reading() as connection:
-            if read_table(connection, name) is None:
+            if not exists(connection, name):
                 return f"the table {name}"
             if not record.exists(connection) or record.fence(connection) is None:
                 return f"the record of this sync in {record.fences}"
@@ -217,7 +218,7 @@ class SqlalchemySink(Sink):
 
     def _prepared_table(self, connection: Connection) -> Table:
         name = _name(self._task)
-        if read_table(connection, name) is None:
+        if not exists(connection, name):
             self._create(connection, name)
         table = read_table(connection, name)
         if table is None:

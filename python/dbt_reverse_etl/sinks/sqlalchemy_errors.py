@@ -122,4 +122,4 @@ def _reason(error: DBAPIError, known: Iterable[str]) -> str:
     # What follows the first line quotes the row.
     said, found = str(error.orig).partition("\n")[0], code(error)
     named = sorted((name for name in known if name and re.search(rf"\b{re.escape(name)}\b", said)), key=len)
-    return words + (f" ({found})" if found else "") + (f", {named[-1]}" if named else "")
+    return f"{words} ({found or type(error.orig).__name__})" + (f", {named[-1]}" if named else "")

@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.sinks.sqlalchemy_settings import DUCKDB, SqlalchemySettings
 
+CONNECT_TIMEOUT = 10  # seconds
 PACKAGES = {DUCKDB: "duckdb-sqlalchemy", "postgresql": "psycopg[binary]", "mssql": "pyodbc", "oracle": "oracledb"}
 
 
@@ -27,6 +28,8 @@ def make_engine(settings: SqlalchemySettings) -> Engine:
     more: dict[str, Any] = {} if dialect == DUCKDB else {"isolation_level": "READ COMMITTED"}
     if url.drivername in ("mssql", "mssql+pyodbc"):
         more["fast_executemany"] = True
+    if "psycopg" in url.drivername and "connect_timeout" not in url.query:
+        more["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT}
     try:
         engine = sa.create_engine(url, poolclass=NullPool, hide_parameters=True, **more)
     except (ModuleNotFoundError, NoSuchModuleError):
@@ -35,6 +38,9 @@ def make_engine(settings: SqlalchemySettings) -> Engine:
         raise ConfigurationError(
             Problem("destination of type sqlalchemy", found, expected, f"pip install '{PACKAGES[dialect]}'")
         ) from None
+    if engine.dialect.is_async:
+        found, next_step = f"the asynchronous driver {url.drivername}", f"use one such as {PACKAGES[dialect]}"
+        raise ConfigurationError(Problem("destination of type sqlalchemy", found, "a synchronous one", next_step))
     sa.event.listen(engine, "connect", lambda connection, _: _configure(connection, dialect, settings.timeout))
     return engine
 
@@ -42,14 +48,14 @@ def make_engine(settings: SqlalchemySettings) -> Engine:
 def _configure(connection: Any, dialect: str, timeout: int) -> None:
     if dialect == "oracle":
         connection.call_timeout = timeout * 1000
-    with_zone = {
+    statements = {
         "postgresql": ["SET TIME ZONE 'UTC'", f"SET statement_timeout = '{timeout}s'"],
         "mssql": [f"SET LOCK_TIMEOUT {timeout * 1000}", "SET XACT_ABORT ON"],
         "oracle": ["ALTER SESSION SET TIME_ZONE = 'UTC'"],
         DUCKDB: ["SET TimeZone = 'UTC'"],
     }
     cursor = connection.cursor()
-    for statement in with_zone[dialect]:
+    for statement in statements[dialect]:
         cursor.execute(statement)
     cursor.close()
     connection.commit()

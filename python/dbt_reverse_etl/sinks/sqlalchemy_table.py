@@ -77,6 +77,11 @@ def object_name(text: str) -> Name | None:
     return Name(schema or None, table) if all(parts) and "\0" not in text and len(parts) <= 3 else None
 
 
+def exists(connection: Connection, name: Name) -> bool:
+    """Whether the object is there."""
+    return sa.inspect(connection).has_table(name.table, name.schema)
+
+
 def read_table(connection: Connection, name: Name) -> Table | None:
     """The object as it is now, or None."""
     inspector = sa.inspect(connection)
@@ -102,7 +107,8 @@ def read_table(connection: Connection, name: Name) -> Table | None:
 def _column(found: Any) -> Column:
     counts = bool(found.get("identity")) or found.get("autoincrement") is True
     filled = found["default"] is not None or counts or bool(found.get("computed"))
-    always = bool((found.get("identity") or {}).get("always"))
+    # SQL Server takes no value for an identity column, and its dialect does not say `always`.
+    always = counts and bool((found.get("identity") or {"always": False}).get("always", True))
     return Column(
         found["name"], found["type"], not found["nullable"] and not filled, bool(found.get("computed")) or always
     )
@@ -139,7 +145,9 @@ def task_problems(task: SinkTask, dialect: str) -> list[Problem]:
         found.append(Problem(f"{where}, fields", str(names), expected, "rename a field under `fields:`"))
     for key in task.key:
         kind = plain_type(task.schema.field(key).type) if key in names else pa.int64()
-        if pt.is_nested(kind) or pt.is_floating(kind):
+        # Drivers of Oracle give a date with a time, and an instant without its zone.
+        changed = dialect == "oracle" and (pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz))
+        if pt.is_nested(kind) or pt.is_floating(kind) or changed:
             expected = "a type that is compared exactly"
             found.append(Problem(f"{where}, key", f"{key}, of the type {kind}", expected, "choose another key"))
     return found + inexact_types(task, dialect, lambda kind: is_supported(kind, dialect))
