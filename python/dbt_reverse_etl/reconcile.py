@@ -32,6 +32,7 @@ _STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
 # What a mode keeps equal; a foreign key is told in every mode.
 _KEPT = {
     Mode.MIRROR: (MISSING, DIFFERENT, EXTRA),
+    Mode.CHANGELOG: (MISSING, DIFFERENT, EXTRA),
     Mode.UPSERT: (MISSING, DIFFERENT),
     Mode.INSERT_ONLY: (MISSING,),
     Mode.UPDATE_ONLY: (DIFFERENT,),

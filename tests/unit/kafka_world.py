@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import trustme
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -80,7 +81,7 @@ def broker() -> KafkaBroker:
 def _rights() -> list[str]:
     """Those of the documented command, and the one to make topics, in the spelling of the client."""
     documented = re.findall(r"--operation (\w+)", DOCS.read_text())
-    assert len(documented) == 3
+    assert len(documented) == 4
     return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right).upper() for right in (*documented, "Create")]
 
 
@@ -156,6 +157,14 @@ def delete_topic(name: str) -> None:
     """Somebody else removes a topic."""
     owner = _owner(broker())
     owner.delete_topics([name])[name].result(20)
+
+
+def produce(topic: str, key: bytes | None, value: bytes | None) -> None:
+    """Somebody else writes a message: to where the keys of the sink stand."""
+    producer = Producer({"bootstrap.servers": broker().servers, "partitioner": "murmur2_random", "log_level": 0})
+    errors: list[object] = []
+    producer.produce(topic, value, key, on_delivery=lambda error, _: errors.append(error))
+    assert (producer.flush(20), errors) == (0, [None])
 
 
 def read(topic: str) -> list[Read]:

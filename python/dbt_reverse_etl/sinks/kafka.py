@@ -40,6 +40,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dbt_reverse_etl.sinks.kafka_outcome import Fate, Reports, delivery_of, not_taken, said
+from dbt_reverse_etl.sinks.kafka_reading import read_rows
 from dbt_reverse_etl.sinks.kafka_topic import (
     Cluster,
     NoAnswer,
@@ -128,6 +129,13 @@ class KafkaSink(Sink):
         while producer.flush(POLL):  # nothing but this batch is in the queue, and each message has its timeout
             pass
         return delivery_of(len(entries), unsent, reports.failed(lambda: map(_key, entries), followed))
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The last value of each key."""
+        with self._explained():
+            topic = self._cluster().topic(task.object)
+            if topic is not None:
+                yield from read_rows(self._settings, task, topic.partitions)
 
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""

@@ -1,4 +1,6 @@
-"""The way back from a database: texts of values as Arrow columns of the types that were delivered. Pure.
+"""The way back from a destination: values as Arrow columns of the types that were delivered. Pure.
+
+From texts, as databases give them, or from parsed JSON, as of `dbt_reverse_etl.encoding`.
 
 | Arrow type | text |
 |---|---|
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, DecimalException
 from typing import Any
@@ -29,7 +31,15 @@ from dbt_reverse_etl.arrow import is_bytes, is_list, plain_type
 
 UNREADABLE = "_unreadable"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
-_WRONG = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, DecimalException, AttributeError)
+_WRONG = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    ValueError,
+    TypeError,
+    DecimalException,
+    AttributeError,
+    OverflowError,
+)
 
 
 def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
@@ -44,6 +54,36 @@ def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
         columns.append(column)
         unreadable = unreadable if wrong is None else pc.or_(unreadable, wrong)
     return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
+
+
+def rows_of_objects(objects: Sequence[Mapping[str, Any]], unreadable: Sequence[bool], schema: pa.Schema) -> pa.Table:
+    """The fields of a schema, and the boolean column `_unreadable`.
+
+    Args:
+        objects: parsed JSON objects, one for each row.
+        unreadable: rows of which it is known that they were not written by us.
+    """
+    columns, marked = [], pa.array(unreadable, pa.bool_())
+    for field in schema:
+        values, kind = [row.get(field.name) for row in objects], plain_type(field.type)
+        try:
+            columns.append(_of_json(values, kind))
+        except _WRONG:
+            column = pa.concat_arrays([_one_or_none(value, kind) for value in values])
+            marked = pc.or_(marked, pc.and_(column.is_null(), pa.array([value is not None for value in values])))
+            columns.append(column)
+    return pa.Table.from_arrays([*columns, marked], [*schema.names, UNREADABLE])
+
+
+def _of_json(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array([_from_json(value, kind) for value in values], kind)
+
+
+def _one_or_none(value: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return _of_json([value], kind)
+    except _WRONG:
+        return pa.nulls(1, kind)
 
 
 def _column(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
