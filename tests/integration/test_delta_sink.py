@@ -129,5 +129,6 @@ def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop:
 
 def operations(shop: Project) -> list[str]:
     """Of the sync, the oldest first, without those that only move the fence."""
-    history = "select version, operation from (describe history {s}_lake.people) where userMetadata like '%closed'"
-    return [row.operation for row in shop.rows(history + " order by version")]
+    history = shop.spark.sql(f"describe history {shop.schema}_lake.people")
+    written = history.where("userMetadata like '%closed'").orderBy("version").collect()
+    return [row.operation for row in written]

@@ -116,7 +116,10 @@ class Shop:
 CASES: dict[str, tuple[list[str], str]] = {
     "the dimension arrives days before the fact": (["insert into customers values (50, 'Early', 2)"], "+0 ~0 -0"),
     "and then its fact": (["insert into orders values (100, 50, 2, 'late fact')"], "+1 ~0 -0"),
-    "the fact arrives days before its dimension": (["insert into orders values (101, 60, 7, 'early fact')"], "+1 ~0 -0"),
+    "the fact arrives days before its dimension": (
+        ["insert into orders values (101, 60, 7, 'early fact')"],
+        "+1 ~0 -0",
+    ),
     "and then the dimension, and that of the dimension": (
         ["insert into customers values (60, 'Late', 7)", "insert into regions values (7, 'West')"],
         "+0 ~1 -0",
