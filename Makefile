@@ -19,7 +19,7 @@ demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
 test: check ## Everything that must pass: the checks, then all tests
-	@$(JAVA) $(PYTEST) -n 2 --dist worksteal --durations=20 --ignore=tests/benchmarks
+	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --ignore=tests/benchmarks
 
 check: $(STAMP) ## Lint, format, types, layers, and the dbt project without deprecations
 	$(BIN)/ruff check .

@@ -89,5 +89,5 @@ def project(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test begins first, so that no process waits for it at the end."""
-    items.sort(key=lambda item: "test_flights" not in item.nodeid)
+    """The longest file begins first and the quick ones come last, so that no process waits for another at the end."""
+    items.sort(key=lambda item: ("test_flights" not in item.nodeid, item.get_closest_marker("spark") is None))
