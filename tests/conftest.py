@@ -90,4 +90,4 @@ def project(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest file begins first and the quick ones come last, so that no process waits for another at the end."""
-    items.sort(key=lambda item: ("test_flights" not in item.nodeid, item.get_closest_marker("spark") is None))
+    items.sort(key=lambda item: ("test_flights" not in item.nodeid, "tests/unit" in item.nodeid))
