@@ -21,6 +21,7 @@ from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions, MysqlSettings
 from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
 from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,7 @@ SECTIONS = {
     "mysql": [MysqlSettings, MysqlOptions],
     "kafka": [KafkaSettings, KafkaOptions],
     "singer": [SingerSettings, SingerOptions],
+    "sqlalchemy": [SqlalchemySettings],
 }
 
 

@@ -205,6 +205,29 @@ def test_a_composite_key_of_any_plain_types_finds_its_row(place: Place) -> None:
     assert place.rows("SELECT count(*), sum(CASE name WHEN 'b' THEN 1 ELSE 0 END) FROM people") == [(699, 1)]
 
 
+def test_a_unique_value_moves_from_one_row_to_another_in_two_runs_at_most(place: Place) -> None:
+    place.table("CREATE TABLE people (id bigint PRIMARY KEY, name varchar UNIQUE, score double precision)")
+    changes = [("update", person(1, "b")), ("update", person(2, "c"))]
+    with opened(place.sink(), a_task()) as sink:
+        assert not delivered(sink, a_task(), people(person(1, "a"), person(2, "b")))
+        refused = delivered(sink, a_task(), changes)
+        assert refused.keys() <= {0}
+        assert not delivered(sink, a_task(), [changes[row] for row in refused])
+    assert place.rows("SELECT id, name FROM people ORDER BY id") == [(1, "b"), (2, "c")]
+
+
+def test_a_constraint_that_is_checked_at_the_commit_refuses_its_row_alone() -> None:
+    place = on_postgres()
+    unique = "UNIQUE DEFERRABLE INITIALLY DEFERRED"
+    place.table(
+        f"CREATE TABLE people (id bigint PRIMARY KEY, name varchar CONSTRAINT one {unique}, score double precision)"
+    )
+    with opened(place.sink(), a_task()) as sink:
+        found = delivered(sink, a_task(), people(person(1, "a"), person(2, "b"), person(3, "a")))
+    assert set(found.values()) == {"constraint violated (23505), one"}
+    assert place.rows("SELECT count(*) FROM people") == [(2,)]
+
+
 def test_a_null_in_the_key_is_rejected(place: Place) -> None:
     place.table("CREATE TABLE people (id bigint PRIMARY KEY, name varchar, score double precision)")
     with opened(place.sink(), a_task()) as sink:
