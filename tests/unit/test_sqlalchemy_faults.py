@@ -200,6 +200,17 @@ def test_what_has_vanished_is_named_before_the_next_run(statement: str, people_d
     assert statement.rsplit(maxsplit=1)[-1] in missing
 
 
+def test_to_look_for_a_duckdb_file_never_makes_one(tmp_path: Path) -> None:
+    file = tmp_path / "x.duckdb"
+    duckdb_sink(file).check()
+    assert duckdb_sink(file).missing(next_run(a_task())) == f"the file {file}"
+    with pytest.raises(DestinationError, match="resync"):
+        list(duckdb_sink(file).read(next_run(a_task())))
+    assert not file.exists()
+    with pytest.raises(DestinationError, match="no folder"):
+        duckdb_sink(tmp_path / "nowhere" / "x.duckdb").check()
+
+
 def test_records_are_kept_while_the_ledger_may_ask_and_removed_after(people_db: Database) -> None:
     with opened(postgres_sink(people_db), a_task()) as sink:
         for claim in ("a", "b", "c"):

@@ -90,14 +90,21 @@ class SqlalchemySink(Sink):
         self._made_engine()
 
     def check(self) -> None:
-        """Log in, nothing else."""
-        with self._reading():
-            pass
+        """Log in, nothing else; a file that is not there is made by the first push, its folder is not."""
+        file = self._settings.file
+        if file is None or file.exists():
+            with self._reading():
+                return
+        if not file.parent.is_dir():
+            raise self._error(f"no folder {file.parent}", "the folder of the file", "make it, or correct the path")
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or the fence row is gone, although rows were delivered."""
         if task.first:
             return None
+        file = self._settings.file
+        if file and not file.exists():  # to connect would make it
+            return f"the file {file}"
         name, record = _name(task), self._record_of(task)
         with self._reading() as connection:
             if not exists(connection, name):
@@ -108,12 +115,11 @@ class SqlalchemySink(Sink):
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""
-        name = _name(task)
+        gone, name = self.missing(task), _name(task)
+        if gone:
+            raise self._error(f"no more {gone}", "what the last push left", RESYNC)
         with self._reading() as connection:
-            table = read_table(connection, name)
-            if table is None:
-                raise self._error(f"no table {name}", "the table of the last push", RESYNC)
-            self._refuse_unfit(connection, table, task)
+            table = self._fitting_table(connection, task)
             yield from read_rows(connection, table.mapped(name, task), task.schema)
 
     def open(self, task: SinkTask) -> None:
@@ -220,11 +226,7 @@ class SqlalchemySink(Sink):
         name = _name(self._task)
         if not exists(connection, name):
             self._create(connection, name)
-        table = read_table(connection, name)
-        if table is None:
-            raise self._error(f"no table {name}", "the table just made", "push again")
-        self._refuse_unfit(connection, table, self._task)
-        return table
+        return self._fitting_table(connection, self._task)
 
     def _create(self, connection: Connection, name: Name) -> None:
         task = self._task
@@ -236,10 +238,15 @@ class SqlalchemySink(Sink):
             raise self._error(f"no table {name}", "an existing table", next_step)
         new_table(name, task).create(connection)
 
-    def _refuse_unfit(self, connection: Connection, table: Table, task: SinkTask) -> None:
-        problems = table_problems(table, _name(task), task, connection.dialect)
+    def _fitting_table(self, connection: Connection, task: SinkTask) -> Table:
+        name = _name(task)
+        table = read_table(connection, name)
+        if table is None:
+            raise self._error(f"no table {name}", "the table of the sync", RESYNC)
+        problems = table_problems(table, name, task, connection.dialect)
         if problems:
             raise DestinationError(*problems)
+        return table
 
     def _record_of(self, task: SinkTask) -> Record:
         return Record(self._settings.state_schema or _name(task).schema, task.sync_id, task.fence)

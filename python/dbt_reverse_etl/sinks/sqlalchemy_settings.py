@@ -75,11 +75,16 @@ class SqlalchemySettings(Settings):
         return self.address.get_backend_name()
 
     @property
+    def file(self) -> Path | None:
+        """The file of DuckDB; None for a server."""
+        return Path(self.address.database or "").resolve() if self.dialect == DUCKDB else None
+
+    @property
     def identity(self) -> str:
         """The database without credentials."""
         url, dialect = self.address, self.dialect
-        if dialect == DUCKDB:
-            return f"{dialect}://{Path(url.database or '').resolve()}"
+        if self.file:
+            return f"{dialect}://{self.file}"
         host = (url.host or "").lower()
         host = f"[{host}]" if ":" in host else host
         database = url.database or url.query.get("service_name", "")
