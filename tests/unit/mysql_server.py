@@ -281,8 +281,8 @@ class Database:
 
     def storage(self, name: str = "people") -> Any:
         """Another one after a swap by rename, the same after any other change."""
-        query = "SELECT table_id FROM information_schema.INNODB_SYS_TABLES WHERE name = "
-        return self.rows(f"{query}'{self.name}/{name}'")
+        query = "SELECT table_id FROM information_schema.INNODB_SYS_TABLES WHERE name LIKE "
+        return self.rows(f"{query}'{self.name}/{name}%'")  # also its partitions
 
     def may_create(self) -> None:
         """Rights to make tables."""

@@ -65,6 +65,13 @@ class Database:
         """What a proxy stands before."""
         return f"{self.socket}/.s.PGSQL.5432"
 
+    def prepare(self) -> None:
+        """Give the documented rights, and none of those that Postgres gives to everybody."""
+        database = f"DATABASE {self.name}"
+        self.run(f"REVOKE ALL ON {database} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC")
+        for statement in grants()[1:-1]:
+            self.run(statement.replace("DATABASE crm ", f"{database} "))
+
     def owner(self, **more: Any) -> psycopg.Connection[Any]:
         """The owner's connection, in autocommit mode."""
         return psycopg.connect(host=self.socket, dbname=self.name, user="postgres", autocommit=True, **more)
@@ -173,10 +180,7 @@ def new_database() -> Database:
     database = Database(server(), f"crm_{next(_numbers)}")
     with psycopg.connect(host=database.socket, user="postgres", dbname="postgres", autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database.name)))
-    name = f"DATABASE {database.name}"
-    database.run(f"REVOKE ALL ON {name} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC")
-    for statement in grants()[1:-1]:
-        database.run(statement.replace("DATABASE crm ", f"{name} "))
+    database.prepare()
     return database
 
 

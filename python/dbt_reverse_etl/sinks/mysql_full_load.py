@@ -10,7 +10,6 @@ it, says that it came. Only then the record is closed, and the old table dropped
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,6 @@ _FOREIGN_KEYS = """SELECT CONSTRAINT_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_T
 FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND REFERENCED_TABLE_NAME IS NOT NULL
     AND NOT (REFERENCED_TABLE_SCHEMA = TABLE_SCHEMA AND REFERENCED_TABLE_NAME = TABLE_NAME)
 ORDER BY CONSTRAINT_NAME, ORDINAL_POSITION"""
-_KEPT_APART = re.compile(r"WITH SYSTEM VERSIONING| AUTO_INCREMENT=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class FullLoad:
         if run(connection, _TRIGGERS, where).fetchone() or run(connection, _POINTING, where).fetchone():
             return False
         bodies = [_body(connection, each) for each in (self.target, self.name)]
-        return bodies[0] == bodies[1] and not _KEPT_APART.search(bodies[0])
+        return bodies[0] == bodies[1]
 
     def has(self, connection: Connection[Any], rows: int) -> bool:
         """Whether so many rows are loaded."""

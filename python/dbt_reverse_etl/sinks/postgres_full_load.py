@@ -190,10 +190,11 @@ def _make(connection: Connection[Any], target: Name, name: Name, kind: str) -> N
 
 def _copy_rights_and_comment(connection: Connection[Any], oid: int, name: Name) -> None:
     """The owner's defaults may give rights that the object has not."""
-    wanted = set(connection.execute(_RIGHTS, {"t": oid}).fetchall())
-    found = set(connection.execute(_RIGHTS, {"t": _oid(connection, name)}).fetchall())
-    for text, rights in (("REVOKE {} ON {} FROM {}", found - wanted), ("GRANT {} ON {} TO {}{}", wanted - found)):
-        for right, role, may_grant in sorted(rights, key=str):
+    wanted = connection.execute(_RIGHTS, {"t": oid}).fetchall()
+    found = connection.execute(_RIGHTS, {"t": _oid(connection, name)}).fetchall()
+    more, less = ([right for right in one if right not in other] for one, other in ((found, wanted), (wanted, found)))
+    for text, rights in (("REVOKE {} ON {} FROM {}", more), ("GRANT {} ON {} TO {}{}", less)):
+        for right, role, may_grant in rights:
             to = sql.Identifier(role) if role is not None else sql.SQL("PUBLIC")
             option = sql.SQL(" WITH GRANT OPTION" if may_grant else "")
             connection.execute(sql.SQL(text).format(sql.SQL(right), name.sql, to, option))
