@@ -304,6 +304,19 @@ class TestThePush:
             assert fetch(f"{url}/healthz")[0] == 200
 
 
+class TestArtifactsOfARun:
+    def test_stay_when_its_push_failed_until_a_newer_run_of_the_job_has_ended(self, world: World) -> None:
+        world.codes(1, "3")
+        folder = world.folder / ".reverse-etl-queue/runs"
+        with world.serving() as url:
+            for run_id, state in ((1, "failed"), (2, "done")):
+                world.api.add_run(run_id)
+                post(url, event(run_id))
+                world.wait(run_id, state)
+                left = {"failed": ["1"], "done": []}[state]
+                wait_for(lambda left=left: [file.name for file in folder.iterdir()] == left, "not as it should be")
+
+
 class TestSeveralRuns:
     def test_a_newer_run_that_did_the_same_supersedes_one_that_waits(self, serving: Serving, run_id: int) -> None:
         world, url = serving

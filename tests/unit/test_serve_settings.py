@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,21 @@ def test_the_block_disturbs_no_push_and_another_key_is_still_refused(tmp_path: P
     (tmp_path / "profiles.yml").write_text("dbt_reverse_etl: {outputs: {prod: plan}, served: {}}\n")
     with pytest.raises(ConfigurationError, match="the keys served"):
         load_destinations([tmp_path], "prod", {})
+
+
+DOCS = (Path(__file__).parents[2] / "docs/dbt-cloud.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_is_documented_and_every_documented_key_is_one() -> None:
+    cells = re.search(r"## Settings\n(.*?)\n## ", DOCS, re.DOTALL)
+    assert cells
+    assert set(re.findall(r"^\| `(\w+)` \|", cells[1], re.MULTILINE)) == set(ServeSettings.model_fields)
+
+
+def test_the_settings_of_the_documentation_load(tmp_path: Path) -> None:
+    block = re.search(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+    assert block
+    (tmp_path / "profiles.yml").write_text(block[1])
+    env = {"DBT_CLOUD_TOKEN": ENV["TOKEN"], "DBT_CLOUD_WEBHOOK_SECRET": ENV["SECRET"]}
+    assert load_settings([tmp_path], env, webhook=True).targets == {678: "prod"}
+    assert isinstance(load_destinations([tmp_path], "prod", {"CRM_PASSWORD": "canary"}), dict)

@@ -160,6 +160,11 @@ class Queue:
         rows = self._read(sql, run.job_id, run.run_id)
         return _run(rows[0]) if rows else None
 
+    def failed_before(self, run_id: int, job_id: int) -> list[int]:
+        """Older runs of a job that failed."""
+        sql = "select run_id from run where job_id = ? and run_id < ? and state = 'failed'"
+        return [row[0] for row in self._read(sql, job_id, run_id)]
+
     def runs(self) -> list[QueuedRun]:
         """All that are kept, by run id."""
         return [_run(row) for row in self._read("select * from run order by run_id")]

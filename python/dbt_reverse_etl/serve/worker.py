@@ -189,8 +189,11 @@ class Worker:
     def _end(self, run: QueuedRun, state: RunState, reason: str, code: int | None = None) -> None:
         self.queue.end(run.run_id, state, time.time(), reason, code)
         self.step("ended")
-        self.fetcher.remove(run.run_id)
         failed = state is RunState.FAILED
+        # A person may want to push a failed run with an override: its artifacts stay until a newer run has ended.
+        gone = self.queue.failed_before(run.run_id, run.job_id)
+        for run_id in gone if failed else [*gone, run.run_id]:
+            self.fetcher.remove(run_id)
         if failed:
             self.worst = max(self.worst, code or 0, ExitCode.FAILED)
         self.say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", "error" if failed else "info")
