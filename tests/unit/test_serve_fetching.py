@@ -194,6 +194,12 @@ class TestWhatTheApiMayDo:
         assert "secret text" not in str(caught.value)
         assert cloud.run(1).status == 10, "the next request is a new one"
 
+    def test_a_step_whose_status_is_not_told_is_no_silent_success(self, api: CloudApi, cloud: Cloud) -> None:
+        api.add_run(1)
+        del api.runs[1]["run_steps"][1]["status"]
+        with pytest.raises(CloudError, match="not what version 2"):
+            cloud.run(1)
+
     def test_a_date_as_retry_after_is_understood(self, api: CloudApi, cloud: Cloud) -> None:
         api.server.script(Reply(429, headers={"Retry-After": format_datetime(NEXT_YEAR)}))
         with pytest.raises(CloudError) as caught:

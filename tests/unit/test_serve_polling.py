@@ -58,6 +58,16 @@ class TestTheExitCodeOfOnce:
         world.api.server.script(Reply(reset="after"))
         assert once(world) == 1
 
+    def test_is_that_of_an_interrupt_and_the_next_call_goes_on(self, world: World) -> None:
+        world.api.add_run(1)
+        held = world.hold(1)
+        polling = world.start("poll", "--once")
+        wait_for(lambda: world.pushed(1), "never pushed")
+        assert polling.stop(signal.SIGTERM) == 130
+        held.unlink()
+        assert once(world) == 0
+        assert world.pushed(1) == ["begun", "begun", "pushed"]
+
     def test_tells_of_a_run_that_is_to_be_tried_again(self, world: World) -> None:
         world.api.add_run(1)
         world.codes(1, "1")

@@ -78,7 +78,7 @@ class Cloud:
             steps = [
                 Step(int(step["index"]), str(step["name"]))
                 for step in data["run_steps"]
-                if step.get("status") == SUCCESS
+                if int(step["status"]) == SUCCESS
             ]
             return CloudRun(run_id, int(data["job_definition_id"]), int(data["status"]), steps)
         except (KeyError, TypeError, ValueError):

@@ -79,6 +79,7 @@ class Fetcher:
             place.mkdir(parents=True)
             _write(place / "manifest.json", self._cloud.artifact(run.run_id, "manifest.json", one.step))
             _write(place / "run_results.json", orjson.dumps(one.results))
+        _sync(partial)
         self._step("written")
         partial.rename(folder)
         _sync(self._folder)

@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["Surroundings", "poll", "serve"]
 
+INTERRUPTED = 130
 _CONNECTIONS = 64
 
 
@@ -67,6 +68,8 @@ def poll(around: Surroundings, *, once: bool) -> int:
         if once:
             unanswered = parts.poller.look() is not None
             parts.worker.drain()
+            if parts.stopping.is_set():
+                return INTERRUPTED
             return max(parts.worker.worst, ExitCode.FAILED if unanswered else ExitCode.OK)
         worker = threading.Thread(target=parts.worker.run, daemon=True)
         worker.start()

@@ -196,4 +196,5 @@ class Worker:
             self.fetcher.remove(run_id)
         if failed:
             self.worst = max(self.worst, code or 0, ExitCode.FAILED)
-        self.say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", "error" if failed else "info")
+        level = "error" if failed else "warn" if reason else "info"
+        self.say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
