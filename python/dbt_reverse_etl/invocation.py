@@ -19,13 +19,14 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.progress import Unwatched
+from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs
+from dbt_reverse_etl.tracing import tracers
 
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"
@@ -151,7 +152,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
         project_dir=project.folder,
-        watch=screen.board if screen else Unwatched(),
+        watch=Watches(*tracers(), *((screen.board,) if screen else ())),
     )
     if skip_stale:
         wanted = replace(wanted, push=_still_due(invocation, wanted, overview, pusher, say))

@@ -11,6 +11,9 @@ from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress
 
 _WINDOW = 60.0  # seconds over which rows/s is measured
+_SET = {Number.FENCE: "fence", Number.PLANNED: "planned", Number.COUNTED: "done"}
+_ADDED = {Number.SETTLED: "done", Number.REPEATED: "repeated"}
+_NOTED = (Number.FENCE, Number.PLANNED, Number.WAVE, Number.REPEATED, Number.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Board:
 
         return progress
 
-    def end(self, sync: str) -> None:
+    def end(self, sync: str, status: str) -> None:  # noqa: ARG002  (the port's shape)
         """As `Watch.end`."""
         with self._lock:
             running = self._running.pop(sync, None)
@@ -120,25 +123,19 @@ class Board:
 
     def _write(self, running: _Running, number: Number, value: float) -> None:
         now = self._clock.monotonic()
-        if number is Number.FENCE:
-            running.fence = int(value)
-        elif number is Number.PLANNED:
-            running.planned = int(value)
+        if number in _SET:
+            setattr(running, _SET[number], int(value))
+        elif number in _ADDED:
+            setattr(running, _ADDED[number], getattr(running, _ADDED[number]) + int(value))
         elif number is Number.WAVE:
             running.wave, running.wave_rows = running.wave + 1, int(value)
             if not running.samples:
                 running.samples.append((now, running.done))
-        elif number is Number.SETTLED:
-            running.done += int(value)
-        elif number is Number.COUNTED:
-            running.done = int(value)
-        elif number is Number.REPEATED:
-            running.repeated += int(value)
         elif number is Number.PAUSED:
             running.paused_until = max(running.paused_until, now + value)
         if number in (Number.SETTLED, Number.COUNTED):
             _sample(running.samples, now, running.done)
-        else:
+        elif number in _NOTED:
             self._notes.append(Note(self._look(running), number, value))
 
     def _look(self, running: _Running) -> Look:

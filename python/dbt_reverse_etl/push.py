@@ -26,7 +26,7 @@ from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.progress import Bound, Unwatched, Watch
+from dbt_reverse_etl.delivery.progress import Bound, Watch, Watches
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.errors import (
     ExitCode,
@@ -113,7 +113,7 @@ class Pusher:
     project_dir: Path | None = None
     interrupt: threading.Event = field(default_factory=threading.Event)
     step: Step = no_step
-    watch: Watch = field(default_factory=Unwatched)
+    watch: Watch = field(default_factory=Watches)
     _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
 
     def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
@@ -127,8 +127,7 @@ class Pusher:
         except Exception as error:  # the text of a foreign exception may hold row values
             found = unexpected(error, resolved.sync.name)
             report = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, message=str(found))
-        finally:
-            self.watch.end(resolved.sync.name)
+        self.watch.end(resolved.sync.name, report.status)
         return replace(report, seconds=time.monotonic() - began)
 
     @staticmethod

@@ -49,8 +49,10 @@ def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Pro
         assert plan["crm_contacts"]["sample"] == [["insert", '{"id":1}'], ["insert", '{"id":2}']]
         assert plan["crm_contacts"]["position"] == 0
     shown = call(shop, "plan", "--select", "tag:crm").output
-    assert "PLAN crm_contacts -> crm.contacts" in shown
-    assert 'insert {"id":1}' in shown
+    header, row, *_ = shown.splitlines()
+    assert header.split() == ["sync", "destination", "insert", "update", "delete", "position", "head"]
+    assert row.split() == ["crm_contacts", "crm.contacts", "2", "0", "0", "0", "1"]
+    assert 'insert  {"id":1}' in shown
     assert "crm_people" not in shown
     assert not (shop.folder / "crm.db").exists()
 
@@ -112,6 +114,19 @@ def test_check_reaches_the_destinations_read_only(shop: Project) -> None:
     bad = call(shop, "check", "--json")
     assert bad.return_value == ExitCode.FAILED
     assert "nowhere" in read(bad)[0]["message"]
+
+
+def test_lines_as_json_name_the_run_and_quiet_leaves_errors_only(shop: Project) -> None:
+    assert call(shop, "push", "--quiet", "--select", "crm_people").output == ""
+    lines = [json.loads(line) for line in call(shop, "push", "--log-format", "json").stdout.splitlines()]
+    (pushed,) = [line for line in lines if line.get("sync") == "crm_contacts"]
+    assert pushed["level"] == "info"
+    assert (pushed["fence"], pushed["status"], pushed["exit_code"], len(pushed["run_id"])) == (1, "succeeded", 0, 32)
+    assert pushed["counts"]["delivered"] == {"insert": 2, "update": 0, "delete": 0}
+    assert (
+        pushed["invocation_id"]
+        == shop.rows("select max(get_json_object(body, '$.invocation_id')) from {s}.reverse_etl_ledger")[0][0]
+    )
 
 
 def test_an_unknown_selector_names_what_can_be_selected(shop: Project) -> None:

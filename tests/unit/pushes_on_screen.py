@@ -12,7 +12,7 @@ from dbt_reverse_etl import screen
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Ports
-from dbt_reverse_etl.delivery.progress import Bound
+from dbt_reverse_etl.delivery.progress import Bound, Watch
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.output import screen as screen_for
@@ -43,7 +43,7 @@ class Api:
         return Reply(503) if seen == ROWS // 2 else Reply(204, delay=0.02)
 
 
-def push(sync: str, shown: screen.Screen) -> tuple[str, int]:
+def push(sync: str, watch: Watch) -> tuple[str, int]:
     changelog, spec = Changelog(), Spec()
     changelog.capture({f"k{n}": SECRET for n in range(ROWS)})
     with http_server(Api()) as server:
@@ -56,13 +56,13 @@ def push(sync: str, shown: screen.Screen) -> tuple[str, int]:
             lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
             HttpSink(HttpSink.settings_model(url=server.url, concurrency=2)),
             SystemClock(),
-            progress=shown.board.begin(bound),
+            progress=watch.begin(bound),
         )
         waves = WaveSize(ROWS // 2, grow_below=-1)
         try:
             result = run(job, ports, Policy(waves=waves, retries=Retries(first=0.01)))
         finally:
-            shown.board.end(sync)
+            watch.end(sync, "succeeded")
     return sync, result.counts.delivered.total
 
 
@@ -72,7 +72,7 @@ def main(log_format: str, *flags: str) -> None:
     overlap = Overlap[tuple[str, int]](4, threading.Event(), lambda: None, shown.glance)
     with shown:
         overlap.run(
-            [partial(push, sync, shown) for sync in ("crm_contacts", "crm_people")],
+            [partial(push, sync, shown.board) for sync in ("crm_contacts", "crm_people")],
             lambda ended: shown.say(f"SYNC {ended[0]} [+{ended[1]}]", "info", sync=ended[0]),
         )
     shown.say("Pushed 2 syncs", "info")

@@ -177,11 +177,13 @@ class Engine:
         else:
             batch = Batch(table, wave.claim, last=last, left_out=wave.left_out(rows), prepared=entries)
             self._step("batch.before")
+            self._progress(Number.SENT, len(rows))
             wave.begin(rows)
             try:
                 delivery = self._sink.deliver(batch)
             except Exception as error:
                 delivery = _broken(wave, len(rows), Outcome.UNKNOWN, error)
+            self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
         wave.record(rows, delivery)
         self._step("batch.after")
         return delivery

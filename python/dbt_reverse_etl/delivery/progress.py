@@ -18,6 +18,8 @@ class Number(str, Enum):
     COUNTED = "counted"  # rows of all waves that have ended: the exact sum of what was settled
     REPEATED = "repeated"  # rows of a request that will be sent again
     PAUSED = "paused"  # seconds for which the destination asked
+    SENT = "sent"  # rows of a request that begins
+    ANSWERED = "answered"  # rows of it that were delivered; called in the same thread
 
 
 Progress = Callable[[Number, float], None]  # called from any thread; must return at once and never raise
@@ -43,15 +45,27 @@ class Watch(Protocol):
     def begin(self, bound: Bound) -> Progress:
         """A run begins; its numbers come through the answer."""
 
-    def end(self, sync: str) -> None:
-        """The run of a sync has ended, however it did."""
+    def end(self, sync: str, status: str) -> None:
+        """The run of a sync has ended; `status` as in the report of the push. Also called where none has begun."""
 
 
-class Unwatched:
-    """Nobody looks on."""
+class Watches:
+    """Several that look on, or nobody."""
 
-    def begin(self, bound: Bound) -> Progress:  # noqa: ARG002  (the port's shape)
-        return no_progress
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = watches
 
-    def end(self, sync: str) -> None:
-        pass
+    def begin(self, bound: Bound) -> Progress:
+        """As `Watch.begin`."""
+        told = [watch.begin(bound) for watch in self._watches]
+
+        def progress(number: Number, value: float) -> None:
+            for tell in told:
+                tell(number, value)
+
+        return progress
+
+    def end(self, sync: str, status: str) -> None:
+        """As `Watch.end`."""
+        for watch in self._watches:
+            watch.end(sync, status)

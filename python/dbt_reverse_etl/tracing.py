@@ -1,0 +1,109 @@
+"""OpenTelemetry spans of pushes: of the run, its plan, its waves, and each call of the sink. Ids and counts only.
+
+Where and whether they go is the SDK's configuration (`opentelemetry-instrument dbt run`, `OTEL_*`); without it the API does nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+_GOOD = ("succeeded", "idle")
+
+
+def tracers() -> tuple[Watch, ...]:
+    """What makes spans; nothing where the API is not installed."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return ()
+    from dbt_reverse_etl import __version__
+
+    return (Tracing(trace.get_tracer("dbt_reverse_etl", __version__)),)
+
+
+class Tracing:
+    """`delivery.progress.Watch` that makes spans; thread-safe."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._runs: dict[str, _Run] = {}
+
+    def begin(self, bound: Bound) -> Progress:
+        """As `Watch.begin`."""
+        run = self._runs[bound.sync] = _Run(self._tracer, bound)
+        return run.tell
+
+    def end(self, sync: str, status: str) -> None:
+        """As `Watch.end`."""
+        run = self._runs.pop(sync, None)
+        if run is not None:
+            run.end(status)
+
+
+class _Run:
+    """The spans of one run. A request begins and ends in one thread; everything else is told by the run's own."""
+
+    def __init__(self, tracer: Tracer, bound: Bound) -> None:
+        self._tracer = tracer
+        self._span = tracer.start_span(
+            "push",
+            attributes={
+                "reverse_etl.sync": bound.sync,
+                "reverse_etl.run_id": bound.run_id,
+                "dbt.invocation_id": bound.invocation_id,
+            },
+        )
+        self._part: Span | None = self._below(self._span, "plan")
+        self._waves = self._counted = 0
+        self._request = threading.local()
+
+    def tell(self, number: Number, value: float) -> None:
+        """As `Progress`."""
+        if number is Number.FENCE:
+            self._span.set_attribute("reverse_etl.fence", int(value))
+        elif number is Number.PLANNED:
+            self._span.set_attribute("reverse_etl.rows.planned", int(value))
+            self._end_part()
+        elif number is Number.WAVE:
+            self._end_part()
+            self._waves += 1
+            self._part = self._below(self._span, "wave")
+            self._part.set_attributes({"reverse_etl.wave": self._waves, "reverse_etl.rows.planned": int(value)})
+        elif number is Number.COUNTED:
+            self._counted = int(value)
+            self._end_part()
+        elif number is Number.SENT:
+            self._request.span = self._below(self._part or self._span, "sink.deliver")
+            self._request.span.set_attribute("reverse_etl.rows.sent", int(value))
+        elif number is Number.ANSWERED:
+            self._request.span.set_attribute("reverse_etl.rows.delivered", int(value))
+            self._request.span.end()
+        elif number is Number.REPEATED:
+            self._span.add_event("rows sent again", {"reverse_etl.rows": int(value)})
+        elif number is Number.PAUSED:
+            self._span.add_event("pause", {"reverse_etl.seconds": value})
+
+    def end(self, status: str) -> None:
+        """The run is over."""
+        from opentelemetry.trace import StatusCode
+
+        self._end_part()
+        self._span.set_attributes({"reverse_etl.status": status, "reverse_etl.rows.counted": self._counted})
+        self._span.set_status(StatusCode.OK if status in _GOOD else StatusCode.ERROR)
+        self._span.end()
+
+    def _below(self, parent: Span, name: str) -> Span:
+        from opentelemetry.trace import set_span_in_context
+
+        return self._tracer.start_span(name, context=set_span_in_context(parent))
+
+    def _end_part(self) -> None:
+        if self._part is not None:
+            self._part.end()
+            self._part = None

@@ -1,0 +1,93 @@
+"""The spans of real pushes, as OpenTelemetry's own SDK keeps them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from dbt_reverse_etl.delivery.progress import Bound, Number
+from dbt_reverse_etl.tracing import Tracing, tracers
+from tests.unit.pushes_on_screen import ROWS, SECRET, push
+
+
+def spans_of(sync: str) -> list[ReadableSpan]:
+    exporter, tracing = watched()
+    assert push(sync, tracing) == (sync, ROWS)
+    return list(exporter.get_finished_spans())
+
+
+def watched() -> tuple[InMemorySpanExporter, Tracing]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter, Tracing(provider.get_tracer("test"))
+
+
+@pytest.fixture(scope="module")
+def spans() -> list[ReadableSpan]:
+    return spans_of("crm_contacts")
+
+
+def named(spans: list[ReadableSpan], name: str) -> list[ReadableSpan]:
+    return [span for span in spans if span.name == name]
+
+
+def number(span: ReadableSpan, name: str) -> int:
+    value = (span.attributes or {})[f"reverse_etl.{name}"]
+    assert isinstance(value, int)
+    return value
+
+
+def test_a_push_is_a_span_with_its_plan_its_waves_and_each_call_of_the_sink_below(spans: list[ReadableSpan]) -> None:
+    (run,), (plan,), waves, calls = (named(spans, name) for name in ("push", "plan", "wave", "sink.deliver"))
+    assert run.context
+    assert plan.parent
+    assert {span.parent.span_id for span in (plan, *waves) if span.parent} == {run.context.span_id}
+    assert {call.parent.span_id for call in calls if call.parent} == {
+        wave.context.span_id for wave in waves if wave.context
+    }
+    assert [number(wave, "rows.planned") for wave in waves] == [ROWS // 2, ROWS // 2]
+    assert all(span.end_time for span in spans)
+
+
+def test_calls_that_were_paused_or_failed_are_spans_of_their_own_and_the_rows_add_up(spans: list[ReadableSpan]) -> None:
+    (run,), calls = named(spans, "push"), named(spans, "sink.deliver")
+    assert sum(number(call, "rows.sent") for call in calls) == ROWS + 2, "one was paused, one failed"
+    assert sum(number(call, "rows.delivered") for call in calls) == ROWS
+    assert (number(run, "rows.planned"), number(run, "rows.counted"), number(run, "fence")) == (ROWS, ROWS, 1)
+    assert sorted(event.name for event in run.events) == ["pause", "rows sent again", "rows sent again"]
+    assert run.status.status_code is StatusCode.OK
+
+
+def test_spans_hold_ids_and_counts_and_neither_row_values_nor_addresses(spans: list[ReadableSpan]) -> None:
+    text = "".join(span.to_json() for span in spans)
+    assert str(SECRET) not in text
+    assert "127.0.0.1" not in text
+    names = {name for span in spans for name in span.attributes or {}}
+    assert names == {
+        "dbt.invocation_id",
+        *(f"reverse_etl.{name}" for name in ("sync", "run_id", "fence", "status", "wave")),
+        *(f"reverse_etl.rows.{name}" for name in ("planned", "sent", "delivered", "counted")),
+    }
+
+
+def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_error() -> None:
+    exporter, tracing = watched()
+    tell = tracing.begin(Bound("crm_contacts", "crm.contacts", "run", "invocation"))
+    tell(Number.PLANNED, 10)
+    tell(Number.WAVE, 5)
+    tracing.end("crm_contacts", "failed")
+    tracing.end("crm_people", "failed")  # it never began
+    spans = list(exporter.get_finished_spans())
+    assert {span.name for span in spans} == {"push", "plan", "wave"}
+    assert named(spans, "push")[0].status.status_code is StatusCode.ERROR
+
+
+def test_without_opentelemetry_there_are_no_spans_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(tracers()) == 1
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    assert tracers() == ()
