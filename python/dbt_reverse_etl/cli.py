@@ -257,7 +257,7 @@ def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired
         reports: list[Any] = []
         if repaired and due:
             shown = _screen(click.get_current_context().obj)
-            opened.pusher.watch = shown.board
+            opened.pusher.watch = invocation.watch(shown)
             with shown:
                 invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, shown.glance)
     if as_json:

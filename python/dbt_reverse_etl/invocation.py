@@ -19,7 +19,7 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.progress import Watches
+from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.overlap import Overlap
@@ -152,7 +152,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
         project_dir=project.folder,
-        watch=Watches(*tracers(), *((screen.board,) if screen else ())),
+        watch=watch(screen),
     )
     if skip_stale:
         wanted = replace(wanted, push=_still_due(invocation, wanted, overview, pusher, say))
@@ -176,6 +176,11 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: 
         for one in wanted.plan:
             ended(pusher.plan(one, overview, rows=0))
     return reports
+
+
+def watch(screen: Screen | None) -> Watch:
+    """Who looks on at the pushes: the screen, and OpenTelemetry."""
+    return Watches(*tracers(), *((screen.board,) if screen else ()))
 
 
 def _look_away() -> None:
