@@ -103,7 +103,7 @@ doubts as (
     left join changed h on h.row_key = c.row_key and h.at <= c.at
     where c.hash is not null or c.mode = 'mirror'
     group by c.row_key, c.id, c.at, c.until, c.from_snapshot, c.hash, c.everything
-    having c.everything or not (max_by(h.hash, struct(h.fence, h.seq)) <=> c.hash)
+    having c.everything or not (max(struct(h.fence, h.seq, h.hash)).hash <=> c.hash)
     union all
     select u.entry.key, u.at, min(t.at), any_value(v.from_snapshot)
     from left_out u

@@ -58,8 +58,12 @@ def _screen(kept: Mapping[str, Any]) -> Screen:
     return found or screen("text", os.environ, quiet=False, verbose=False, document=False)
 
 
+def _shown() -> Screen:
+    return _screen(click.get_current_context().ensure_object(dict))
+
+
 def _say(text: str, level: str, **about: Any) -> None:
-    _screen(click.get_current_context().ensure_object(dict)).say(text, level, **about)
+    _shown().say(text, level, **about)
 
 
 def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,7 +210,7 @@ def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
 
     project.configuration(project.manifest())
-    shown = _screen(click.get_current_context().obj)
+    shown = _shown()
     reports = invocation.after_dbt(project, place.session(project.target), shown.say, screen=shown, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
@@ -256,7 +260,7 @@ def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired
         ]
         reports: list[Any] = []
         if repaired and due:
-            shown = _screen(click.get_current_context().obj)
+            shown = _shown()
             opened.pusher.watch = invocation.watch(shown)
             with shown:
                 invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, shown.glance)

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dbt_reverse_etl.delivery.progress import Bound, Number
+from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
 from dbt_reverse_etl.tracing import Tracing, tracers
 from tests.unit.pushes_on_screen import ROWS, SECRET, push
 
@@ -85,6 +85,23 @@ def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_e
     spans = list(exporter.get_finished_spans())
     assert {span.name for span in spans} == {"push", "plan", "wave"}
     assert named(spans, "push")[0].status.status_code is StatusCode.ERROR
+
+
+class Broken:
+    def begin(self, bound: Bound) -> Progress:
+        def tell(number: Number, value: float) -> None:
+            raise RuntimeError
+
+        return tell
+
+    def end(self, sync: str, status: str) -> None:
+        raise RuntimeError
+
+
+def test_a_push_goes_on_when_something_that_looks_on_is_broken() -> None:
+    exporter, tracing = watched()
+    assert push("crm_contacts", Watches(Broken(), tracing)) == ("crm_contacts", ROWS)
+    assert len(named(list(exporter.get_finished_spans()), "push")) == 1
 
 
 def test_without_opentelemetry_there_are_no_spans_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

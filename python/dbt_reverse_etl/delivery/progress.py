@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -22,7 +23,7 @@ class Number(str, Enum):
     ANSWERED = "answered"  # rows of it that were delivered; called in the same thread
 
 
-Progress = Callable[[Number, float], None]  # called from any thread; must return at once and never raise
+Progress = Callable[[Number, float], None]  # called from any thread; must return at once
 
 
 def no_progress(number: Number, value: float) -> None:
@@ -50,22 +51,27 @@ class Watch(Protocol):
 
 
 class Watches:
-    """Several that look on, or nobody."""
+    """Several that look on, or nobody. What one of them raises is its own affair: rows are under way."""
 
     def __init__(self, *watches: Watch) -> None:
         self._watches = watches
 
     def begin(self, bound: Bound) -> Progress:
         """As `Watch.begin`."""
-        told = [watch.begin(bound) for watch in self._watches]
+        told: list[Progress] = []
+        for watch in self._watches:
+            with suppress(Exception):
+                told.append(watch.begin(bound))
 
         def progress(number: Number, value: float) -> None:
             for tell in told:
-                tell(number, value)
+                with suppress(Exception):
+                    tell(number, value)
 
         return progress
 
     def end(self, sync: str, status: str) -> None:
         """As `Watch.end`."""
         for watch in self._watches:
-            watch.end(sync, status)
+            with suppress(Exception):
+                watch.end(sync, status)
