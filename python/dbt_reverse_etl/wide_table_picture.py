@@ -8,7 +8,12 @@ from typing import Any
 
 from dbt_reverse_etl.wide_tables import WideNode, WideTable, wide_tables
 
-_LETTER, _LINE, _PAD, _GAP = 7, 17, 10, 14  # pixels: width of a letter, height of a line, padding of a box, space between boxes
+_LETTER, _LINE, _PAD, _GAP = (
+    7,
+    17,
+    10,
+    14,
+)  # pixels: width of a letter, height of a line, padding of a box, space between boxes
 _DASHES = {"left": "6 4", "inner": "none", "full": "none"}
 _WIDTHS = {"left": 1.2, "inner": 1.2, "full": 3}
 
@@ -68,9 +73,7 @@ def _height(lines: list[str]) -> float:
     return len(lines) * _LINE + _PAD
 
 
-def _boxes(
-    wide: WideTable, boxes: Mapping[str, list[str]], places: Mapping[str, Place], width: float
-) -> Iterator[str]:
+def _boxes(wide: WideTable, boxes: Mapping[str, list[str]], places: Mapping[str, Place], width: float) -> Iterator[str]:
     for node in wide.nodes:
         (x, y), lines = places[node.name], boxes[node.name]
         yield f'<rect x="{x}" y="{y}" width="{width}" height="{_height(lines)}" rx="4" fill="none" stroke="currentColor"/>'
@@ -79,9 +82,7 @@ def _boxes(
             yield f'<text x="{x + _PAD}" y="{y + (number + 1) * _LINE}"{weight}>{escape(line)}</text>'
 
 
-def _joins(
-    wide: WideTable, boxes: Mapping[str, list[str]], places: Mapping[str, Place], width: float
-) -> Iterator[str]:
+def _joins(wide: WideTable, boxes: Mapping[str, list[str]], places: Mapping[str, Place], width: float) -> Iterator[str]:
     """Thick for a full join, dashed for a left one; the label says kind, columns, and how many rows meet one."""
     for node in wide.nodes[1:]:
         parent = str(node.parent)

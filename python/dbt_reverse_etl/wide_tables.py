@@ -53,27 +53,30 @@ class WideTable:
 
 
 def wide_tables(manifest: Mapping[str, Any]) -> list[WideTable]:
-    """All that are declared under meta.reverse_etl.wide_table, by name.
-
-    Raises:
-        ConfigurationError: with every problem of every declaration.
-    """
-    declared = [(node, given) for node in manifest["nodes"].values() if (given := _declaration(node)) is not None]
-    plans = [(node, value_of("_wide_plan", given)) for node, given in sorted(declared, key=lambda one: one[0]["name"])]
-    problems = [_problem(node, text) for node, plan in plans for text in plan["problems"]]
-    if problems:
-        raise ConfigurationError(*problems)
-    return [_wide_table(node["name"], plan) for node, plan in plans]
+    """All that are declared under meta.reverse_etl.wide_table, by name; without those that have problems."""
+    planned = [(name, value_of("_wide_plan", _declaration(node))) for name, node in sorted(_declared(manifest).items())]
+    return [_wide_table(name, plan) for name, plan in planned if not plan["problems"]]
 
 
 def wide_table(manifest: Mapping[str, Any], model: str) -> WideTable:
-    """The one of that model; another name is an error that lists those that there are."""
-    found = {one.model: one for one in wide_tables(manifest)}
-    if model not in found:
-        expected = f"one of {', '.join(found)}" if found else "a model with meta.reverse_etl.wide_table"
+    """The one of that model.
+
+    Raises:
+        ConfigurationError: with every problem of its declaration, or with the names of those that there are.
+    """
+    declared = _declared(manifest)
+    if model not in declared:
+        expected = f"one of {', '.join(sorted(declared))}" if declared else "a model with meta.reverse_etl.wide_table"
         next_step = "correct the name; a declaration that only the SQL of the model holds is not in the manifest"
         raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
-    return found[model]
+    plan = value_of("_wide_plan", _declaration(declared[model]))
+    if plan["problems"]:
+        raise ConfigurationError(*(_problem(declared[model], text) for text in plan["problems"]))
+    return _wide_table(model, plan)
+
+
+def _declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {node["name"]: node for node in manifest["nodes"].values() if _declaration(node) is not None}
 
 
 def _declaration(node: Mapping[str, Any]) -> Any:
@@ -88,7 +91,12 @@ def _problem(node: Mapping[str, Any], text: str) -> Problem:
     expected, _, next_step = rest.partition("; ")
     where, _, found = found.partition(": ")
     file = node.get("original_file_path", "manifest.json")
-    return Problem(f"{file}: {node['name']}.{where}", found.removeprefix("found "), expected, next_step)
+    return Problem(
+        f"{file}: {node['name']}.{where}",
+        found.removeprefix("found ").replace("not found", "nothing"),
+        expected,
+        next_step,
+    )
 
 
 def _wide_table(model: str, plan: Mapping[str, Any]) -> WideTable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 import yaml
@@ -40,7 +39,7 @@ def project() -> Project:
         {"name": name, "config": {"meta": {"reverse_etl": {"wide_table": wide}}}} for name, wide in declared.items()
     ]
     sources = [{"name": "app", "schema": "app", "tables": [{"name": "billing"}]}]
-    tables = {name: "select 1 as id" for name in TABLES}
+    tables = dict.fromkeys(TABLES, "select 1 as id")
     found = Project({"models": described, "sources": sources}, {**tables, **models})
     (found.path / "dbt_packages").mkdir()
     (found.path / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
@@ -86,13 +85,19 @@ def _relation(nodes: Json, table: str) -> str:
     [
         (
             "without_inputs",
-            ["found app.billing, countries, customers, orders, regions, on which the model does not depend"]
-            + ["-- depends_on: {{ source('app', 'billing') }} -- depends_on: {{ ref('countries') }}"],
+            [
+                "found app.billing, countries, customers, orders, regions, on which the model does not depend",
+                "-- depends_on: {{ source('app', 'billing') }} -- depends_on: {{ ref('countries') }}",
+            ],
         ),
         (
             "broken",
-            ["wide_table.root: found 'x'", "found customers twice", "wide_table.nodes.y.key: not found"]
-            + ["wide_table.nodes.y.changes: found changelog, but orders is none"],
+            [
+                "wide_table.root: found 'x'",
+                "found customers twice",
+                "wide_table.nodes.y.key: not found",
+                "wide_table.nodes.y.changes: found changelog, but orders is none",
+            ],
         ),
     ],
 )
@@ -136,5 +141,16 @@ def test_explain_prints_the_join_tree_and_draws_it() -> None:
 
 
 def test_explain_of_a_model_without_a_declaration_names_those_that_have_one() -> None:
-    with pytest.raises(ConfigurationError, match="expected one of in_yaml"):
+    with pytest.raises(ConfigurationError, match="expected one of broken, in_yaml, without_inputs"):
         explained("in_the_model")
+
+
+def test_explain_of_a_wrong_declaration_says_all_that_is_wrong_and_pictures_leave_it_out() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        explained("broken")
+    assert [problem.where for problem in error.value.problems] == [
+        "models/broken.sql: broken.wide_table.nodes",
+        "models/broken.sql: broken.wide_table.nodes.y.key",
+        "models/broken.sql: broken.wide_table.root",
+    ]
+    assert set(pictures(manifest())) == {"in_yaml", "without_inputs"}

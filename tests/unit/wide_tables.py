@@ -63,7 +63,7 @@ class Declaration:
         table = self.rng.choice(others)["table"] if others and self.rng.random() < 0.3 else f"t{name}"
         width = 1 if table != f"t{name}" or self.rng.random() < 0.8 else 2
         key = self.keys.setdefault(table, ["h", "a", "b"][: width + 1])
-        theirs = self.rng.sample(["a", "b", "f", "f", "g", "g"], width * 3)[:: 3][:width]
+        theirs = self.rng.sample(["a", "b", "f", "f", "g", "g"], width * 3)[::3][:width]
         if len(set(theirs)) < width:
             theirs = ["f", "g"]
         pairs = dict(zip(["h", *theirs], key, strict=True))
