@@ -59,7 +59,7 @@
     {%- set key = reverse_etl._wide_names(given.get('key')) -%}
     {%- if not key and not is_many -%}{%- do problems.append(place ~ 'key: not found; expected the column or columns that identify a row; add it') -%}{%- endif -%}
     {{ return({
-        'name': given.name, 'table': given.get('table') | string, 'key': key, 'parent': none if is_root else given.get('parent') or root,
+        'name': given.name, 'table': (given.get('table') or '') | string, 'key': key, 'parent': none if is_root else given.get('parent') or root,
         'join': given.get('join', 'left'), 'cardinality': 'many' if is_many else 'one', 'where': given.get('where'), 'changes': given.get('changes'),
         'priority': priority if priority is number else 0, 'aggregates': given.aggregates if is_many and given.get('aggregates') is mapping else {},
         'pairs': reverse_etl._wide_pairs(given.get('join_on')), 'output': reverse_etl._wide_output(given, place, problems), 'key_of': {},

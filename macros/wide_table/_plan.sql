@@ -35,8 +35,7 @@
     {%- set full = node.join == 'full' -%}
     {%- if node.name == plan.root -%}
         {%- for name in plan.key -%}{%- do node.key_of.update({name: name}) -%}{%- endfor -%}
-    {%- elif plan.root is none -%}
-    {%- else -%}
+    {%- elif plan.root is not none -%}
         {%- if full and not node.pairs and node.key | length == plan.key | length -%}
             {%- for name in plan.key -%}{%- do node.pairs.append({'parent': name, 'child': node.key[loop.index0]}) -%}{%- endfor -%}
         {%- endif -%}

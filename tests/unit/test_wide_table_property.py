@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wide_tables import HISTORIES, misses
+from tests.unit.wide_tables import HISTORIES, late_misses, misses
 
 DECLARATIONS, RUNS = 50, 4
 SEEDS = st.integers(0, 2**32 - 1)
@@ -22,3 +22,13 @@ def test_incremental_equals_full_recompute_after_every_run_of_thousands_of_histo
 @pytest.mark.parametrize("images", [("after",), ("before",)], ids=["without_pre_images", "without_post_images"])
 def test_images_of_one_side_alone_miss_rows(images: tuple[str, ...]) -> None:
     assert sum(bool(misses(seed, 3, images)) for seed in range(6)) >= 3, "or the property above proves nothing"
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SEEDS)
+def test_tables_that_are_read_later_than_their_positions_lose_no_change(seed: int) -> None:
+    assert not late_misses(seed, 5)
+
+
+def test_with_net_changes_alone_such_tables_would_lose_some() -> None:
+    assert any(late_misses(seed, 5, net=True) for seed in range(12))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -97,14 +97,25 @@ class World:
         self.wide_sql = on_duckdb(render("_wide_query", plan, relations))
         self.affected_sql = on_duckdb(render("_affected_keys", plan, relations, changes))
         self._key = [column["name"] for column in plan["columns"]][: len(plan["key"])]
+        self._held: dict[str, list[tuple[str, Row]]] = {}
         self._duck = duckdb.connect(config={"threads": 1})
 
-    def step(self, images: tuple[str, ...] = ("before", "after")) -> None:
-        """Some changes in some tables, a row now and then several times; `images`: those that a run gets to see."""
+    def step(self, images: tuple[str, ...] = ("before", "after"), *, late: bool = False, net: bool = False) -> None:
+        """Some changes in some tables, a row now and then several times.
+
+        Args:
+            images: those that a run gets to see.
+            late: more changes come after the positions were taken and before the tables are read; the next run gets to see them.
+            net: a run sees only how a row was first and how it is last.
+        """
         for name, rows in self.tables.items():
-            seen = [image for image in self._changes(name, rows) if image[0] in images]
+            seen = self._held.pop(name, []) + list(self._changes(name, rows))
+            if late:
+                self._held[name] = list(self._changes(name, rows))
+            if net:
+                seen = self._net(name, seen)
             self._load(name, list(rows.values()))
-            self._load(f"changes_of_{name}", [row for _, row in seen])
+            self._load(f"changes_of_{name}", [row for image, row in seen if image in images])
 
     def _changes(self, table: str, rows: dict[Key, Row]) -> Iterator[tuple[str, Row]]:
         own = self.declaration.keys[table]
@@ -114,7 +125,7 @@ class World:
                     self.rng.choice(VALUES) if name in own or self.rng.random() < 0.8 else None for name in COLUMNS
                 ]
                 row = (history, *values[1:])
-                key = tuple(row[COLUMNS.index(name)] for name in own)
+                key = self._key_of(table, row)
                 if key in rows:
                     yield "before", rows[key]
                 if key in rows and self.rng.random() < 0.4:
@@ -122,6 +133,15 @@ class World:
                 else:
                     rows[key] = row
                     yield "after", row
+
+    def _net(self, table: str, seen: list[tuple[str, Row]]) -> list[tuple[str, Row]]:
+        by_key: dict[Key, list[tuple[str, Row]]] = {}
+        for image in seen:
+            by_key.setdefault(self._key_of(table, image[1]), []).append(image)
+        return [one for images in by_key.values() if images[0][1] != images[-1][1] for one in (images[0], images[-1])]
+
+    def _key_of(self, table: str, row: Row) -> Key:
+        return tuple(row[COLUMNS.index(name)] for name in self.declaration.keys[table])
 
     def _load(self, name: str, rows: list[Row]) -> None:
         columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)] if rows else []
@@ -142,21 +162,37 @@ class World:
         self._duck.close()
 
 
-def misses(seed: int, runs: int, images: tuple[str, ...] = ("before", "after")) -> Mapping[int, Any]:
-    """Keys whose row is wrong after an incremental run, by run; each history begins with empty tables."""
+def misses(seed: int, runs: int, images: tuple[str, ...] = ("before", "after")) -> list[int]:
+    """The runs after which a row is wrong; each history begins with empty tables."""
     world = World(Declaration(random.Random(seed)))
     kept: dict[Key, Row] = {}
-    wrong: dict[int, Any] = {}
+    wrong = []
     for run in range(runs):
         world.step(images)
-        now, affected = world.wide(), world.affected()
-        for key in affected:
-            kept.pop(key, None)
-            if key in now:
-                kept[key] = now[key]
-        differ = {key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key)}
-        if differ:
-            wrong[run] = (sorted(differ)[:3], world.declaration.nodes)
+        now = recompute(world, kept)
+        if kept != now:
+            wrong.append(run)
             kept = dict(now)
     world.close()
     return wrong
+
+
+def late_misses(seed: int, runs: int, *, net: bool = False) -> bool:
+    """Whether a row is wrong at the end of runs that all read their tables later than they took their positions, but for the last."""
+    world = World(Declaration(random.Random(seed)))
+    kept: dict[Key, Row] = {}
+    for run in range(runs):
+        world.step(late=run < runs - 1, net=net)
+        now = recompute(world, kept)
+    world.close()
+    return kept != now
+
+
+def recompute(world: World, kept: dict[Key, Row]) -> dict[Key, Row]:
+    """The affected keys in `kept` get their new rows; returns all rows as they should be."""
+    now = world.wide()
+    for key in world.affected():
+        kept.pop(key, None)
+        if key in now:
+            kept[key] = now[key]
+    return now
