@@ -297,6 +297,38 @@ def status(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
 @cli.command()
 @_project_options
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), help="The file to write."
+)
+@click.option(
+    "--key", "keys", multiple=True, help="""Add the history of one key, as '{"customer_id": 1}'. Repeatable."""
+)
+@click.option("--show-values", is_flag=True, help="Add the rows of these keys: the file then holds row values.")
+@click.option(
+    "--newest",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="So many runs of each sync and snapshots of each model.",
+)
+def report(place: _Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
+    """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
+    from dbt_reverse_etl.report.page import render
+    from dbt_reverse_etl.report.reading import Asked
+
+    file = out.resolve()  # the session changes the folder
+    with _Opened(place, selectors) as opened:
+        made = opened.report(Asked(opened.target, **asked))
+    if as_json:
+        click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
+    else:
+        file.write_text(render(made), encoding="utf-8")
+        _say(f"Wrote {file}", "info")
+    return ExitCode.OK
+
+
+@cli.command()
+@_project_options
 def check(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Validate the configuration and reach each destination, read-only."""
     from dbt_reverse_etl.artifacts import select
@@ -443,6 +475,17 @@ class _Opened:
         self.pusher = Pusher(spark, open_ledger(spark, self._manifest), project_dir=self._place.folder)
         self.overview = self.overview_now()
         return self
+
+    @property
+    def target(self) -> str:
+        """The dbt target."""
+        return str(self._project.target)
+
+    def report(self, asked: Any) -> Any:
+        """What the report page shows of the chosen syncs."""
+        from dbt_reverse_etl.report.reading import read
+
+        return read(self.pusher, self.chosen, self.overview, self._manifest, asked)
 
     def overview_now(self) -> Any:
         """What the ledger says of the chosen syncs."""

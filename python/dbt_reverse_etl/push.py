@@ -296,6 +296,7 @@ class _Sync:
         position = min(place.snapshot for place in state.positions)
         return {
             "sync": self._resolved.sync.name,
+            "sync_id": self.id,
             "destination": self.label,
             "mode": self._settings.mode.value,
             "position": position,

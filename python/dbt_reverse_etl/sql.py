@@ -23,15 +23,20 @@ def package_root() -> Path:
 
 
 @cache
+def _environment() -> Environment:
+    # dbt trims nothing and neither does this environment: the same file gives the same text.
+    environment = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])  # noqa: S701  (SQL, not HTML)
+    environment.globals["reverse_etl"] = SimpleNamespace()
+    environment.globals["return"] = _return
+    return environment
+
+
+@cache
 def _namespace() -> Any:
     files = sorted(path for folder in _TEXT_MACROS for path in (package_root() / "macros" / folder).glob("*.sql"))
     files.append(package_root() / "macros" / "version.sql")
-    namespace = SimpleNamespace()
-    # dbt trims nothing and neither does this environment: the same file gives the same text.
-    environment = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])  # noqa: S701  (SQL, not HTML)
-    environment.globals["reverse_etl"] = namespace
-    environment.globals["return"] = _return
-    template = environment.from_string("\n".join(path.read_text(encoding="utf-8") for path in files))
+    namespace = _environment().globals["reverse_etl"]
+    template = _environment().from_string("\n".join(path.read_text(encoding="utf-8") for path in files))
     context = template.new_context()
     # Not `template.module`: it hides the names with an underscore, which are the private macros of dbt's convention.
     for _ in template.root_render_func(context):
@@ -67,3 +72,14 @@ def render(macro: str, *args: Any, **kwargs: Any) -> str:
 def value_of(macro: str, *args: Any, **kwargs: Any) -> Any:
     """What one macro returns, as dbt's `return` gives it to another macro: lists and mappings included."""
     return getattr(_namespace(), macro)(*args, **kwargs)
+
+
+def view(name: str, ledger: str) -> str:
+    """The query of one of the package's models over a ledger, in parentheses; the model need not have been run."""
+    _namespace()
+    text = (package_root() / "models" / f"{name}.sql").read_text(encoding="utf-8")
+
+    def ref(other: str) -> str:
+        return ledger if other == "reverse_etl_ledger" else view(other, ledger)
+
+    return f"({_environment().from_string(text).render(ref=ref)})"

@@ -1,0 +1,44 @@
+{# A key that a user wrote as JSON, as the changelog has it: its string and its bucket; NULLs where a value does not fit its column. #}
+{% macro key_as_stored(key, types, given) -%}
+{%- set schema -%}
+    {%- for name in key %}{{ reverse_etl._quote(name) }} {{ types[name] }}{{ ', ' if not loop.last }}{% endfor -%}
+{%- endset -%}
+select if({% for name in key %}{{ reverse_etl._quote(name) }} is null{{ ' or ' if not loop.last }}{% endfor %}, null, _key) as _key,
+    cast(pmod(xxhash64(_key), 65536) as int) as _bucket
+from (
+    select *, {{ reverse_etl._key_json(key) }} as _key
+    from (select _given.* from (select from_json({{ reverse_etl._string(given) }}, {{ reverse_etl._string(schema) }}) as _given))
+)
+{%- endmacro %}
+
+
+{# Every change row of one key, oldest first: `_row` is the row as JSON. Reads the whole changelog. #}
+{% macro key_history(relation, key, columns, stored, most) -%}
+select _snapshot_id, _captured_at, _change, _row_hash, {{ reverse_etl._json('struct(' ~ reverse_etl._columns(columns) ~ ')') }} as _row
+from {{ relation }}
+where _change in ('insert', 'update_preimage', 'update_postimage', 'delete') and {{ reverse_etl._key_json(key) }} = {{ reverse_etl._string(stored) }}
+order by _snapshot_id desc, _change desc
+limit {{ most }}
+{%- endmacro %}
+
+
+{# What the runs of some syncs acknowledged of one key, oldest first; `reason` where they left it undelivered. #}
+{% macro key_deliveries(ledger, sync_ids, stored, bucket) -%}
+{%- set body = 'lo bigint, hi bigint, snapshot bigint, undelivered array<struct<key:string,reason:string>>, delivered array<struct<lo:bigint,hi:bigint,snapshot:bigint>>' -%}
+with facts as (
+    select sync_id, fence, seq, recorded_at, fact, from_json(body, '{{ body }}') as told
+    from {{ ledger }}
+    where sync_id in ({% for one in sync_ids %}{{ reverse_etl._string(one) }}{{ ', ' if not loop.last }}{% endfor %}) and fact in ('wave_acknowledged', 'claims_settled')
+),
+reached as (
+    select sync_id, fence, seq, recorded_at, told.lo, told.hi, told.snapshot,
+        filter(told.undelivered, one -> one.key = {{ reverse_etl._string(stored) }})[0].reason as reason
+    from facts where fact = 'wave_acknowledged'
+    union all
+    select sync_id, fence, seq, recorded_at, settled.lo, settled.hi, settled.snapshot, cast(null as string)
+    from facts lateral view explode(told.delivered) as settled where fact = 'claims_settled'
+)
+select sync_id, fence, recorded_at, snapshot, reason
+from reached where lo <= {{ bucket }} and hi > {{ bucket }}
+order by recorded_at, fence, seq
+{%- endmacro %}

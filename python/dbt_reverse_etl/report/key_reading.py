@@ -1,0 +1,134 @@
+"""The history of single keys: what the model had, and what was delivered of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timezone
+from typing import Any
+
+from pyspark.sql import Row
+
+from dbt_reverse_etl import sql
+from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.push import Pusher
+from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
+from dbt_reverse_etl.settings import Changelog
+
+MOST_ROWS = 1000  # change rows of one key, the newest
+
+
+def read_keys(
+    pusher: Pusher,
+    syncs: Sequence[ResolvedSync],
+    names: Mapping[str, str],
+    keys: Iterable[str],
+    *,
+    show_values: bool,
+) -> list[KeyHistory]:
+    """The history of each key in every changelog that has a key of these columns.
+
+    Args:
+        names: name of each sync by its id.
+        keys: JSON objects.
+        show_values: keep the rows, and not only the names of the columns that changed.
+
+    Raises:
+        ReverseEtlError: a text is no key of any of these changelogs.
+    """
+    changelogs = {one.sync.changelog.unique_id: one.sync.changelog for one in syncs}
+    found = []
+    for given in keys:
+        fitting = _fitting(given, list(changelogs.values()))
+        for changelog in fitting:
+            of = {i: n for i, n in names.items() if n in _names_of(changelog, syncs)}
+            found.append(_read(pusher, changelog, of, given, show_values=show_values))
+    return found
+
+
+def changes(rows: Sequence[Row | Any], *, show_values: bool) -> list[KeyChange]:
+    """Change rows of one key, oldest first and pre-images before post-images, as one change each."""
+    found, before = [], None
+    for row in rows:
+        if row._change == "update_preimage":
+            before = row
+            continue
+        old = row if row._change == "delete" else before
+        new = None if row._change == "delete" else row
+        found.append(_change(row, old, new, show_values=show_values))
+        before = None
+    return found
+
+
+def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
+    was, now = (json.loads(one._row) if one else {} for one in (old, new))
+    return KeyChange(
+        snapshot=row._snapshot_id,
+        captured_at=row._captured_at.astimezone(timezone.utc),
+        change=row._change.partition("_")[0],
+        columns=tuple(name for name in now if was and was.get(name) != now[name]),
+        before_hash=old._row_hash if old else None,
+        after_hash=new._row_hash if new else None,
+        before=old._row if old and show_values else None,
+        after=new._row if new and show_values else None,
+    )
+
+
+def _fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
+    """The changelogs whose key has the columns of the text. Its values are not repeated in an error."""
+    try:
+        read = json.loads(given)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        expected = 'a key as JSON, such as {"customer_id": 1}'
+        raise ReverseEtlError(Problem("--key", "text that is no JSON object", expected, "put it into single quotes"))
+    columns = {name.casefold() for name in read}
+    fitting = [one for one in changelogs if {name.casefold() for name in one.key} == columns]
+    if not fitting:
+        known = "; ".join(f"{one.name}: {', '.join(one.key)}" for one in changelogs) or "none"
+        raise ReverseEtlError(
+            Problem("--key", f"the columns {', '.join(read)}", f"the key of a chosen changelog: {known}", "correct it")
+        )
+    return fitting
+
+
+def _names_of(changelog: Changelog, syncs: Iterable[ResolvedSync]) -> set[str]:
+    return {one.sync.name for one in syncs if one.sync.changelog.unique_id == changelog.unique_id}
+
+
+def _read(
+    pusher: Pusher, changelog: Changelog, names: Mapping[str, str], given: str, *, show_values: bool
+) -> KeyHistory:
+    head = pusher.head(changelog.relation_name)
+    if head is None:
+        return KeyHistory(changelog.name, given, sorted(names.values()))
+    types = {name.casefold(): type_ for name, type_ in head.columns}
+    typed = {name: types[name.casefold()] for name in head.key}
+    stored, bucket = pusher.spark.sql(sql.render("key_as_stored", head.key, typed, given)).collect()[0]
+    if stored is None:
+        expected = ", ".join(f"{name} {type_}" for name, type_ in typed.items())
+        raise ReverseEtlError(
+            Problem("--key", f"a value that is no key of {changelog.name}", expected, "correct the value")
+        )
+    columns = [name for name, _ in head.columns]
+    history = sql.render("key_history", changelog.relation_name, head.key, columns, stored, MOST_ROWS)
+    rows = sorted(
+        pusher.spark.sql(history).collect(), key=lambda row: (row._snapshot_id, row._change != "update_preimage")
+    )
+    return KeyHistory(
+        changelog.name,
+        stored,
+        sorted(names.values()),
+        changes(rows, show_values=show_values),
+        _deliveries(pusher, names, stored, bucket),
+    )
+
+
+def _deliveries(pusher: Pusher, names: Mapping[str, str], stored: str, bucket: int) -> list[Delivery]:
+    query = sql.render("key_deliveries", pusher.ledger.relation, list(names), stored, bucket)
+    return [
+        Delivery(names[row.sync_id], row.fence, row.recorded_at.astimezone(timezone.utc), row.snapshot, row.reason)
+        for row in pusher.spark.sql(query).collect()
+    ]

@@ -1,0 +1,74 @@
+"""A real headless browser: that of the machine, or Debian's package with the libraries it lacks, unpacked once without root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+CACHE = Path.home() / ".cache" / "dbt-reverse-etl-tests"
+NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "google-chrome-stable", "chromium-browser")
+PACKAGE = "chromium-headless-shell"
+HINT = "install Chromium or Chrome, so that `chromium` or `google-chrome` is on PATH"
+
+
+@contextmanager
+def headless() -> Iterator[Browser]:
+    """One browser process, ended at the end."""
+    program, environment = _program()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, env={**os.environ, **environment}, args=["--disable-gpu"]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _program() -> tuple[str, dict[str, str]]:
+    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    if found:
+        return found, {}
+    root = _unpacked()
+    libraries = os.pathsep.join(str(folder) for folder in root.glob("**/*-linux-gnu*") if folder.is_dir())
+    program = next(path for path in root.glob(f"usr/**/{PACKAGE}") if os.access(path, os.X_OK) and path.is_file())
+    return str(program), {"LD_LIBRARY_PATH": libraries}
+
+
+def _unpacked() -> Path:
+    root = CACHE / f"chromium-{platform.machine()}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "chromium.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if root.exists():
+            return root
+        with tempfile.TemporaryDirectory(dir=CACHE) as place:
+            try:
+                _download(Path(place))
+                for package in Path(place).glob("archives/*.deb"):
+                    subprocess.run(["dpkg", "-x", package, Path(place) / "root"], check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise RuntimeError(f"There is no browser, and its packages cannot be fetched: {HINT}") from error
+            (Path(place) / "root").rename(root)
+    return root
+
+
+def _download(place: Path) -> None:
+    """The package and what the machine lacks for it, into `place`/archives; nothing is installed."""
+    (place / "lists" / "partial").mkdir(parents=True)
+    (place / "archives" / "partial").mkdir(parents=True)
+    own = ["Dir::State::lists", "Dir::Cache", "Dir::Cache::archives"]
+    folders = (place / "lists", place, place / "archives")
+    settings = [f"{name}={folder}" for name, folder in zip(own, folders, strict=True)]
+    options = [word for one in [*settings, "Debug::NoLocking=1", "APT::Sandbox::User="] for word in ("-o", one)]
+    for command in (["update"], ["install", "--download-only", "--no-install-recommends", "-y", PACKAGE]):
+        subprocess.run(["apt-get", *options, "-qq", *command], check=True, capture_output=True)
