@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from dbt_reverse_etl.alert_channels import Channel, collect_channels
 from dbt_reverse_etl.config import Destination, PlanOnly, ResolvedSync, collect_destinations, collect_resolved
 from dbt_reverse_etl.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.manifest import Node, collect_syncs, syncs
@@ -30,6 +31,7 @@ class Configuration(NamedTuple):
     syncs: list[Sync]
     destinations: PlanOnly | dict[str, Destination]
     resolved: list[ResolvedSync]
+    alerts: Sequence[Channel] = ()
 
 
 def configure(manifest: Node, directories: Sequence[Path], target: str, env: Mapping[str, str]) -> Configuration:
@@ -52,8 +54,9 @@ def configure(manifest: Node, directories: Sequence[Path], target: str, env: Map
     problems.extend(loaded.problems)
     enabled = [sync for sync in found if sync.enabled]
     resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems)
+    alerts = collect_channels(directories, target, env, problems)
     raise_if_any(problems)
-    return Configuration(found, loaded.destinations, resolved)
+    return Configuration(found, loaded.destinations, resolved, alerts)
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,10 @@ def _destination(
     problems.extend(rendered.problems)
     block: dict[str, Any] = rendered.value
     from_env = {path for path, _, _ in rendered.used}
-    sink = _sink_of(block.get("type"), Place(place.file, place.keys, _hides(frozenset(), from_env)), problems)
+    sink = _sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
     secret = secret_names(sink.settings_model) if sink else frozenset()
-    _register(block, rendered.used, secret)
-    hides = _hides(secret, from_env)
+    register_values(block, rendered.used, secret)
+    hides = hides_of(secret, from_env)
     guards_place = Place(place.file, (*place.keys, "guards"), lambda path: hides(("guards", *path)))
     guards = mapping_of(block.get("guards", {}), guards_place.at(), "a mapping of guards", problems)
     defaults = validate(Guards, guards, guards_place, problems) if guards is not None else None
@@ -136,7 +136,8 @@ def _destination(
     return Destination(name, sink.type, sink, settings, defaults)
 
 
-def _register(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: frozenset[str]) -> None:
+def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: frozenset[str]) -> None:
+    """Register for `redact` what a block holds in its secret settings, and what came there from the environment."""
     for path, text in text_leaves(block):
         if secret.intersection(path):
             register_secret(text)
@@ -145,7 +146,7 @@ def _register(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: f
             register_secret(value)
 
 
-def _hides(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPath], bool]:
+def hides_of(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPath], bool]:
     """Not shown: what a secret setting holds, what is called like one, and whatever comes out of the environment."""
 
     def hides(path: KeyPath) -> bool:

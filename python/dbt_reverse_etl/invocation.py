@@ -12,7 +12,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import console
+from dbt_reverse_etl import alerts, console
+from dbt_reverse_etl.alert_channels import Channel
 from dbt_reverse_etl.artifacts import Configuration, Invocation, configure, run, select
 from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
@@ -160,7 +161,20 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _refuse_repeat(invocation, wanted, overview)
         _refuse_older(wanted, pusher)
     with screen or nullcontext():
-        return _execute(wanted, pusher, overview, say, screen)
+        reports = _execute(wanted, pusher, overview, say, screen)
+    if not pusher.interrupt.is_set():
+        _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+    return reports
+
+
+def _tell_of_changes(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
+    reports: Sequence[Report], overview: Overview, pusher: Pusher, channels: Sequence[Channel], target: str, say: Say
+) -> None:
+    """The ledger first: a message that is not sent is not sent again."""
+    refusals = alerts.refusals(reports, overview)
+    if refusals:
+        pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
+    alerts.send(channels, alerts.changed(reports, overview), target, pusher.invocation_id, say)
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:

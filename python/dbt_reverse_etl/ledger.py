@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from dbt_reverse_etl.delivery.position import State, fold
 
 REQUEST = "request"
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
+REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
 
 _SCHEMA = pa.schema(
     {
@@ -64,6 +65,15 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A push that ended before a run began; with an empty status, the end of that. Without `at`: now."""
+
+    status: str = ""
+    message: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Overview:
     """What the ledger says of a number of syncs, from two queries.
 
@@ -73,6 +83,7 @@ class Overview:
         requests: by name, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
         failing: tests that have failed and not passed since, by the unique id of their changelog.
+        refusals: the newest one, by name.
     """
 
     states: dict[str, State] = field(default_factory=dict)
@@ -80,6 +91,19 @@ class Overview:
     requests: dict[str, list[Request]] = field(default_factory=dict)
     started: dict[str, RunStarted] = field(default_factory=dict)
     failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+
+    def newest(self, sync: str) -> RunStarted | None:
+        """The newest run under a name."""
+        runs = [started for sync_id, started in self.started.items() if self.names[sync_id] == sync]
+        return max(runs, key=lambda started: started.at, default=None)
+
+    def refused(self, sync: str) -> Refusal | None:
+        """Why the newest push of a sync ended before a run began, if it did."""
+        found, newest = self.refusals.get(sync), self.newest(sync)
+        if found is None or not found.status or found.at is None:
+            return None
+        return None if newest and newest.at > found.at else found
 
 
 class DeltaLedger:
@@ -134,21 +158,18 @@ class DeltaLedger:
         """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
         query = f"select max(seq) from {self.relation} where sync_id = '{TESTS}'"  # noqa: S608
         newest = int(self._spark.sql(query).collect()[0][0] or 0)
-        rows = [
-            {
-                **dict.fromkeys(_SCHEMA.names),
-                "sync_id": TESTS,
-                "fence": 0,
-                "seq": newest + 1,
-                "fact": TESTS,
-                "recorded_at": now,
-                "sync": changelog,
-                "run_id": invocation_id,
-                "body": json.dumps(sorted(tests)),
-            }
-            for changelog, tests in failing.items()
-        ]
-        self._write(rows)
+        told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
+        self._record(TESTS, told, newest + 1, invocation_id, now)
+
+    def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
+        """What no run tells, by the name of the sync."""
+        told = {sync: json.dumps({"status": one.status, "message": one.message}) for sync, one in refusals.items()}
+        self._record(REFUSED, told, 0, invocation_id, now)
+
+    def _record(self, fact: str, bodies: Mapping[str, str], seq: int, invocation_id: str, now: datetime) -> None:
+        """Facts that belong to no run, by name; one commit."""
+        common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
+        self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()])
 
     def overview(self, names: Iterable[str]) -> Overview:
         """What is known under these names: of syncs, and unique ids of changelogs."""
@@ -157,7 +178,7 @@ class DeltaLedger:
             return Overview()
         runs = self._spark.sql(
             f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
-            f"from {self.relation} where fact in ('run_started', '{REQUEST}', '{TESTS}') and sync in ({', '.join(map(_literal, wanted))})"
+            f"from {self.relation} where fact in ('run_started', '{REQUEST}', '{TESTS}', '{REFUSED}') and sync in ({', '.join(map(_literal, wanted))})"
         ).collect()
         runs.sort(key=lambda row: row.recorded_at)
         started = [row for row in runs if row.fact == "run_started"]
@@ -177,6 +198,7 @@ class DeltaLedger:
             requests,
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             _failing(runs),
+            _refusals(runs),
         )
 
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:
@@ -210,6 +232,15 @@ def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
     """By changelog what was recorded last: the clocks of two machines tell that only of records that were made at once."""
     records = sorted((row for row in rows if row.fact == TESTS), key=lambda row: (row.seq, row.recorded_at))
     return {row.sync: tuple(json.loads(row.body)) for row in records}
+
+
+def _refusals(rows: Iterable[Row]) -> dict[str, Refusal]:
+    """The newest by name; rows are in the order of their time."""
+    return {
+        row.sync: Refusal(**json.loads(row.body), at=row.recorded_at.astimezone(timezone.utc))
+        for row in rows
+        if row.fact == REFUSED
+    }
 
 
 def _row(fact: Fact) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.validation import Place, described
 
-FILE_NAME, BLOCK, SERVE = "profiles.yml", "dbt_reverse_etl", "serve"
+FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
+_KEYS = ("outputs", SERVE, ALERTS)
 
 _ALLOWED = "plain text and {{ env_var('NAME') }} or {{ env_var('NAME', 'default') }}"
 # Only the parser is used, nothing is ever evaluated; and it sees the expressions alone, for it alters plain text.
@@ -76,6 +77,17 @@ def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[st
     return Place(str(file), (BLOCK, SERVE)), written, targets
 
 
+def read_alerts(directories: Sequence[Path]) -> tuple[str, object]:
+    """The file, and what it says under `alerts`, texts not yet rendered; nothing is an empty list.
+
+    Raises:
+        ConfigurationError: no file, or no block.
+    """
+    file = _first(directories)
+    block = _block(file, BLOCK)
+    return str(file), block.get(ALERTS, []) if isinstance(block, Mapping) else []
+
+
 def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapping[str, Any]]:
     """A dbt profile of the first profiles.yml that is there, texts not yet rendered.
 
@@ -109,10 +121,10 @@ def _error(where: str, found: str, expected: str, next_step: str) -> Configurati
 
 
 def _refuse_other_keys(file: Path, block: Mapping[Any, Any]) -> None:
-    others = [str(key) for key in block if key not in ("outputs", SERVE)]
+    others = [str(key) for key in block if key not in _KEYS]
     if others:
-        found = f"the keys {', '.join(others)}"
-        raise _error(f"{file}: {BLOCK}", found, f"`outputs` and `{SERVE}` alone", "remove or move them")
+        found, expected = f"the keys {', '.join(others)}", f"{', '.join(f'`{key}`' for key in _KEYS)} alone"
+        raise _error(f"{file}: {BLOCK}", found, expected, "remove or move them")
 
 
 def _block(file: Path, name: str) -> Any:
