@@ -49,6 +49,7 @@ class Project:
     def __init__(self, folder: Path, spark: SparkSession, schema: str, *, quiet: bool = False) -> None:
         self.folder, self.spark, self.schema, self._quiet = folder, spark, schema, quiet
         self.destinations: Any = {"crm": {"type": "sqlite", "path": str(folder / "crm.db")}}
+        self.alerts: list[Any] = []
         (folder / "models").mkdir(parents=True)
         self._yaml(
             "dbt_project.yml",
@@ -158,7 +159,7 @@ class Project:
             "profiles.yml",
             {
                 "shop": {"target": "dev", "outputs": {"dev": output}},
-                "dbt_reverse_etl": {"outputs": {"dev": self.destinations}},
+                "dbt_reverse_etl": {"outputs": {"dev": self.destinations}, "alerts": self.alerts},
             },
         )
 

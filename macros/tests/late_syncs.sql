@@ -1,0 +1,30 @@
+{# Syncs with a change that was captured more than `max_hours` ago and is not delivered; one that was never pushed is among them. #}
+{% macro late_syncs(max_hours=24, syncs=none) -%}
+{%- set synced = reverse_etl._synced(syncs) -%}
+with captured as (
+    {%- for one in synced %}
+    select {{ reverse_etl._string(one.name) }} as sync, snapshot_id, captured_at
+    from {{ reverse_etl.snapshots(one.changelog) }}
+    where inserts + updates + deletes > 0
+    union all
+    {%- endfor %}
+    select cast(null as string), cast(null as bigint), cast(null as timestamp) where false
+),
+
+reached as (
+    select sync, max_by(position_snapshot_id, last_run_at) as position
+    from {{ ref('reverse_etl', 'sync_status') }}
+    group by sync
+)
+
+select
+    captured.sync,
+    max(reached.position) as position,
+    count(*) as snapshots_behind,
+    min(captured.captured_at) as behind_since
+from captured
+left join reached on reached.sync = captured.sync
+where captured.snapshot_id > coalesce(reached.position, 0)
+group by captured.sync
+having min(captured.captured_at) < timestampadd(second, -{{ (max_hours * 3600) | int }}, current_timestamp())
+{%- endmacro %}
