@@ -39,7 +39,7 @@ def _program() -> tuple[str, dict[str, str]]:
     if found:
         return found, {}
     root = _unpacked()
-    libraries = os.pathsep.join(str(folder) for folder in root.glob("**/*-linux-gnu*") if folder.is_dir())
+    libraries = os.pathsep.join(sorted({str(library.parent) for library in root.glob("**/*.so*")}))
     program = next(path for path in root.glob(f"usr/**/{PACKAGE}") if os.access(path, os.X_OK) and path.is_file())
     return str(program), {"LD_LIBRARY_PATH": libraries}
 
