@@ -15,11 +15,24 @@ from tests.benchmarks.crash import crash
 from tests.benchmarks.delta import delta
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
-from tests.benchmarks.postgres import postgres
+from tests.benchmarks.mysql import mysql
+from tests.benchmarks.postgres import crossover, postgres
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
-PARTS = ["capture", "strategies", "history", "delta", "push", "sqlite", "postgres", "http", "crash"]
+PARTS = [
+    "capture",
+    "strategies",
+    "history",
+    "delta",
+    "push",
+    "sqlite",
+    "postgres",
+    "full load",
+    "mysql",
+    "http",
+    "crash",
+]
 
 
 IN_SPARK = {"capture", "strategies", "history", "delta", "push"}
@@ -57,6 +70,10 @@ def main() -> None:
             sqlite(Path(home), options.rounds)
         if "postgres" in parts:
             postgres(Path(home), options.rows // 3, options.rounds)
+        if "full load" in parts:
+            crossover(options.rows // 10, options.rounds)
+        if "mysql" in parts:
+            mysql(Path(home), options.rows // 15, options.rounds)
         if "http" in parts:
             http(Path(home), options.rounds)
         if "crash" in parts:

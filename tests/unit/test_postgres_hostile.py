@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,10 @@ EVIL_OPERATORS = [
     ("=", "oid", "int2", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
     ("=", "oid", "int4", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
     ("=", "numeric", "int4", "bool", "$1 OPERATOR(pg_catalog.=) $2::numeric"),
+    ("=", "oid", "regclass", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
+    ("<>", "oid", "regclass", "bool", "$1 OPERATOR(pg_catalog.<>) $2::oid"),
+    ("<>", "oid", "int4", "bool", "$1 OPERATOR(pg_catalog.<>) $2::oid"),
+    ("=", "name", "varchar", "bool", "$1::text OPERATOR(pg_catalog.=) $2::text"),
     ("||", "int[]", "int4", "int[]", "pg_catalog.array_append($1, $2)"),
 ]
 EVIL_FUNCTIONS = [
@@ -84,6 +89,22 @@ def test_no_function_or_operator_of_another_user_runs_with_our_rights(
         deliver(sink, updating, [("update", {"id": "ok", "v": "2"})])
         sink.finish()
     assert db.sink().missing(next_run(updating)) is None
+    assert db.rows("SELECT DISTINCT what FROM loot") == []
+
+
+@pytest.mark.parametrize("owner", ["crm_push", "postgres"])
+def test_nothing_of_another_user_runs_in_a_full_load_whether_it_renames_or_replaces(
+    owner: str, ambushed: Database
+) -> None:
+    db = ambushed
+    db.table("CREATE TABLE people (id text PRIMARY KEY, v varchar(9) UNIQUE, w text)")
+    db.run(f"ALTER TABLE people OWNER TO {owner}")
+    db.may_load()
+    task = replace(a_task(TEXTS), full_load=True)
+    with opened(db.sink(), task) as sink:
+        deliver(sink, task, people({"id": "a", "v": "1"}, {"id": "b", "v": "1"}), last=False)
+        sink.swap("claim-1")
+    assert db.rows("SELECT id FROM people") == [("a",)]
     assert db.rows("SELECT DISTINCT what FROM loot") == []
 
 
