@@ -19,8 +19,8 @@ from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_bucket import BucketStore
-from dbt_reverse_etl.sinks.files_settings import FilesSettings
-from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, next_run, opened, outcomes
+from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes
 from tests.unit.files_consumer import listed, state, typed
 from tests.unit.json_values import as_json
 from tests.unit.test_files_full_loads import full, killed, load, loaded
@@ -269,6 +269,23 @@ def test_in_object_storage_a_kill_around_the_swap_shows_the_object_before_or_the
         kept = {f"exports/people/{part['name']}" for part in storage.manifest()["parts"]}
         assert set(storage.names()) == {"exports/people/manifest.json", *kept}
     assert state(storage.listed(), ["id"]) == [{"id": 4, "name": "Ada", "score": 1.5}]
+
+
+def test_partitions_of_any_name_are_listed_read_and_swept(storage: Storage) -> None:
+    texts = ["DE", "a/b", "%41", "é", "日本", " a b ", "x\n", "a+b", "c&d", "<e>", None]
+    rows = [{"id": number, "name": text, "score": 0.5} for number, text in enumerate(texts)]
+    task = task_of(options=FilesOptions(partition_by=("name",)))
+    with opened(storage.sink(), task) as sink:
+        assert sink.deliver(batch_of(task, [("insert", row) for row in rows])).results == ()
+        sink.finish()
+    before = storage.names()
+    assert sorted(storage.listed(), key=lambda row: row["id"])[1]["name"] == "a/b"
+    storage.client.put_object(Bucket=storage.bucket, Key="exports/people/name=X/0000000001-c1-0123456789ab.jsonl")
+    storage.client.put_object(Bucket=storage.bucket, Key="exports/people/old/0000000001-c1-0123456789ab.jsonl")
+    with opened(storage.sink(), next_run(task)):
+        assert set(storage.names()) - set(before) == {"exports/people/old/0000000001-c1-0123456789ab.jsonl"}
+    found = [row for table in storage.sink().read(task) for row in table.select(PEOPLE.names).to_pylist()]
+    assert sorted(found, key=lambda row: row["id"]) == rows
 
 
 def test_a_storage_that_cannot_be_reached_is_said_without_secrets(storage: Storage) -> None:

@@ -220,7 +220,8 @@ def test_orphans_in_folders_of_partitions_are_swept_and_files_of_other_objects_a
         sink.deliver(batch_of(task, [("insert", visit(1))]))
     name = "0000000001-c1-0123456789ab.jsonl"
     orphans = [folder / "country=FR" / name, folder / "country=DE" / ".tmp-1-x"]
-    kept = [folder / "country=DE" / "mine.txt", folder / "old" / name, folder / "old" / "country=DE" / name]
+    other = folder / "old"
+    kept = [folder / "country=DE" / "mine.txt", other / name, other / ".tmp-1-x", other / "country=DE" / name]
     for path in (*orphans, *kept):
         path.parent.mkdir(exist_ok=True)
         path.write_text("x")

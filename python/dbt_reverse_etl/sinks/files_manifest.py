@@ -60,7 +60,8 @@ class Manifest(BaseModel):
     """The content of `manifest.json`.
 
     Attributes:
-        whole_from: the parts with this fence and newer ones make the whole object; None: some of them are no longer listed.
+        whole_from: the fence of the newest run that wrote every row, or 0; None: some parts since then are no longer listed, so that
+            the parts do not make the whole object. A reader begins anew when it is another one.
     """
 
     model_config = ConfigDict(frozen=True)

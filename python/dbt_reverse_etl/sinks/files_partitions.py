@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.arrow import is_text, plain_array, plain_type
@@ -66,6 +67,11 @@ def problems(task: SinkTask, fields: Sequence[str]) -> list[Problem]:
     return found
 
 
+def row_numbers(count: int) -> Any:
+    """0, 1, 2 ... as int64."""
+    return pc.indices_nonzero(pa.repeat(pa.scalar(True), count)).cast(pa.int64())
+
+
 def _has_a_name(kind: pa.DataType) -> bool:
     return is_text(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_date32(kind)
 
@@ -76,7 +82,7 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
     Raises:
         TooManyFolders: see there.
     """
-    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbers = row_numbers(rows.num_rows)
     if not fields:
         return [Partition("", {}, numbers)], {}
     columns, refused = {}, dict[int, str]()

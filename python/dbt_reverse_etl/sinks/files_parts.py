@@ -18,7 +18,7 @@ from dbt_reverse_etl.encoding import encode_rows, ndjson, unsupported
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
 from dbt_reverse_etl.sinks.files_csv import csv_part
 from dbt_reverse_etl.sinks.files_manifest import Part
-from dbt_reverse_etl.sinks.files_partitions import Partition, partitions
+from dbt_reverse_etl.sinks.files_partitions import Partition, partitions, row_numbers
 from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 
 _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
@@ -52,25 +52,29 @@ def encoded(
         content, rows, bad = _content(batch.rows, one, refused, settings, options)
         refused |= bad
         if content:
-            pieces.append((one, content, rows))
+            pieces.append((_part(batch.claim, fence, one, rows, content, settings.extension), content))
     events = _digest(batch.rows, refused)
-    plain = re.sub(r"[^A-Za-z0-9_-]", "", batch.claim)[:64] or "claim"
-    parts = [
-        Part(
-            name=f"{one.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{settings.extension}",
-            partition=one.values,
-            rows=rows.num_rows,
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            fence=fence,
-            claim=batch.claim,
-            events=events,
-            operations=_operations(rows),
-            written=datetime.now(timezone.utc),
-        )
-        for one, content, rows in pieces
-    ]
-    return Encoded([(part, content) for part, (_, content, _) in zip(parts, pieces, strict=True)], refused)
+    return Encoded([(part.model_copy(update={"events": events}), content) for part, content in pieces], refused)
+
+
+def _part(  # noqa: PLR0913, PLR0917
+    claim: str, fence: int, partition: Partition, rows: pa.Table, content: bytes, extension: str
+) -> Part:
+    """The entry of a file but for `events`, which needs the whole batch."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "", claim)[:64] or "claim"
+    counts = pc.value_counts(rows.column(OPERATION).combine_chunks())
+    return Part(
+        name=f"{partition.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{extension}",
+        partition=partition.values,
+        rows=rows.num_rows,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        fence=fence,
+        claim=claim,
+        events="",
+        operations={entry["values"]: entry["counts"] for entry in counts.to_pylist()},
+        written=datetime.now(timezone.utc),
+    )
 
 
 def is_part(name: str) -> bool:
@@ -89,7 +93,7 @@ def _content(
     rows: pa.Table, partition: Partition, refused: Mapping[int, str], settings: FilesSettings, options: FilesOptions
 ) -> tuple[bytes, pa.Table, dict[int, str]]:
     """The file (empty without rows), the rows in it, and row of the batch -> reason of those that have no exact form."""
-    numbers = without(partition.rows, refused)
+    numbers = _without(partition.rows, refused)
     chosen = rows if len(numbers) == rows.num_rows else rows.take(numbers)
     table, bad = chosen.drop_columns(list(partition.values)), dict[int, str]()
     if settings.format == "parquet":
@@ -100,11 +104,11 @@ def _content(
         content, bad = _json_lines(table, options)
     if content and settings.extension.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
-    kept = chosen.take(without(pa.array(range(chosen.num_rows), pa.int64()), bad)) if bad else chosen
+    kept = chosen.take(_without(row_numbers(chosen.num_rows), bad)) if bad else chosen
     return content, kept, {numbers[row].as_py(): reason for row, reason in bad.items()}
 
 
-def without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
+def _without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
     """Row numbers but for the refused ones."""
     if not refused:
         return numbers
@@ -112,13 +116,8 @@ def without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
 
 
 def _digest(rows: pa.Table, refused: Mapping[int, str]) -> str:
-    kept = rows.column(EVENT_ID).take(without(pa.array(range(rows.num_rows), pa.int64()), refused))
+    kept = rows.column(EVENT_ID).take(_without(row_numbers(rows.num_rows), refused))
     return hashlib.sha256("\n".join(kept.to_pylist()).encode()).hexdigest()
-
-
-def _operations(rows: pa.Table) -> dict[str, int]:
-    counts = pc.value_counts(rows.column(OPERATION).combine_chunks())
-    return {entry["values"]: entry["counts"] for entry in counts.to_pylist()}
 
 
 def _json_lines(rows: pa.Table, options: FilesOptions) -> tuple[bytes, dict[int, str]]:

@@ -19,6 +19,7 @@ from dbt_reverse_etl.sinks.base import OPERATION, SinkTask
 from dbt_reverse_etl.sinks.database import one_array
 from dbt_reverse_etl.sinks.files_decoding import decoded
 from dbt_reverse_etl.sinks.files_manifest import Manifest, Part
+from dbt_reverse_etl.sinks.files_partitions import row_numbers
 from dbt_reverse_etl.sinks.files_store import Store
 
 READ_AT_ONCE = 100_000  # rows in one table, at least
@@ -43,9 +44,8 @@ def read_rows(store: Store, manifest: Manifest, task: SinkTask) -> Iterator[pa.T
             "every part since a full load, or the first",
         )
         raise UnreadableError(found, expected, "dbt run-operation resync for this sync, and push")
-    parts = [part for part in manifest.parts if part.fence >= manifest.whole_from]
-    newest, begin, waiting = _newest(store, parts, task), 0, list[pa.Table]()
-    for part in parts:
+    newest, begin, waiting = _newest(store, manifest.parts, task), 0, list[pa.Table]()
+    for part in manifest.parts:
         chosen = _between(newest, begin, begin + part.rows)
         begin += part.rows
         if len(chosen):
@@ -75,10 +75,10 @@ def _newest(store: Store, parts: Sequence[Part], task: SinkTask) -> pa.Array:
 
 def _keys(changes: pa.Table, begin: int, key: Sequence[str]) -> pa.Table:
     """The key, and twice the number of the change, and one more for a delete."""
-    numbers = pa.array(range(2 * begin, 2 * (begin + changes.num_rows), 2), pa.int64())
+    orders = pc.multiply(pc.add(row_numbers(changes.num_rows), begin), 2)
     deleted = pc.equal(one_array(changes.column(OPERATION)), "delete").cast(pa.int64())
     columns = [_comparable(one_array(changes.column(name))) for name in key]
-    return pa.table([*columns, pc.add(numbers, deleted)], names=[*(f"_{name}" for name in key), _ORDER])
+    return pa.table([*columns, pc.add(orders, deleted)], names=[*(f"_{name}" for name in key), _ORDER])
 
 
 def _comparable(array: pa.Array) -> pa.Array:
