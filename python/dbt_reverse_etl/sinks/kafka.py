@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.kafka_messages import (
     deleted_rows,
     entries_of,
     extra_columns,
+    json_of,
     tombstone,
 )
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
@@ -40,7 +41,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dbt_reverse_etl.sinks.kafka_outcome import Fate, Reports, delivery_of, not_taken, said
-from dbt_reverse_etl.sinks.kafka_reading import read_rows
+from dbt_reverse_etl.sinks.kafka_reading import JSON, read_rows
 from dbt_reverse_etl.sinks.kafka_topic import (
     Cluster,
     NoAnswer,
@@ -51,6 +52,9 @@ from dbt_reverse_etl.sinks.kafka_topic import (
     task_problems,
     topic_problems,
 )
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.kafka_avro import Avro
 
 RESYNC = "restore the topic, or dbt run-operation resync for this sync"
 POLL = 0.05  # seconds
@@ -86,7 +90,7 @@ class KafkaSink(Sink):
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
-        problems = task_problems(task)
+        problems = task_problems(task, self._settings)
         if problems:
             raise ConfigurationError(*problems)
 
@@ -113,11 +117,16 @@ class KafkaSink(Sink):
         problems = topic_problems(topic, task)
         if problems:
             raise DestinationError(*problems)
+        self._encode = json_of(options_of(task))
+        if options_of(task).value_format == "avro":
+            avro = self._avro(task)
+            avro.register()
+            self._encode = avro.encode
         self._producer = Producer(self._settings.producer(topic.limit))
 
     def prepare(self, rows: pa.Table) -> Sequence[Entry]:
         """The messages of the rows."""
-        return entries_of(rows, self._task, options_of(self._task))
+        return entries_of(rows, self._task, options_of(self._task), self._encode)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Send the messages of one batch and wait until the broker has answered for each."""
@@ -132,10 +141,11 @@ class KafkaSink(Sink):
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The last value of each key."""
+        form = self._avro(task).format if options_of(task).value_format == "avro" else JSON
         with self._explained():
             topic = self._cluster().topic(task.object)
             if topic is not None:
-                yield from read_rows(self._settings, task, topic.partitions)
+                yield from read_rows(self._settings, task, topic.partitions, form)
 
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""
@@ -148,6 +158,11 @@ class KafkaSink(Sink):
         if self._producer is None:
             raise RuntimeError("deliver needs open first")
         return self._producer
+
+    def _avro(self, task: SinkTask) -> Avro:
+        from dbt_reverse_etl.sinks.kafka_avro import Avro  # seconds, and packages that only Avro needs
+
+        return Avro(self._settings, task)
 
     def _cluster(self) -> Cluster:
         cluster = Cluster(self._settings)

@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.encoding import encode_rows, texts
+from dbt_reverse_etl.encoding import Encoded, encode_rows, texts
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, null_keys, one_array, positions, reasons_of
 from dbt_reverse_etl.sinks.kafka_envelope import enveloped
@@ -42,11 +42,19 @@ def extra_columns(mode: Mode) -> tuple[str, ...]:
     return (SNAPSHOT, CAPTURED_AT, BEFORE) if mode is Mode.CHANGELOG else (SNAPSHOT,)
 
 
-def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions) -> list[Entry]:
+Encode = Callable[[pa.Table], Encoded]  # rows or events as values
+
+
+def json_of(options: KafkaOptions) -> Encode:
+    """Values as JSON."""
+    return lambda rows: encode_rows(rows, nan=options.nan)
+
+
+def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: Encode) -> list[Entry]:
     """One entry for each row of a batch."""
     deleted = deleted_rows(rows)
     keys, keyless = _keys(rows, task.key, options)
-    values, unwritable = _values(rows, deleted, task, options)
+    values, unwritable = _values(rows, deleted, task, encode)
     never = dict.fromkeys(deleted, NEVER_DELETES) if task.mode is Mode.UPSERT else {}
     entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
     for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
@@ -86,12 +94,12 @@ def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Se
 
 
 def _values(
-    rows: pa.Table, deleted: Sequence[int], task: SinkTask, options: KafkaOptions
+    rows: pa.Table, deleted: Sequence[int], task: SinkTask, encode: Encode
 ) -> tuple[Sequence[bytes | None], dict[int, str]]:
     if task.mode is Mode.CHANGELOG:
-        events = encode_rows(enveloped(rows, task), nan=options.nan)
+        events = encode(enveloped(rows, task))
         return events.rows, events.rejected
-    encoded = encode_rows(rows.select(task.schema.names), nan=options.nan)
+    encoded = encode(rows.select(task.schema.names))
     for row in deleted:
         encoded.rows[row] = None
     return encoded.rows, encoded.rejected

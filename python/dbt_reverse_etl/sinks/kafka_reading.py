@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka_settings import CLIENT, KafkaSettings
 from dbt_reverse_etl.sinks.kafka_topic import PATIENCE, NoAnswer, name_of
-from dbt_reverse_etl.sinks.reading import rows_of_objects
+from dbt_reverse_etl.sinks.reading import Parse, from_json, rows_of_objects
 
 ROWS = 10_000  # of one table
 _AT_ONCE, _POLL = 2_000, 0.5
@@ -26,14 +27,27 @@ _NO_GROUP = "GROUP_AUTHORIZATION_FAILED"  # the client looks for a group's coord
 Last = dict[bytes, bytes]  # key -> value
 
 
-def read_rows(settings: KafkaSettings, task: SinkTask, partitions: int) -> Iterator[pa.Table]:
+@dataclass(frozen=True)
+class Format:
+    """How values are read.
+
+    Attributes:
+        decode: the fields of a value; None: it is none of this format.
+        parse: each of them.
+    """
+
+    decode: Callable[[bytes], dict[str, Any] | None]
+    parse: Parse
+
+
+def read_rows(settings: KafkaSettings, task: SinkTask, partitions: int, form: Format) -> Iterator[pa.Table]:
     """The rows of the topic, as `reading.rows_of_objects` gives them. Raises NoAnswer."""
     consumer = Consumer(settings.connection() | _CONFIG)
     try:
         for number in range(partitions):
             values = iter(_last_values(consumer, task.object, number).items())
             while some := list(itertools.islice(values, ROWS)):
-                yield rows_of_messages(some, task)
+                yield rows_of_messages(some, task, form)
     except KafkaException as error:
         raise NoAnswer(name_of(error)) from None
     finally:
@@ -48,15 +62,16 @@ _CONFIG: dict[str, Any] = {
 }
 
 
-def rows_of_messages(messages: Sequence[tuple[bytes, bytes]], task: SinkTask) -> pa.Table:
+def rows_of_messages(messages: Sequence[tuple[bytes, bytes]], task: SinkTask, form: Format) -> pa.Table:
     """The rows of keys and their last values."""
-    found = [_row(key, value, task) for key, value in messages]
-    return rows_of_objects([row or {} for row, _ in found], [not readable for _, readable in found], task.schema)
+    found = [_row(key, value, task, form) for key, value in messages]
+    unreadable = [not readable for _, readable in found]
+    return rows_of_objects([row or {} for row, _ in found], unreadable, task.schema, form.parse)
 
 
-def _row(key: bytes, value: bytes, task: SinkTask) -> tuple[dict[str, Any] | None, bool]:
+def _row(key: bytes, value: bytes, task: SinkTask, form: Format) -> tuple[dict[str, Any] | None, bool]:
     """The fields, and whether it is we who wrote them; of a foreign value the key fields, if the key tells them."""
-    row = _object(value)
+    row = form.decode(value)
     if row is not None and task.mode is Mode.CHANGELOG:
         row = row.get("after")  # a tombstone stands behind the event of a delete
     if isinstance(row, dict) and row.keys() >= set(task.schema.names):
@@ -70,6 +85,9 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
+
+
+JSON = Format(_object, from_json)
 
 
 def _last_values(consumer: Consumer, topic: str, number: int) -> Last:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -38,6 +39,9 @@ class KafkaSettings(Settings):
         timeout: seconds after which a message without an answer is unknown.
         create_object: make a missing topic.
         replication_factor: of a topic that is made; default: the cluster's.
+        schema_registry_url: where the schemas of Avro stand.
+        schema_registry_user, schema_registry_password: its login.
+        schema_registry_ca_location: PEM file of its CA; default: the CAs that come with the client.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -55,6 +59,10 @@ class KafkaSettings(Settings):
     timeout: float = Field(default=60, ge=1, le=300)
     create_object: bool = False
     replication_factor: int | None = Field(default=None, ge=1)
+    schema_registry_url: str | None = None
+    schema_registry_user: str | None = Field(default=None, min_length=1)
+    schema_registry_password: SecretStr | None = None
+    schema_registry_ca_location: str | None = Field(default=None, min_length=1)
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -66,6 +74,28 @@ class KafkaSettings(Settings):
                     "found something that is no server; expected host:port, several with commas; next: correct it"
                 )
         return text
+
+    @field_validator("schema_registry_url")
+    @classmethod
+    def _is_registry(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        if url is not None and not (safe and parts.hostname and "@" not in parts.netloc and "," not in url):
+            raise ValueError(
+                "found something else; expected one URL with https, for this machine also http, without a login in it; next: correct it"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _fits_registry(self) -> KafkaSettings:
+        login = (self.schema_registry_user, self.schema_registry_password)
+        if (login[0] is None) != (login[1] is None):
+            raise ValueError(
+                "found one of schema_registry_user and schema_registry_password; expected both; next: add the other"
+            )
+        if self.schema_registry_url is None and (login[0] is not None or self.schema_registry_ca_location is not None):
+            raise ValueError("found settings of a schema registry; expected schema_registry_url; next: add it")
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> KafkaSettings:
@@ -130,6 +160,16 @@ class KafkaSettings(Settings):
             "socket.keepalive.enable": True,
         }
 
+    def registry(self) -> dict[str, Any]:
+        """What the client of the schema registry is told; holds its secret."""
+        given: dict[str, Any] = {"url": self.schema_registry_url}
+        if self.schema_registry_password is not None:
+            secret = self.schema_registry_password.get_secret_value()
+            given["basic.auth.user.info"] = f"{self.schema_registry_user}:{secret}"
+        if self.schema_registry_ca_location is not None:
+            given["ssl.ca.location"] = self.schema_registry_ca_location
+        return given
+
     def producer(self, limit: int) -> dict[str, Any]:
         """What the producer is told.
 
@@ -156,13 +196,15 @@ class KafkaOptions(Options):
 
     Attributes:
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
-        nan: what becomes of NaN and Infinity.
+        value_format: `json`; or `avro`, with a schema in the destination's registry.
+        nan: what becomes of NaN and Infinity, which Avro has and JSON has not.
         partitions: how many the topic has: required, and another number is refused, for keys would move; a new topic gets
             so many.
         compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
     """
 
     key: Literal["json", "raw"] = "json"
+    value_format: Literal["json", "avro"] = "json"
     nan: Literal["reject", "null"] = "reject"
     partitions: int | None = Field(default=None, ge=1)
     compacted: bool = True

@@ -1,6 +1,6 @@
 """The way back from a destination: values as Arrow columns of the types that were delivered. Pure.
 
-From texts, as databases give them, or from parsed JSON, as of `dbt_reverse_etl.encoding`.
+From texts, as databases give them, or from parsed objects, as streams do.
 
 | Arrow type | text |
 |---|---|
@@ -56,32 +56,38 @@ def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
 
 
-def rows_of_objects(objects: Sequence[Mapping[str, Any]], unreadable: Sequence[bool], schema: pa.Schema) -> pa.Table:
+Parse = Callable[[Any, pa.DataType], Any]  # a value of a type, as `pa.array` takes it
+
+
+def rows_of_objects(
+    objects: Sequence[Mapping[str, Any]], unreadable: Sequence[bool], schema: pa.Schema, parse: Parse
+) -> pa.Table:
     """The fields of a schema, and the boolean column `_unreadable`.
 
     Args:
-        objects: parsed JSON objects, one for each row.
+        objects: parsed objects, one for each row.
         unreadable: rows of which it is known that they were not written by us.
+        parse: `from_json`, or that of another format.
     """
     columns, marked = [], pa.array(unreadable, pa.bool_())
     for field in schema:
         values, kind = [row.get(field.name) for row in objects], plain_type(field.type)
         try:
-            columns.append(_of_json(values, kind))
+            columns.append(_of_values(values, kind, parse))
         except _WRONG:
-            column = pa.concat_arrays([_one_or_none(value, kind) for value in values])
+            column = pa.concat_arrays([_one_or_none(value, kind, parse) for value in values])
             marked = pc.or_(marked, pc.and_(column.is_null(), pa.array([value is not None for value in values])))
             columns.append(column)
     return pa.Table.from_arrays([*columns, marked], [*schema.names, UNREADABLE])
 
 
-def _of_json(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array([_from_json(value, kind) for value in values], kind)
+def _of_values(values: Sequence[Any], kind: pa.DataType, parse: Parse) -> pa.Array:
+    return pa.array([parse(value, kind) for value in values], kind)
 
 
-def _one_or_none(value: Any, kind: pa.DataType) -> pa.Array:
+def _one_or_none(value: Any, kind: pa.DataType, parse: Parse) -> pa.Array:
     try:
-        return _of_json([value], kind)
+        return _of_values([value], kind, parse)
     except _WRONG:
         return pa.nulls(1, kind)
 
@@ -123,24 +129,24 @@ def _of_one(kind: pa.DataType) -> Callable[[str], Any] | None:
         return Decimal
     if pt.is_time(kind):
         return time.fromisoformat
-    return (lambda text: _from_json(_loads(text), kind)) if pt.is_nested(kind) else None
+    return (lambda text: from_json(_loads(text), kind)) if pt.is_nested(kind) else None
 
 
 def _loads(text: str) -> Any:
     return json.loads(text, parse_float=Decimal)
 
 
-def _from_json(value: Any, kind: pa.DataType) -> Any:
-    """What `encoding` wrote, as `pa.array` takes it."""
+def from_json(value: Any, kind: pa.DataType) -> Any:
+    """What `encoding` wrote, parsed, as `pa.array` takes it."""
     if value is None:
         return None
     if pt.is_struct(kind):
-        return {field.name: _from_json(value.get(field.name), field.type) for field in kind}
+        return {field.name: from_json(value.get(field.name), field.type) for field in kind}
     if pt.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
-        return [(_from_json(key, kind.key_type), _from_json(item, kind.item_type)) for key, item in pairs]
+        return [(from_json(key, kind.key_type), from_json(item, kind.item_type)) for key, item in pairs]
     if is_list(kind):
-        return [_from_json(item, kind.value_type) for item in value]
+        return [from_json(item, kind.value_type) for item in value]
     return _scalar(value, kind)
 
 

@@ -1,0 +1,95 @@
+"""A schema registry over real HTTP: what of the documented REST API a producer and a consumer of Avro use.
+
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+USER, PASSWORD = "writer", "canary-registry-31622776"
+
+
+class SchemaRegistry:
+    """Schemas by id and by subject; a schema that gives a field another type is incompatible.
+
+    Attributes:
+        url: where it listens.
+    """
+
+    def __init__(self) -> None:
+        self.ids: dict[int, str] = {}
+        self.subjects: dict[str, list[int]] = {}
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(*registry.get(self.path.partition("?")[0].split("/")[1:]))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answer(*registry.post(self.path.partition("?")[0].split("/")[1:], body))
+
+            def _answer(self, status: int, body: dict[str, Any]) -> None:
+                wanted = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+                if self.headers.get("Authorization") != f"Basic {wanted}":
+                    status, body = 401, {"error_code": 401, "message": "canary-unauthorized"}
+                sent = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing to the terminal."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def get(self, path: list[str]) -> tuple[int, dict[str, Any]]:
+        """`/schemas/ids/{id}`."""
+        number = int(path[-1]) if path[:2] == ["schemas", "ids"] else 0
+        if number not in self.ids:
+            return 404, {"error_code": 40403, "message": "canary: Schema not found"}
+        return 200, {"schema": self.ids[number]}
+
+    def post(self, path: list[str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """`/subjects/{subject}/versions`: register; `/subjects/{subject}`: look up."""
+        known = self.subjects.setdefault(path[1], [])
+        for version, number in enumerate(known, 1):
+            if self.ids[number] == body["schema"]:
+                return 200, {"subject": path[1], "id": number, "version": version, "schema": self.ids[number]}
+        if path[2:] != ["versions"]:
+            return 404, {"error_code": 40403, "message": "canary: Schema not found"}
+        if known and not _fit(self.ids[known[-1]], body["schema"]):
+            return 409, {"error_code": 409, "message": "canary: Schema being registered is incompatible"}
+        self.ids[len(self.ids) + 1] = body["schema"]
+        known.append(len(self.ids))
+        return 200, {"id": len(self.ids)}
+
+
+def _fit(old: str, new: str) -> bool:
+    types = [{field["name"]: field["type"] for field in json.loads(text)["fields"]} for text in (old, new)]
+    return all(types[0][name] == types[1][name] for name in types[0].keys() & types[1].keys())
+
+
+@contextmanager
+def a_registry() -> Iterator[SchemaRegistry]:
+    """A registry of its own for a test."""
+    registry = SchemaRegistry()
+    try:
+        yield registry
+    finally:
+        registry.stop()
