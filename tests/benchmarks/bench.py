@@ -15,6 +15,7 @@ from tests.benchmarks.crash import crash
 from tests.benchmarks.delta import delta
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
+from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
 from tests.benchmarks.postgres import crossover, postgres
 from tests.benchmarks.sqlite import sqlite
@@ -31,6 +32,7 @@ PARTS = [
     "full load",
     "mysql",
     "http",
+    "kafka",
     "crash",
 ]
 
@@ -76,6 +78,8 @@ def main() -> None:
             mysql(Path(home), options.rows // 15, options.rounds)
         if "http" in parts:
             http(Path(home), options.rounds)
+        if "kafka" in parts:
+            kafka(Path(home), options.rows // 6, options.rounds)
         if "crash" in parts:
             crash(Path(home), options.rows // 2)
 

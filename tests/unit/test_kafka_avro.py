@@ -188,3 +188,11 @@ def test_what_avro_cannot_hold_is_refused_before_anything_is_sent(registry: Sche
     with pytest.raises(ConfigurationError) as caught:
         sink().validate(avro_task(schema=schema, options=options))
     assert len(caught.value.problems) == 4  # no registry, nan, a name, a type
+
+
+def test_avro_without_its_packages_is_refused_with_the_command_that_installs_them(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_topic.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-avro\]'"):
+        avro_sink(registry).validate(avro_task())

@@ -1,4 +1,4 @@
-"""Values as Avro with a schema registry, through the serializers of the Kafka client. Imported only where a sync asks for it."""
+"""Values as Avro with a schema registry, through the serializers of the Kafka client. Imported only where a sync asks for it: it takes seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dbt_reverse_etl.encoding import Encoded, encode_rows
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka_avro_types import avro_schema, exact, from_avro, to_avro
 from dbt_reverse_etl.sinks.kafka_envelope import envelope
@@ -18,25 +18,15 @@ from dbt_reverse_etl.sinks.kafka_reading import Format
 from dbt_reverse_etl.sinks.kafka_settings import KafkaSettings
 from dbt_reverse_etl.sinks.kafka_topic import PATIENCE
 
-try:
-    with warnings.catch_warnings(record=True):  # what the client's own dependencies say to each other
-        from confluent_kafka.schema_registry import (
-            Schema,
-            SchemaRegistryClient,
-            SchemaRegistryError,
-            topic_subject_name_strategy,
-        )
-        from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-        from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        Problem(
-            "value_format avro",
-            "not all that the client needs for it",
-            "it installed",
-            "pip install 'dbt-reverse-etl[kafka-avro]'",
-        )
-    ) from error
+with warnings.catch_warnings(record=True):  # what the client's own dependencies say to each other
+    from confluent_kafka.schema_registry import (
+        Schema,
+        SchemaRegistryClient,
+        SchemaRegistryError,
+        topic_subject_name_strategy,
+    )
+    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 INCOMPATIBLE = 409
 _REFUSED = (401, 403)

@@ -69,8 +69,8 @@ def deleted_rows(rows: pa.Table) -> list[int]:
 
 def tombstone(event: Message) -> Message:
     """What follows the event of a delete, so that a compacted topic forgets the key."""
-    key, _value, *headers = event
-    return key, None, *headers  # type: ignore[return-value]  # it does not count what stands in a list
+    key, _value, event_id, operation, snapshot = event
+    return key, None, event_id, operation, snapshot
 
 
 def _headers(rows: pa.Table) -> tuple[list[bytes], Iterable[Header], Iterable[Header]]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -178,6 +179,9 @@ def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     if settings.schema_registry_url is None:
         expected = "schema_registry_url in the destination"
         problems.append(Problem(where, "value_format avro, and no schema registry", expected, "add it to profiles.yml"))
+    if find_spec("fastavro") is None or find_spec("authlib") is None:  # to import them would take seconds
+        install = "pip install 'dbt-reverse-etl[kafka-avro]'"
+        problems.append(Problem(where, "value_format avro, and not all that it needs", "it installed", install))
     if options_of(task).nan != "reject":
         expected = "none: Avro has NaN and Infinity"
         problems.append(Problem(where, "nan, with value_format avro", expected, "remove it"))

@@ -31,7 +31,7 @@ class Peer:
 
     @property
     def name(self) -> str:
-        return self.requirements[0].replace("[postgres]", "").replace("==", " ")
+        return self.requirements[0].replace("[postgres]", "").replace("[lz4]", "").replace("==", " ")
 
     @cached_property
     def absent(self) -> str:
@@ -90,3 +90,4 @@ def is_there(peer: Peer) -> bool:
 
 DRT = Peer(("drt-core[postgres]==1.2.1",), "run_drt.py")
 DLT = Peer(("dlt[postgres]==1.31.0", "pyarrow>=15", "adbc-driver-postgresql"), "run_dlt.py")
+AIOKAFKA = Peer(("aiokafka[lz4]==0.14.0",), "run_aiokafka.py")
