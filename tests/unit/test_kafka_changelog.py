@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
@@ -135,6 +135,23 @@ def test_a_delete_whose_tombstone_got_no_answer_is_unknown_and_is_sent_again_who
     found = [value and value["op"] for value in values(task.object)]
     assert found[0] == "d"
     assert found[-2:] == ["d", None]
+
+
+class TakesNoTombstone(FrozenBetween):
+    """A producer that takes no more after the event of a delete."""
+
+    def produce(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> None:
+        if value is None:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self._producer.produce(topic, value, key, **more)
+
+
+def test_a_delete_whose_tombstone_was_not_taken_is_unknown() -> None:
+    task = a_feed()
+    with opened(sink(), task) as kafka:
+        assert kafka._producer is not None
+        kafka._producer = TakesNoTombstone(kafka._producer)  # type: ignore[assignment]
+        assert deliver(kafka, task, [("delete", {"id": 1}), ("insert", person(2))]) == [UNKNOWN, DELIVERED]
 
 
 def test_an_event_without_its_tombstone_is_never_surely_unwritten() -> None:
