@@ -283,6 +283,6 @@ def test_an_error_of_a_driver_is_an_outcome_and_its_text_is_not_shown(
 def test_what_would_be_a_rows_fault_is_fatal_where_no_row_is_written_and_a_lost_connection_is_not() -> None:
     error = IntegrityError("SELECT", None, _Pyodbc(VIOLATION))
     assert failure(error)[0] is FATAL
-    lost = OperationalError("SELECT", None, _OfDriver("gone"), connection_invalidated=True)
+    lost = IntegrityError("SELECT", None, _OfDriver("gone"), connection_invalidated=True)
     assert failure(lost, writing=True)[0] is RETRYABLE
     assert failure(StatementError("x", "INSERT", None, ValueError("secret")), writing=True)[0] is REJECTED
