@@ -52,13 +52,13 @@ def encoded(
         content, rows, bad = _content(batch.rows, one, refused, settings, options)
         refused |= bad
         if content:
-            pieces.append((_part(batch.claim, fence, one, rows, content, settings.extension), content))
+            pieces.append((_part(batch.claim, fence, one, rows, content, extension=settings.extension), content))
     events = _digest(batch.rows, refused)
     return Encoded([(part.model_copy(update={"events": events}), content) for part, content in pieces], refused)
 
 
-def _part(  # noqa: PLR0913, PLR0917
-    claim: str, fence: int, partition: Partition, rows: pa.Table, content: bytes, extension: str
+def _part(  # noqa: PLR0913  (what an entry is made of)
+    claim: str, fence: int, partition: Partition, rows: pa.Table, content: bytes, *, extension: str
 ) -> Part:
     """The entry of a file but for `events`, which needs the whole batch."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "", claim)[:64] or "claim"
