@@ -174,7 +174,7 @@ def test_a_reader_beside_full_loads_always_sees_one_whole_image(tmp_path: Path) 
 STEP = st.tuples(st.sampled_from(["changes", "full"]), st.sampled_from(["finish", "crash before", "crash after"]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(STEP, max_size=8))
 def test_after_any_crashes_of_full_loads_and_changes_the_object_is_what_was_settled(
     steps: list[tuple[str, str]],

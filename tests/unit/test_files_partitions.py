@@ -243,7 +243,7 @@ COUNTRIES = st.one_of(st.none(), st.sampled_from(["DE", "FR", "a/b", "é"]))
 STATES = st.lists(st.dictionaries(st.integers(0, 5), st.one_of(st.just("gone"), COUNTRIES), max_size=6), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(STATES, st.sampled_from(["parquet", "csv", "jsonl"]))
 def test_after_any_moves_and_deletes_the_fold_over_all_folders_is_the_last_state(
     history: list[dict[int, str | None]], form: Any
