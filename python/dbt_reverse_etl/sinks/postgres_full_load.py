@@ -113,9 +113,8 @@ class FullLoad:
 
     def in_words(self, reason: str) -> str:
         """A reason with the names that the object's constraints have."""
-        for ours, theirs in self.names.items():
-            reason = reason.replace(f"constraint {ours}", f"constraint {theirs}")
-        return reason
+        said, word, constraint = reason.rpartition(", constraint ")
+        return said + word + self.names.get(constraint, constraint)
 
     def swap(self, connection: Connection[Any], task: SinkTask, rows: int) -> str | None:
         """Put the loaded rows in place of the object's, in the transaction that is open; why that cannot be, or None."""
