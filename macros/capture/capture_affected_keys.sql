@@ -24,13 +24,36 @@
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
     {%- endif -%}
+    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if capture.since and not problems else {} -%}
     {%- set changes = {} -%}
-    {%- for node in plan.nodes.values() if read[node.table].images -%}{%- do changes.update({node.name: read[node.table].images}) -%}{%- endfor -%}
+    {%- for node in plan.nodes.values() if node.table in stored -%}{%- do changes.update({node.name: stored[node.table]}) -%}{%- endfor -%}
     {{ return({
         'problem': problems | join('; ') or none,
         'positions': positions,
         'candidates': reverse_etl._affected_keys(plan, plan.relations, changes) if capture.since and not problems else none,
+        'temporary': stored.values() | list,
     }) }}
+{% endmacro %}
+
+
+{#
+  The columns of the changed rows that joins need, in a table for each input: {table: relation}. Small tables of their own, so that Spark knows how few they
+  are, and because Spark may resolve a table once for a whole statement: no statement reads both a table and its change feed.
+#}
+{% macro _stored_changes(capture, plan, read) %}
+    {%- set stored = {} -%}
+    {%- for table, found in read.items() if found.images -%}
+        {%- set columns = [] -%}
+        {%- for node in plan.nodes.values() if node.table == table -%}
+            {%- do columns.extend(node.pairs | map(attribute='child') | list + node.key_of.values() | list) -%}
+        {%- endfor -%}
+        {%- set relation = reverse_etl._temporary_relation(capture.relation, '__changes_', local_md5(invocation_id ~ model.unique_id ~ table)) -%}
+        {%- call statement('changes') -%}
+            create table {{ relation }} using {{ reverse_etl._private_format() }} as select distinct {{ reverse_etl._columns(columns | unique) }} from {{ found.images }}
+        {%- endcall -%}
+        {%- do stored.update({table: relation}) -%}
+    {%- endfor -%}
+    {{ return(stored) }}
 {% endmacro %}
 
 

@@ -14,6 +14,7 @@
     compared      filter of the candidates: the others are left as they are
     carries_rows  the candidates are the rows of the model, those with `_gone` deleted
     only_changes  the model gives changes, not an image: there is nothing else to compare with
+    temporary     tables of its own that the capture drops at its end
 #}
 {% macro _propose(target, head, columns, query, capture_uuid, settings) %}
     {%- set options = settings.capture -%}
@@ -24,7 +25,7 @@
     {%- set proposal = reverse_etl._proposal(asked) -%}
     {%- set everything = reverse_etl._unknown_since(head, proposal) -%}
     {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
-    {%- set stored, temporary = none, [] -%}
+    {%- set stored, temporary = none, proposal.temporary | list -%}
     {%- if everything -%}
         {%- do asked.update({'since': none}) -%}
         {%- set proposal = reverse_etl._proposal(asked) -%}
@@ -64,7 +65,7 @@
 {% macro _proposal(asked) %}
     {%- set name = 'capture_' ~ asked.options.strategy -%}
     {%- set proposal = {
-        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'only_changes': false,
+        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'only_changes': false, 'temporary': [],
     } -%}
     {%- do proposal.update((reverse_etl[name] if name in reverse_etl else context[name])(asked)) -%}
     {{ return(proposal) }}

@@ -18,7 +18,7 @@
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}
     {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ "__*'").rows if not row[2] -%}
-        {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__kafka_', '__files_', '__landing_'] -%}
+        {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__changes_', '__kafka_', '__files_', '__landing_'] -%}
             {%- set name, begin = row[1], target.identifier ~ purpose -%}
             {%- if name.startswith(begin) and name[begin | length:][:14] < day_ago -%}
                 {%- do adapter.drop_relation(target.incorporate(path={'identifier': name}, type='table')) -%}
