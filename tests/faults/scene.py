@@ -54,6 +54,7 @@ class Place(Protocol):
     sink: type[Sink]
     settings: Settings
     transactional: bool
+    may_load: Callable[[], None] = lambda: None
 
     def rows(self) -> dict[str, int]: ...
 
@@ -85,6 +86,7 @@ class PostgresPlace:
         self._database = new_database()
         self._database.table("create table people (key text primary key, value bigint)")
         self.settings = PostgresSink.settings_model(**self._database.settings())
+        self.may_load = self._database.may_load
 
     def rows(self) -> dict[str, int]:
         return dict(self._database.rows("select key, value from people"))
@@ -102,6 +104,7 @@ class MysqlPlace:
         self._database = mysql_server.new_database()
         self._database.table("create table people (`key` varchar(50) primary key, value bigint) character set utf8mb4")
         self.settings = MysqlSink.settings_model(**self._database.settings())
+        self.may_load = self._database.may_load
 
     def rows(self) -> dict[str, int]:
         return dict(self._database.rows("select `key`, value from people"))

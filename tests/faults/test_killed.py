@@ -12,12 +12,15 @@ from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from tests.faults.scene import FIRST, SECOND, Place, Scene
 from tests.faults.victim import KEYS, WAVE_ROWS, WAVES
 
+FULL_LOAD = "full_load.loaded"
 NEVER = {True: {"doubt.recorded"}, False: {"claims.settled", "claims.recorded"}}  # by whether the sink is transactional
 
 
 def kills() -> Iterator[Any]:
     """Every fault point of the code; those that repeat, at the first, middle and last wave or batch."""
     for point in FAULT_POINTS:
+        if point == FULL_LOAD:
+            continue
         for which in ("first", "middle", "last") if point.startswith(("wave.", "batch.")) else ("first",):
             yield pytest.param(point, which, id=f"{point}, {which}")
 
@@ -50,6 +53,21 @@ def test_a_push_into_mysql_killed_around_a_batch_converges_with_the_next_one(
     scene: Scene, place: Place, point: str, *, reverts: bool
 ) -> None:
     converges(scene, place, point, "first", reverts=reverts)
+
+
+@pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "wave.acknowledged"])
+def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converges_with_the_next_push(
+    scene: Scene, place: Place, point: str
+) -> None:
+    place.may_load()
+    before = place.rows()
+    assert scene.push(kill=(point, 1), full_load=True) == -signal.SIGKILL
+    assert place.rows() == (before if point in ("batch.after", FULL_LOAD) else SECOND)
+    scene.capture(FIRST)
+    assert scene.push(full_load=True) == 0
+    assert place.rows() == FIRST
+    assert scene.unbalanced() == []
 
 
 def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bool) -> None:

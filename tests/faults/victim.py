@@ -87,6 +87,7 @@ class Orders:
         late: fault point and its which occurrence at which a lease runs out.
         ahead: leases by which the clock of the process is ahead.
         worker: a process of its own sends, as those of Spark's executors do; it stops itself before its first request.
+        full_load: all rows in place of the changes, where no claim is open.
     """
 
     ledger: Path
@@ -100,6 +101,7 @@ class Orders:
     late: tuple[str, int] | None = None
     ahead: int = 0
     worker: bool = False
+    full_load: bool = False
 
 
 def push(orders: Orders) -> None:
@@ -115,14 +117,22 @@ def push(orders: Orders) -> None:
     clock = _SkippingClock(orders.ahead)
     waves = WaveSize(WAVE_ROWS, grow_below=-1)
     policy = Policy(waves=waves, executor_waves=waves, executors_from=0, retries=Retries(first=0.01, seconds=5))
+
+    def pending(state: State) -> DictSource:
+        return DictSource(changelog, state, changelog.head, spec, {spec.id: spec})
+
+    def full_load(changes: Source, state: State) -> DictSource | None:
+        return pending(State().for_spec(spec.id, "{}")) if orders.full_load and not state.claims else None
+
     ports = Ports(
         FileLedger(orders.ledger),
-        lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
+        pending,
         orders.sink(orders.settings),
         clock,
         owner_alive=_alive,
         step=_Steps(orders, clock),
         executors=(lambda source: _Worker(source, orders, policy)) if orders.worker else None,
+        full_load=full_load,
     )
     try:
         status = run(job, ports, policy).status
