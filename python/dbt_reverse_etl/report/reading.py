@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -17,6 +17,7 @@ from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.report.key_reading import read_keys
 from dbt_reverse_etl.report.lineage import upstream
 from dbt_reverse_etl.report.model import Changelog, Reason, Report, Run, Snapshot, Sync
+from dbt_reverse_etl.wide_table_picture import pictures
 
 MOST_REASONS = 50  # of one sync; the rest is one line
 _OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped")
@@ -73,7 +74,13 @@ def read(
         ],
         keys=read_keys(pusher, syncs, names, asked.keys, show_values=asked.show_values),
         shows_values=asked.show_values,
+        pictures=_pictures(manifest, {one.name for one in changelogs.values()}),
     )
+
+
+def _pictures(manifest: Mapping[str, Any], changelogs: Collection[str]) -> dict[str, str]:
+    """The join trees of those that are wide tables."""
+    return {model: svg for model, svg in pictures(manifest).items() if model in changelogs}
 
 
 def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:
