@@ -43,7 +43,7 @@ def read_keys(
         fitting = _fitting(given, list(changelogs.values()))
         for changelog in fitting:
             of = {i: n for i, n in names.items() if n in _names_of(changelog, syncs)}
-            found.append(_read(pusher, changelog, of, given, show_values=show_values))
+            found.append(_read(pusher, changelog, of, _spelled(given, changelog.key), show_values=show_values))
     return found
 
 
@@ -96,6 +96,12 @@ def _fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
 
 def _names_of(changelog: Changelog, syncs: Iterable[ResolvedSync]) -> set[str]:
     return {one.sync.name for one in syncs if one.sync.changelog.unique_id == changelog.unique_id}
+
+
+def _spelled(given: str, key: Sequence[str]) -> str:
+    """The same JSON with the columns as the changelog spells them, for Spark looks for them so."""
+    own, read = {name.casefold(): name for name in key}, json.loads(given)
+    return given if read.keys() == set(key) else json.dumps({own[name.casefold()]: read[name] for name in read})
 
 
 def _read(
