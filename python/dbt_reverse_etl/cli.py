@@ -410,7 +410,7 @@ def serve(project_dir: Path, profiles_dir: Path | None) -> int:
     """Push after each successful run of a dbt Cloud job: receives its webhook."""
     from dbt_reverse_etl.serve import service
 
-    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _say))
+    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _shown().say))
 
 
 @cli.command()
@@ -420,7 +420,7 @@ def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
     from dbt_reverse_etl.serve import service
 
-    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _say)
+    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _shown().say)
     return service.poll(around, once=once)
 
 

@@ -105,7 +105,8 @@ def test_plan_check_and_runs_that_only_plan_write_nothing_to_any_destination(
             assert world.seen() == before, command
         monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
         ledger = world.ledger()
-        assert world.call("plan").count("PLAN ") == len(SYNCS)
+        planned = [line.split()[0] for line in world.call("plan").splitlines() if line]
+        assert planned[1 : 1 + len(SYNCS)] == sorted(SYNCS)
         assert world.call("check").count(": reached") == len(SYNCS)
         assert world.seen() == before
         assert world.ledger() == ledger, "no position moves either"

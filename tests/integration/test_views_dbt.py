@@ -249,5 +249,6 @@ def test_the_documented_arguments_are_those_of_the_macros(dbt: Dbt) -> None:
         if macro.package_name == "reverse_etl" and macro.description
     }
     public = {path.stem for path in (PACKAGE / "macros" / "changelog").glob("[a-z]*.sql")}
-    tests = {f"test_{path.stem}" for path in (PACKAGE / "macros" / "tests").glob("[a-z]*.sql")}
+    files = [*(PACKAGE / "macros" / "tests").glob("[a-z]*.sql")]
+    tests = {f"test_{path.stem}" if "{% test " in path.read_text() else path.stem for path in files}
     assert public | tests <= documented

@@ -24,7 +24,7 @@ from dbt_reverse_etl.progress import Board
 from tests.unit.delivery_world import FakeClock
 from tests.unit.pushes_on_screen import ROWS, SECRET
 
-COLUMNS, LINES = 110, 24
+COLUMNS, LINES = 140, 24
 BOUND = Bound("crm_contacts", "crm.contacts", "run", "invocation")
 COLOUR = re.compile(rb"\x1b\[[0-9;]*[1-9][0-9;]*m")
 
