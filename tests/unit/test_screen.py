@@ -24,7 +24,7 @@ from dbt_reverse_etl.progress import Board
 from tests.unit.delivery_world import FakeClock
 from tests.unit.pushes_on_screen import ROWS, SECRET
 
-COLUMNS, LINES = 140, 24
+COLUMNS, LINES = 110, 24
 BOUND = Bound("crm_contacts", "crm.contacts", "run", "invocation")
 COLOUR = re.compile(rb"\x1b\[[0-9;]*[1-9][0-9;]*m")
 
@@ -47,7 +47,8 @@ class Terminal:
         ours, its = pty.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", **env}
-        environment.pop("NO_COLOR", None) if "NO_COLOR" not in env else None
+        for name in {"NO_COLOR", "COLUMNS", "LINES"} - env.keys():  # pytest-xdist says how wide it is itself
+            environment.pop(name, None)
         process = subprocess.Popen(command(*arguments), stdin=its, stdout=its, stderr=its, env=environment)
         os.close(its)
         return Terminal(process, ours)
