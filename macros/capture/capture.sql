@@ -53,9 +53,9 @@
             {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label, 'reopened': none}) -%}
         {%- endif -%}
         {%- set changes = group.inserts + group.updates + group.deletes -%}
-        {%- if changes or loop.last and (tombstones or reverse_etl._says_more(facts, head)) -%}
+        {%- if changes or loop.last and (tombstones or columns.widened or reverse_etl._says_more(facts, head)) -%}
             {%- set part = reverse_etl._part_of(target, stage, group, capture_uuid) -%}
-            {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=false if loop.last else none) -%}
+            {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=columns.widened | length > 0 if loop.last else none) -%}
             {%- do reverse_etl._commit(target, part, captured.header, header, columns) -%}
             {%- if part != stage -%}{%- do adapter.drop_relation(part) -%}{%- endif -%}
             {%- do captured.update({'header': header, 'snapshots': captured.snapshots + (1 if changes else 0)}) -%}

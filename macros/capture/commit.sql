@@ -16,7 +16,7 @@
             where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
             {%- if checkpoint %}
             union all
-            select 'checkpoint', {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id
+            select 'checkpoint', {{ reverse_etl._columns(names) }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }}, _snapshot_id
             from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }}) image
             where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
             {%- endif %}

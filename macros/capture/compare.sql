@@ -26,7 +26,7 @@
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.key, query.candidates) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.key, query.candidates) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query.candidates) }}
     )
     {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
     {%- if counted %}
@@ -73,6 +73,13 @@
     {%- else -%}
         {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, only) }}
     {%- endif -%}
+{% endmacro %}
+
+
+{# A value has another hash in a wider type; the full image of this snapshot keeps the new ones (see _commit_groups). #}
+{% macro _hashed_anew(target, head, columns, only) %}
+    select {{ reverse_etl._columns(columns.key) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash, _snapshot_id
+    from ({{ reverse_etl._old_rows(target, head, columns, columns.names, only) }})
 {% endmacro %}
 
 

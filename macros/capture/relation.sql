@@ -74,11 +74,11 @@
 
 
 {#
-  An added column is appended; a dropped or retyped one needs a word of the user.
-  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more}
+  An added column is appended, a wider type is taken over; a dropped or otherwise retyped column needs a word of the user.
+  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more, widened: those with a wider type}
 #}
 {% macro _reconcile_columns(target, head, columns, settings) %}
-    {%- set types, problems, added, dropped = {}, [], [], [] -%}
+    {%- set types, problems, added, dropped, widened = {}, [], [], [], [] -%}
     {%- set present = adapter.get_columns_in_relation(target)[reverse_etl._own_columns() | length:] -%}
     {%- set present_names = present | map(attribute='name') | map('lower') | list -%}
     {%- for column in columns -%}
@@ -93,10 +93,16 @@
             {%- if column.name | lower in before and settings.on_column_change != 'sync_all_columns' -%}
                 {%- do problems.append('column ' ~ column.name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
             {%- endif -%}
+        {%- elif type != column.dtype and reverse_etl._is_wider(type, column.dtype) and column.name not in settings.key and settings.on_column_change != 'fail' -%}
+            {%- do widened.append({'name': column.name, 'type': type}) -%}
         {%- elif type != column.dtype -%}
             {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.dtype ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- set gone = dropped | map(attribute='name') | map('lower') | select('in', before) | list -%}
+    {%- if widened and gone -%}
+        {%- do problems.append('columns ' ~ widened | map(attribute='name') | join(', ') ~ ' are wider and ' ~ gone | join(', ') ~ ' gone; expected one of both in a run, or rows that lose a value would not be seen; capture them one after the other') -%}
+    {%- endif -%}
     {%- if added and head is not none and settings.on_column_change == 'fail' -%}
         {%- do problems.append('columns ' ~ added | map(attribute='name') | join(', ') ~ ' are new and meta.reverse_etl.on_column_change is fail; expected the columns of snapshot ' ~ head.snapshot_id ~ '; remove them or set append_new_columns') -%}
     {%- endif -%}
@@ -111,5 +117,21 @@
             alter table {{ target }} add columns ({% for column in added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
         {%- endcall -%}
     {%- endif -%}
-    {{ return({'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped}) }}
+    {%- if widened -%}
+        {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.enableTypeWidening' = 'true')") -%}
+        {%- for column in widened -%}{%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' type ' ~ column.type) -%}{%- endfor -%}
+    {%- endif -%}
+    {{ return({'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped, 'widened': widened}) }}
+{% endmacro %}
+
+
+{# Whether every value of a type is one of another type, which Delta can widen it to in place. #}
+{% macro _is_wider(type, than) %}
+    {%- set whole = ['tinyint', 'smallint', 'int', 'bigint'] -%}
+    {%- if type in whole and than in whole -%}{{ return(whole.index(type) > whole.index(than)) }}{%- endif -%}
+    {%- if type.startswith('decimal(') and than.startswith('decimal(') -%}
+        {%- set new, old = type[8:-1].split(','), than[8:-1].split(',') -%}
+        {{ return(new[1] | int >= old[1] | int and new[0] | int - new[1] | int >= old[0] | int - old[1] | int) }}
+    {%- endif -%}
+    {{ return((than, type) == ('float', 'double')) }}
 {% endmacro %}

@@ -32,7 +32,7 @@
     {%- for column in present if column.name | lower not in names -%}
         {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
     {%- endfor -%}
-    {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'present': present}) }}
+    {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'widened': [], 'present': present}) }}
 {% endmacro %}
 
 

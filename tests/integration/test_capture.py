@@ -165,6 +165,37 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
     assert "captured by id" in _with_key(project, "n")
 
 
+@pytest.mark.parametrize("compare", ["hash", "except"])
+def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project, compare: str) -> None:
+    def capture(query: str, **settings: Any) -> str:
+        project.changelog("things", query, settings={"compare": compare, **settings})
+        result = project.run()
+        return result.messages["things"] if result.success else result.text
+
+    narrow = "select id, cast(id as int) as n, cast(id / 4 as decimal(5, 2)) as d, cast(id / 8 as float) as f, 'x' as t from range(40)"
+    wide = (
+        "select id, {} as n, cast(id / 4 as decimal(9, 3)) as d, cast(id / 8 as double) as f, 'x' as t from range(40)"
+    )
+    project.sync("crm_things", "things", mode="mirror", fields=["id", "n", "d", "t"])
+    assert capture(narrow) == "+40 ~0 -0, snapshot 1"
+    assert "n is bigint in the model and int in the changelog" in capture(wide.format("id"), on_column_change="fail")
+    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~1 -0, snapshot 2"
+    assert project.crm("select count(*), sum(n) from contacts") == [(40, sum(range(40)) - 7 + 2**40)]
+    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~0 -0, snapshot 2"
+    assert capture(wide.format("if(id in (7, 8), 1L << 40, id)")) == "+0 ~1 -0, snapshot 3"
+    project.model(
+        "before", "select * from {{ reverse_etl.as_of(ref('things'), snapshot=1) }}", {"materialized": "view"}
+    )
+    assert project.dbt("run", "--select", "before").success
+    assert project.rows("select count(*), sum(n), sum(d), sum(f) from {s}.before") == project.rows(
+        f"select count(*), sum(n), sum(d), sum(f) from ({narrow})"
+    )
+    assert "n is int in the model and bigint in the changelog" in capture(narrow)
+    assert "id is decimal(20,0) in the model" in capture(
+        "select cast(id as decimal(20, 0)) as id, id as n from range(3)"
+    )
+
+
 def _with_key(project: Project, key: str) -> str:
     project.changelog(
         "things",
