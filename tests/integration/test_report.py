@@ -30,7 +30,9 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     project.changelog("contacts_changelog", "select id, name, plan from {{ ref('contacts') }}")
     project.sync("crm_contacts", "contacts_changelog", mode="mirror", fields={"id": "id", "name": "name"})
     project.sync("crm_people", "contacts_changelog", mode="upsert", object="people")
-    project.crm("create table contacts (id integer primary key, name text check (length(name) <> 3 or name < 'B' or name > 'C'))")
+    project.crm(
+        "create table contacts (id integer primary key, name text check (length(name) <> 3 or name < 'B' or name > 'C'))"
+    )
     assert not project.run().success, "a row is refused"
     contacts(project, "(1L, 'Ann', 'pro')", "(2L, 'Bobby', 'pro')")
     with pytest.MonkeyPatch.context() as patch:
