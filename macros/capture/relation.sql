@@ -75,33 +75,37 @@
 
 {#
   An added column is appended, a wider type is taken over; a dropped or otherwise retyped column needs a word of the user.
-  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more, widened: those with a wider type}
+  The table may be wider than its head: a run that was killed after it altered the table.
+  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more, widened: names of those with another type than at the head}
 #}
 {% macro _reconcile_columns(target, head, columns, settings) %}
-    {%- set types, problems, added, dropped, widened = {}, [], [], [], [] -%}
+    {%- set types, types_before, problems, added, dropped, altered, widened = {}, {}, [], [], [], [], [] -%}
     {%- set present = adapter.get_columns_in_relation(target)[reverse_etl._own_columns() | length:] -%}
     {%- set present_names = present | map(attribute='name') | map('lower') | list -%}
+    {%- for column in (head.columns if head is not none else []) -%}
+        {%- do types_before.update({column.name | lower: column.type}) -%}
+    {%- endfor -%}
     {%- for column in columns -%}
         {%- do types.update({column.name | lower: column.type}) -%}
         {%- if column.name | lower not in present_names -%}{%- do added.append(column) -%}{%- endif -%}
+        {%- if types_before.get(column.name | lower, column.type) != column.type -%}{%- do widened.append(column.name) -%}{%- endif -%}
     {%- endfor -%}
-    {%- set before = (head.columns if head is not none else []) | map(attribute='name') | map('lower') | list -%}
     {%- for column in present -%}
         {%- set type = types.get(column.name | lower) -%}
         {%- if type is none -%}
             {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
-            {%- if column.name | lower in before and settings.on_column_change != 'sync_all_columns' -%}
+            {%- if column.name | lower in types_before and settings.on_column_change != 'sync_all_columns' -%}
                 {%- do problems.append('column ' ~ column.name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
             {%- endif -%}
         {%- elif type != column.dtype and reverse_etl._is_wider(type, column.dtype) and column.name not in settings.key and settings.on_column_change != 'fail' -%}
-            {%- do widened.append({'name': column.name, 'type': type}) -%}
+            {%- do altered.append({'name': column.name, 'type': type}) -%}
         {%- elif type != column.dtype -%}
             {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.dtype ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- set gone = dropped | map(attribute='name') | map('lower') | select('in', before) | list -%}
+    {%- set gone = dropped | map(attribute='name') | map('lower') | select('in', types_before) | list -%}
     {%- if widened and gone -%}
-        {%- do problems.append('columns ' ~ widened | map(attribute='name') | join(', ') ~ ' are wider and ' ~ gone | join(', ') ~ ' gone; expected one of both in a run, or rows that lose a value would not be seen; capture them one after the other') -%}
+        {%- do problems.append('columns ' ~ widened | join(', ') ~ ' are wider and ' ~ gone | join(', ') ~ ' gone; expected one of both in a run, or rows that lose a value would not be seen; capture them one after the other') -%}
     {%- endif -%}
     {%- if added and head is not none and settings.on_column_change == 'fail' -%}
         {%- do problems.append('columns ' ~ added | map(attribute='name') | join(', ') ~ ' are new and meta.reverse_etl.on_column_change is fail; expected the columns of snapshot ' ~ head.snapshot_id ~ '; remove them or set append_new_columns') -%}
@@ -117,9 +121,9 @@
             alter table {{ target }} add columns ({% for column in added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
         {%- endcall -%}
     {%- endif -%}
-    {%- if widened -%}
+    {%- if altered -%}
         {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.enableTypeWidening' = 'true')") -%}
-        {%- for column in widened -%}{%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' type ' ~ column.type) -%}{%- endfor -%}
+        {%- for column in altered -%}{%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' type ' ~ column.type) -%}{%- endfor -%}
     {%- endif -%}
     {{ return({'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped, 'widened': widened}) }}
 {% endmacro %}

@@ -24,7 +24,7 @@
     {%- set model, names = [], [] -%}
     {%- for column in head.columns + more if column.name | lower not in names -%}
         {%- for found in present if found.name | lower == column.name | lower -%}
-            {%- do model.append({'name': found.name, 'type': found.dtype}) -%}
+            {%- do model.append({'name': found.name, 'type': column.type}) -%}
         {%- endfor -%}
         {%- do names.append(column.name | lower) -%}
     {%- endfor -%}

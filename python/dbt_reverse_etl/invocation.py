@@ -21,7 +21,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Watch, Watches
-from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
@@ -173,7 +173,10 @@ def _tell_of_changes(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
     """The ledger first: a message that is not sent is not sent again."""
     refusals = alerts.refusals(reports, overview)
     if refusals:
-        pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
+        try:
+            pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
+        except Exception as error:  # the pushes are over: what they did must be told
+            say(str(unexpected(error, "ledger, refused pushes")), "error")
     alerts.send(channels, alerts.changed(reports, overview), target, pusher.invocation_id, say)
 
 

@@ -206,8 +206,7 @@ class _Sync:
                 self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet"
             )
         spec = self._spec(known)
-        job = self._job(known, spec)
-        self.sink.validate(job.task)
+        job = self._valid_job(known, spec)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
             carry_out(request, self.state, job, self._ports(spec, self._head))
             self._begin_anew()
@@ -225,16 +224,14 @@ class _Sync:
         )
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
-        policy = one_wave(self._pusher.policy) if isinstance(self.sink, SparkSink) else self._pusher.policy
-        policy = policy.parking_doubt() if self._settings.on_unknown == "park" else policy
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
-        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=self._full_load)
-        result = self._watched(job, ports, policy)
+        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        result = self._watched(job, ports)
         if not result.given_up:
             return result
         self._begin_anew()
         ports = replace(self._ports(spec, self._head), guard=self._guard)
-        changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports, policy)
+        changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports)
         return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
 
     def _replay(self, known: Known) -> RunResult | None:
@@ -245,15 +242,20 @@ class _Sync:
                 continue
             spec = Spec.of(self.state.specs[spec_id])
             ports = self._ports(spec, partial(self._head, snapshot))
-            result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports, self._pusher.policy)
+            result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports)
             if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
                 return result
             self._begin_anew()
         return None
 
-    def _watched(self, job: Job, ports: Ports, policy: Policy) -> RunResult:
+    def _watched(self, job: Job, ports: Ports) -> RunResult:
         seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
-        return run(job, replace(ports, progress=self._pusher.watch.begin(seen)), policy)
+        return run(job, replace(ports, progress=self._pusher.watch.begin(seen)), self._policy)
+
+    @property
+    def _policy(self) -> Policy:
+        policy = one_wave(self._pusher.policy) if isinstance(self.sink, SparkSink) else self._pusher.policy
+        return policy.parking_doubt() if self._settings.on_unknown == "park" else policy
 
     def _begin_anew(self) -> None:
         """For another run of the same push."""
@@ -265,7 +267,7 @@ class _Sync:
         if known is None:
             return Report(self._resolved.sync.name, self.label, "planned", message="the changelog has no snapshot yet")
         spec = self._spec(known)
-        self.sink.validate(self._job(known, spec).task)
+        self._valid_job(known, spec)
         if self.state.changelog not in ("", known.changelog):
             found = f"its position is of changelog {self.state.changelog}; the head is of {known.changelog}: resync or adopt"
             return Report(
@@ -397,6 +399,11 @@ class _Sync:
             invocation_id=self._pusher.invocation_id,
         )
 
+    def _valid_job(self, known: Known, spec: Spec) -> Job:
+        job = self._job(known, spec)
+        self.sink.validate(replace(job.task, full_load=self._settings.owns_object))
+        return job
+
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:
             return self._kept(self._source(state, spec, head()))
@@ -429,7 +436,7 @@ class _Sync:
         self._sources.append(source)
         return source
 
-    def _full_load(self, changes: Source, state: State) -> PendingRows | None:
+    def _full_load(self, spec: Spec, changes: Source, state: State) -> PendingRows | None:
         """Where most rows changed it costs less to replace them all. Rows that are known to be refused would not be replaced."""
         owned = self._settings.owns_object and self.sink.full_loads
         if not owned or state.claims or state.undelivered:
@@ -437,7 +444,6 @@ class _Sync:
         head = self._head()
         if changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows):
             return None
-        spec = self._spec(Known(head.snapshot, head.changelog))
         return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
 
     def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:

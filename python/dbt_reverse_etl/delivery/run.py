@@ -132,6 +132,7 @@ class _Run:
             self._waves = Waves(self._histogram, ONE_WAVE)
             in_spark = self._ports.executors is not None and isinstance(self._sink, SparkSink)
             self._remote = self._ports.executors(whole) if self._ports.executors and in_spark else None
+            self._ports.progress(Number.PLANNED, self._histogram.total.total)
 
     def _nothing_to_do(self) -> bool:
         at = self._state.finished and self._state.is_at(self._job.head, self._job.spec)
