@@ -11,7 +11,8 @@ from dbt_reverse_etl.alert_channels import Channel
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import Overview, Refusal
-from dbt_reverse_etl.push import Report, Say
+from dbt_reverse_etl.one_sync import Report
+from dbt_reverse_etl.push import Say
 from dbt_reverse_etl.redaction import redact
 
 _LONGEST = 500  # characters of a reason

@@ -11,17 +11,28 @@ from typing import Any
 
 import click
 import orjson
-import yaml
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.config import PlanOnly, profile_directories
-from dbt_reverse_etl.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.config import PlanOnly
+from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
 from dbt_reverse_etl.output import screen
-from dbt_reverse_etl.profiles import read_profile, render
+from dbt_reverse_etl.place import Opened, Place
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.screen import Screen
 
 _SCREEN = "dbt_reverse_etl.screen"  # where the context keeps it
+_PROJECT_DIR = click.option(
+    "--project-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="The dbt project; default: here.",
+)
+_PROFILES_DIR = click.option(
+    "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
+)
+_TARGET_PATH = click.option(
+    "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,19 +79,10 @@ def _say(text: str, level: str, **about: Any) -> None:
 
 def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option(
-            "--project-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path(),
-            help="The dbt project; default: here.",
-        ),
-        click.option(
-            "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
-        ),
+        _PROJECT_DIR,
+        _PROFILES_DIR,
         click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
-        click.option(
-            "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
-        ),
+        _TARGET_PATH,
         click.option(
             "--select",
             "selectors",
@@ -105,78 +107,10 @@ def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
         kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
-        place = _Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
+        place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 
     return wrapped
-
-
-class _Place:
-    """A dbt project on disk, and the target that holds for it."""
-
-    def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path) -> None:
-        folder = folder.resolve()
-        self.folder, self.env = folder, dict(os.environ)
-        self.profiles = profile_directories(profiles_dir, folder, self.env)
-        self.artifacts = folder / target_path
-        self._target = target
-
-    def project(self, target: str | None = None) -> Any:
-        from dbt_reverse_etl.invocation import Project
-
-        target = target or self._target or self._default_target()
-        return Project(self.artifacts, self.profiles, target, self.folder, self.env)
-
-    def pushed_target(self) -> str:
-        """The target of run_results.json; another one that is asked for is an error, none at all too."""
-        from dbt_reverse_etl.artifacts import run
-
-        project = self.project("")
-        written = run(project.run_results(), project.manifest()).target
-        if self._target and written and self._target != written:
-            raise ReverseEtlError(
-                Problem(
-                    "--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"
-                )
-            )
-        found = self._target or written or self.env.get("DBT_TARGET")
-        return found or self._default_target()
-
-    def session(self, target: str) -> Any:
-        """The Spark session that the dbt profile describes."""
-        place, profile = self._profile()
-        output = profile["outputs"].get(target)
-        where = f"{place.at('outputs')}.{target}"
-        if not isinstance(output, Mapping):
-            raise ConfigurationError(
-                Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
-            )
-        if output.get("type") != "spark" or output.get("method") != "session":
-            found = f"type {output.get('type')}, method {output.get('method')}"
-            raise ConfigurationError(
-                Problem(where, found, "type: spark with method: session", "push where Spark runs in the process")
-            )
-        rendered = render(output.get("server_side_parameters") or {}, self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
-        os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
-        from dbt_reverse_etl.spark import connect
-
-        return connect({name: str(value) for name, value in rendered.value.items()})
-
-    def _profile(self) -> tuple[Any, Mapping[str, Any]]:
-        file = self.folder / "dbt_project.yml"
-        if not file.is_file():
-            raise ReverseEtlError(
-                Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-            )
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return read_profile(self.profiles, str(read.get("profile")))
-
-    def _default_target(self) -> str:
-        place, profile = self._profile()
-        rendered = render(profile.get("target", "default"), self.env, place)
-        return str(rendered.value)
 
 
 @cli.command()
@@ -187,7 +121,7 @@ class _Place:
 @click.option(
     "--if-due", is_flag=True, help="Leave out what was pushed before, or what a later run has overtaken; no error then."
 )
-def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
+def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
     """Push what the last dbt run made due, from its artifacts."""
     from dbt_reverse_etl import invocation
 
@@ -199,14 +133,14 @@ def push(place: _Place, selectors: tuple[str, ...], as_json: bool, overrides: tu
 
 @cli.command()
 @_project_options
-def retry(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
     return _pushed(
         place.project(place.pushed_target()), place, as_json, selectors=selectors, retried=True, retry_now=True
     )
 
 
-def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
+def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
 
     project.configuration(project.manifest())
@@ -223,11 +157,11 @@ def _pushed(project: Any, place: _Place, as_json: bool, **how: Any) -> int:
 @_project_options
 @click.option("--sample", default=5, show_default=True, help="Show so many pending rows by key.")
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
-def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
+def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
     from dbt_reverse_etl import console
 
-    with _Opened(place, selectors) as opened:
+    with Opened(place, selectors) as opened:
         reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
     if as_json:
         _print_json(map(console.as_json, reports))
@@ -247,11 +181,11 @@ def plan(place: _Place, selectors: tuple[str, ...], as_json: bool, sample: int, 
 @_project_options
 @click.option("--repair", "repaired", is_flag=True, help="Push the rows that differ; foreign ones are left alone.")
 @click.option("--sample", default=5, show_default=True, help="Show so many keys that differ.")
-def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired: bool, sample: int) -> int:
+def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, repaired: bool, sample: int) -> int:
     """Compare each destination with what was delivered to it, key by key."""
     from dbt_reverse_etl import console, invocation
 
-    with _Opened(place, selectors) as opened:
+    with Opened(place, selectors) as opened:
         results = [opened.pusher.reconcile(one, opened.overview, repaired=repaired) for one in opened.chosen]
         due = [
             one
@@ -281,11 +215,11 @@ def reconcile(place: _Place, selectors: tuple[str, ...], as_json: bool, repaired
 
 @cli.command()
 @_project_options
-def status(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Show each sync's position, lag, undelivered rows and last run."""
     from dbt_reverse_etl import console
 
-    with _Opened(place, selectors) as opened:
+    with Opened(place, selectors) as opened:
         rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
     if as_json:
         _print_json(rows)
@@ -311,13 +245,13 @@ def status(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
     show_default=True,
     help="So many runs of each sync and snapshots of each model.",
 )
-def report(place: _Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
+def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
     from dbt_reverse_etl.report.page import render
     from dbt_reverse_etl.report.reading import Asked
 
     file = out.resolve()  # the session changes the folder
-    with _Opened(place, selectors) as opened:
+    with Opened(place, selectors) as opened:
         made = opened.report(Asked(opened.target, **asked))
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
@@ -329,7 +263,7 @@ def report(place: _Place, selectors: tuple[str, ...], as_json: bool, out: Path, 
 
 @cli.command()
 @_project_options
-def check(place: _Place, selectors: tuple[str, ...], as_json: bool) -> int:
+def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Validate the configuration and reach each destination, read-only."""
     from dbt_reverse_etl.artifacts import select
 
@@ -368,12 +302,7 @@ def _checked(name: str, destination: Any) -> dict[str, str]:
 
 
 @cli.command()
-@click.option(
-    "--project-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="The dbt project; default: here.",
-)
+@_PROJECT_DIR
 @click.option("--model", help="An existing model to make a changelog of.")
 @click.option("--key", help="The column that identifies its rows.")
 @click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
@@ -387,25 +316,9 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
     return ExitCode.OK
 
 
-def _service_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option(
-            "--project-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path(),
-            help="The dbt project; default: here.",
-        ),
-        click.option(
-            "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @cli.command()
-@_service_options
+@_PROJECT_DIR
+@_PROFILES_DIR
 def serve(project_dir: Path, profiles_dir: Path | None) -> int:
     """Push after each successful run of a dbt Cloud job: receives its webhook."""
     from dbt_reverse_etl.serve import service
@@ -414,7 +327,8 @@ def serve(project_dir: Path, profiles_dir: Path | None) -> int:
 
 
 @cli.command()
-@_service_options
+@_PROJECT_DIR
+@_PROFILES_DIR
 @click.option("--once", is_flag=True, help="Ask once, push what is due, and end: for cron.")
 def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
@@ -432,10 +346,8 @@ def wide_table() -> None:
 @wide_table.command()
 @click.argument("model")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the tree into this file.")
-@click.option(
-    "--project-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The dbt project."
-)
-@click.option("--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of the manifest.")
+@_PROJECT_DIR
+@_TARGET_PATH
 def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) -> int:
     """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
     from dbt_reverse_etl import wide_table_picture, wide_tables
@@ -447,54 +359,6 @@ def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) 
         svg.write_text(wide_table_picture.as_svg(wide), encoding="utf-8")
         _say(f"Drawn: {svg}", "info")
     return ExitCode.OK
-
-
-class _Opened:
-    """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session."""
-
-    def __init__(self, place: _Place, selectors: Iterable[str]) -> None:
-        from dbt_reverse_etl.artifacts import select
-
-        self._project = place.project()
-        self._place = place
-        self._manifest = self._project.manifest()
-        configuration = self._project.configuration(self._manifest)
-        if isinstance(configuration.destinations, PlanOnly):
-            found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
-            raise ReverseEtlError(
-                Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
-            )
-        chosen = {sync.unique_id for sync in select(configuration.syncs, tuple(selectors))}
-        self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
-
-    def __enter__(self) -> _Opened:
-        from dbt_reverse_etl.invocation import open_ledger
-        from dbt_reverse_etl.push import Pusher
-
-        spark = self._place.session(self._project.target)
-        self.pusher = Pusher(spark, open_ledger(spark, self._manifest), project_dir=self._place.folder)
-        self.overview = self.overview_now()
-        return self
-
-    @property
-    def target(self) -> str:
-        """The dbt target."""
-        return str(self._project.target)
-
-    def report(self, asked: Any) -> Any:
-        """What the report page shows of the chosen syncs."""
-        from dbt_reverse_etl.report.reading import read
-
-        return read(self.pusher, self.chosen, self.overview, self._manifest, asked)
-
-    def overview_now(self) -> Any:
-        """What the ledger says of the chosen syncs."""
-        from dbt_reverse_etl.invocation import ledger_names
-
-        return self.pusher.ledger.overview(ledger_names(self.chosen))
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _print_json(rows: Iterable[Any]) -> None:

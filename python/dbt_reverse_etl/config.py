@@ -66,6 +66,11 @@ class ResolvedSync(NamedTuple):
     guards: Guards
     options: Options
 
+    @property
+    def label(self) -> str:
+        """Where its rows go, for people."""
+        return f"{self.destination.name}.{self.sync.settings.object}"
+
 
 @dataclass(frozen=True)
 class Loaded:

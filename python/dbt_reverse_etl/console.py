@@ -9,7 +9,7 @@ from typing import Any
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.reconcile import Reconciled
 
 _WIDTH = 80

@@ -23,8 +23,9 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
-from dbt_reverse_etl.push import LEDGER_NODE, Known, Pusher, Report, Say
+from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs
 from dbt_reverse_etl.tracing import tracers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.one_sync import Report
 
 _HEADER = "| sync | destination | insert | update | delete | |\n|---|---|--:|--:|--:|---|"
 

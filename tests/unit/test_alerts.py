@@ -23,7 +23,7 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ExitCode, Problem
 from dbt_reverse_etl.ledger import Overview, Refusal
-from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.one_sync import Report
 from tests.unit.http_server import HttpServer, Reply, free_port, http_server
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)

@@ -14,7 +14,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ReverseEtlError
 from dbt_reverse_etl.invocation import Due, _refuse_older, _refuse_repeat, _still_due
 from dbt_reverse_etl.ledger import Overview
-from dbt_reverse_etl.push import Known
+from dbt_reverse_etl.one_sync import Known
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.push import Report
+from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.review import as_markdown
 
 SPACE = "\N{NO-BREAK SPACE}"

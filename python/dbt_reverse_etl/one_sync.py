@@ -1,0 +1,481 @@
+"""One sync: its state, its head and its sink, and what a push, a plan or a reconcile does with them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.facts import Claim, Range
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Bound, Watch, Watches
+from dbt_reverse_etl.delivery.run import run
+from dbt_reverse_etl.errors import (
+    ExitCode,
+    Problem,
+    ReverseEtlError,
+    SyncBusy,
+)
+from dbt_reverse_etl.executors import Executors
+from dbt_reverse_etl.guards import check_guards, failed_tests, violations
+from dbt_reverse_etl.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.operations import carry_out, deliver_again
+from dbt_reverse_etl.reconcile import Delivered, Differences, differences, undelivered_of
+from dbt_reverse_etl.redaction import redact
+from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
+from dbt_reverse_etl.spec import Spec, given_spec, resolve
+from dbt_reverse_etl.whole_push import WholePush, one_wave
+
+
+@dataclass(frozen=True)
+class Known:
+    """The head of a changelog as the model's own result told it, so that a sync at rest asks nothing."""
+
+    snapshot: int
+    changelog: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one sync in this push.
+
+    Attributes:
+        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`.
+        planned: rows by operation that were pending.
+        position, head: snapshots; equal after a push that succeeded.
+        sample: operation and key of some pending rows, of a plan only.
+    """
+
+    sync: str
+    destination: str
+    status: str
+    exit_code: ExitCode = ExitCode.OK
+    counts: Counts = NO_COUNTS
+    planned: PerOperation = NO_ROWS
+    head: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    sample: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Shared:
+    """What all syncs of one push share.
+
+    Attributes:
+        overrides: see `guards.check_guards`.
+        known: by unique id of the changelog model.
+        project_dir: where files stand that a sync's options name.
+        interrupt: once it is set, every push ends after the requests that are under way.
+        step: called at each fault point.
+        watch: hears the numbers of each run while it is under way.
+    """
+
+    spark: SparkSession
+    ledger: DeltaLedger
+    policy: Policy = field(default_factory=Policy)
+    clock: Clock = field(default_factory=SystemClock)
+    invocation_id: str = ""
+    overrides: Sequence[str] = ()
+    known: Mapping[str, Known] = field(default_factory=dict)
+    project_dir: Path | None = None
+    interrupt: threading.Event = field(default_factory=threading.Event)
+    step: Step = no_step
+    watch: Watch = field(default_factory=Watches)
+    _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
+
+    def head(self, relation: str, snapshot: int | None = None) -> Head | None:
+        """The head of a changelog, or what was its head at a snapshot; asked once a push."""
+        if (relation, snapshot) not in self._heads:
+            self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot)
+        return self._heads[relation, snapshot]
+
+
+def sync_id(exposure: str, destination_type: str, identity: str, object_name: str) -> str:
+    """Identity of a sync: another destination or object is another sync."""
+    return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
+
+
+class OneSync:
+    """One sync, joined with its state and its head."""
+
+    def __init__(self, shared: Shared, resolved: ResolvedSync, overview: Overview) -> None:
+        self._shared, self._resolved, self._overview = shared, resolved, overview
+        self._settings = resolved.sync.settings
+        self._make_sink = partial(resolved.destination.sink, resolved.destination.settings)
+        self.sink: Sink = self._make_sink()
+        self.label = resolved.label
+        package, _, name = resolved.sync.unique_id.rpartition(".")
+        exposure = f"{package}.{self._settings.renamed_from or name}"
+        self.id = sync_id(exposure, resolved.destination.type, self.sink.identity, self._settings.object)
+        self.state = overview.states.get(self.id, State())
+        self._sources: list[PendingRows] = []
+
+    def push(self) -> Report:
+        try:
+            return self._push()
+        finally:
+            for source in self._sources:
+                source.close()
+
+    def _push(self) -> Report:
+        known = self._known()
+        if known is None:
+            return Report(
+                self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet"
+            )
+        spec = self._spec(known)
+        job = self._valid_job(known, spec)
+        for request in self._overview.requests.get(self._resolved.sync.name, ()):
+            carry_out(request, self.state, job, self._ports(spec, self._head))
+            self._begin_anew()
+        result = self._replay(known) or self._run(job, spec)
+        return Report(
+            self._resolved.sync.name,
+            self.label,
+            result.status,
+            _exit_code(result.status, result.counts),
+            result.counts,
+            result.planned,
+            known.snapshot,
+            known.snapshot if result.status != Status.FAILED else min(p.snapshot for p in self.state.positions),
+            message=redact(result.message) or self._moved_from(),
+        )
+
+    def _run(self, job: Job, spec: Spec) -> RunResult:
+        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
+        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        result = self._watched(job, ports)
+        if not result.given_up:
+            return result
+        self._begin_anew()
+        ports = replace(self._ports(spec, self._head), guard=self._guard)
+        changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports)
+        return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
+
+    def _replay(self, known: Known) -> RunResult | None:
+        """An event says what was before it, so those of a crashed run are sent again as they were before newer ones. None: they are."""
+        claims = self.state.claims if self._settings.mode is Mode.CHANGELOG else ()
+        for snapshot, spec_id in sorted({(claim.snapshot, claim.spec) for claim in claims}):
+            if snapshot == known.snapshot:
+                continue
+            spec = Spec.of(self.state.specs[spec_id])
+            ports = self._ports(spec, partial(self._head, snapshot))
+            result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports)
+            if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
+                return result
+            self._begin_anew()
+        return None
+
+    def _watched(self, job: Job, ports: Ports) -> RunResult:
+        seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
+        return run(job, replace(ports, progress=self._shared.watch.begin(seen)), self._policy)
+
+    @property
+    def _policy(self) -> Policy:
+        policy = one_wave(self._shared.policy) if isinstance(self.sink, SparkSink) else self._shared.policy
+        return policy.parking_doubt() if self._settings.on_unknown == "park" else policy
+
+    def _begin_anew(self) -> None:
+        """For another run of the same push."""
+        self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
+
+    def plan(self, rows: int) -> Report:
+        """The pending rows by operation, and a sample of their keys."""
+        known = self._known()
+        if known is None:
+            return Report(self._resolved.sync.name, self.label, "planned", message="the changelog has no snapshot yet")
+        spec = self._spec(known)
+        self._valid_job(known, spec)
+        if self.state.changelog not in ("", known.changelog):
+            found = f"its position is of changelog {self.state.changelog}; the head is of {known.changelog}: resync or adopt"
+            return Report(
+                self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
+            )
+        source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
+        try:
+            planned = source.planned().total
+            sample = source.sample(rows).to_pylist() if rows else []
+        finally:
+            source.close()
+        position = min(place.snapshot for place in self.state.positions)
+        shown = tuple((row["_operation"], row["_key"]) for row in sample)
+        return Report(
+            self._resolved.sync.name,
+            self.label,
+            "planned",
+            planned=planned,
+            head=known.snapshot,
+            position=position,
+            sample=shown,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Plain values."""
+        state, started = self.state, self._overview.started.get(self.id)
+        head = self._shared.head(self._resolved.sync.changelog.relation_name)
+        position = min(place.snapshot for place in state.positions)
+        return {
+            "sync": self._resolved.sync.name,
+            "sync_id": self.id,
+            "destination": self.label,
+            "mode": self._settings.mode.value,
+            "position": position,
+            "head": head.snapshot if head else 0,
+            "lag": max(0, head.snapshot - position) if head else 0,
+            "undelivered": len(state.undelivered),
+            "in_doubt": sum(row.doubt for row in state.undelivered.values()),
+            "open_claims": len(state.claims),
+            "last_run": (state.status if state.finished else "unfinished") if started else "never",
+            "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
+            "message": state.message,
+        }
+
+    def reconcile(self, *, repaired: bool) -> Differences | None:
+        """What differs at the position; None where the destination cannot be read."""
+        delivered, job = self._delivered()
+        rows = self.sink.read(job.task)
+        if rows is None:
+            return None
+        name, ledger, now = job.task.sync, self._shared.ledger, self._shared.clock.now()
+        found = differences(self._shared.spark, delivered, rows, ledger.relation, now)
+        if ledger.fence(self.id) != self.state.fence:
+            raise SyncBusy(
+                Problem(name, "a push that ran while the destination was read", "none meanwhile", "repeat it")
+            )
+        if repaired and found.wrong:
+            deliver_again(undelivered_of(found, name, now), self.state, job, ledger, now)
+        return found
+
+    def _delivered(self) -> tuple[Delivered, Job]:
+        """What every row has reached with the definition of now."""
+        state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
+        spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
+        head = self._shared.head(relation, place.snapshot) if spec else None
+        if (
+            spec is None
+            or head is None
+            or head.changelog != state.changelog
+            or spec.given != given_spec(self._settings)
+            or not state.finished
+            or not state.is_at(place.snapshot, place.spec)
+        ):
+            found, expected = "no position that every row has reached", "a sync whose last push reached its end"
+            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
+        delivered = Delivered(relation, head, spec, self.id, list(state.undelivered.values()))
+        return delivered, self._job(Known(place.snapshot, head.changelog), spec)
+
+    def _known(self) -> Known | None:
+        changelog = self._resolved.sync.changelog
+        if changelog.unique_id in self._shared.known:
+            return self._shared.known[changelog.unique_id]
+        head = self._shared.head(changelog.relation_name)
+        return Known(head.snapshot, head.changelog) if head else None
+
+    def _head(self, snapshot: int | None = None) -> Head:
+        """What is to be delivered: the newest snapshot, or one before it."""
+        changelog = self._resolved.sync.changelog
+        known = self._shared.known.get(changelog.unique_id)
+        head = self._shared.head(changelog.relation_name, snapshot or (known.snapshot if known else None))
+        if head is None or (known and known.changelog != head.changelog):
+            found = "not the snapshot that this run captured: the changelog was reset meanwhile"
+            raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
+        _refuse_other_version(head, changelog.relation_name)
+        return head
+
+    def _spec(self, known: Known) -> Spec:
+        """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
+        given, places = given_spec(self._settings), self.state.positions
+        if self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot:
+            stored = Spec.of(self.state.specs[places[0].spec])
+            if stored.given == given:
+                return stored
+        return resolve(self._shared.spark, self._resolved.sync, self._head().columns)
+
+    def _task(self, spec: Spec) -> SinkTask:
+        names = {column: name for column, name, _ in spec.fields}
+        return SinkTask(
+            sync_id=self.id,
+            sync=self._resolved.sync.name,
+            fence=0,
+            object=self._settings.object,
+            mode=self._settings.mode,
+            key=tuple(names[column] for column in self._resolved.sync.changelog.key),
+            schema=spec.arrow_schema(),
+            options=self._resolved.options,
+            project_dir=self._shared.project_dir,
+        )
+
+    def _job(self, known: Known, spec: Spec) -> Job:
+        return Job(
+            run_id=uuid.uuid4().hex,
+            changelog=known.changelog,
+            head=known.snapshot,
+            spec=spec.id,
+            spec_text=spec.text,
+            task=self._task(spec),
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            invocation_id=self._shared.invocation_id,
+        )
+
+    def _valid_job(self, known: Known, spec: Spec) -> Job:
+        job = self._job(known, spec)
+        self.sink.validate(replace(job.task, full_load=self._settings.owns_object))
+        return job
+
+    def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
+        def source_for(state: State) -> PendingRows:
+            return self._kept(self._source(state, spec, head()))
+
+        shared = self._shared
+        return Ports(
+            _Prefetched(shared.ledger, self.state),
+            source_for,
+            self.sink,
+            shared.clock,
+            owner_alive=owner_alive,
+            step=shared.step,
+            interrupted=shared.interrupt.is_set,
+            executors=self._remote,
+        )
+
+    @property
+    def _remote(self) -> Callable[[Any], Remote] | None:
+        """What sends where the rows are; None: they come to the driver."""
+        if is_remote():
+            return None
+        shared, sink = self._shared, self.sink
+        if isinstance(sink, SparkSink):
+            return lambda source: WholePush(source, sink, self._make_sink, shared.policy)
+        if sink.distributable:
+            return lambda source: Executors(shared.spark, source, sink.limits, self._make_sink, shared.policy)
+        return None
+
+    def _kept(self, source: PendingRows) -> PendingRows:
+        self._sources.append(source)
+        return source
+
+    def _full_load(self, spec: Spec, changes: Source, state: State) -> PendingRows | None:
+        """Where most rows changed it costs less to replace them all. Rows that are known to be refused would not be replaced."""
+        owned = self._settings.owns_object and self.sink.full_loads
+        if not owned or state.claims or state.undelivered:
+            return None
+        head = self._head()
+        if changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows):
+            return None
+        return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
+
+    def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
+        modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
+        unsure = tuple(
+            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+            for place in self._unsure(state, spec)
+        )
+        deletes = spec.mode.deletes and any(not mode.deletes and place.snapshot for place, mode in modes.items())
+        kept_at = self._shared.ledger.acknowledged(self.id) if deletes else ()
+        state = replace(state, claims=state.claims + unsure)
+        relation = self._resolved.sync.changelog.relation_name
+        extra = self.sink.extra_columns(self._task(spec))
+        pending = Pending(relation, head, self.id, spec.id, spec, state, kept_at, extra=extra)
+        if (at := pending.needs_base) is not None:
+            pending = replace(pending, older_base=full_image(self._shared.spark, relation, at))
+        return PendingRows(self._shared.spark, pending)
+
+    @staticmethod
+    def _unsure(state: State, spec: Spec) -> list[Range]:
+        """Updates were not sent in insert_only: what the destination holds is not known."""
+        modes = ((place, Spec.of(state.specs[place.spec]).mode) for place in state.positions if place.snapshot)
+        return [place for place, mode in modes if mode is Mode.INSERT_ONLY is not spec.mode]
+
+    def _guard(self, planned: PerOperation, state: State) -> str:
+        if not planned.total:
+            return ""
+        changelog, head = self._resolved.sync.changelog, self._head()
+        found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
+        if not state.first:
+            found += violations(self._resolved.guards, planned, head.live_rows)
+        return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
+
+    def _moved_from(self) -> str:
+        """Another destination or object is another sync; the rows at the former one stay."""
+        others = [
+            one for one, name in self._overview.names.items() if name == self._resolved.sync.name and one != self.id
+        ]
+        if self.state.fence or not others:
+            return ""
+        return "it had another destination or object before; the rows delivered there stay there"
+
+
+class _Prefetched:
+    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
+    fence, so that this one cannot start.
+    """
+
+    def __init__(self, ledger: DeltaLedger, state: State) -> None:
+        self._ledger, self._state = ledger, state
+        self.start, self.append, self.fence = ledger.start, ledger.append, ledger.fence
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """As the ledger's."""
+        return self._state if fence is None else self._ledger.read(sync_id, fence)
+
+
+def _refuse_other_version(head: Head, relation: str) -> None:
+    if head.package_version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"a snapshot of the dbt package {head.package_version}",
+                f"the version of the runner, {__version__}",
+                f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
+            )
+        )
+
+
+def owner_alive(owner: str) -> bool:
+    """Whether the process of an unfinished run still lives; on another machine only its lease tells."""
+    host, _, process = owner.rpartition(":")
+    if host != socket.gethostname():
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return int(process) != os.getpid() and not _is_zombie(process)
+
+
+def _is_zombie(process: str) -> bool:
+    """It has ended, and nobody has asked how: so it stays in a container whose first process is no init."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:  # not on Linux, or gone by now
+        return False
+
+
+def _exit_code(status: str, counts: Counts) -> ExitCode:
+    """Rows that only wait for their next attempt were told of when they failed."""
+    if status == Status.SUPERSEDED:
+        return ExitCode.BUSY
+    failed = status in (Status.FAILED, Status.INTERRUPTED) or bool(counts.rejected.total + counts.failed.total)
+    return ExitCode.FAILED if failed else ExitCode.OK
