@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,15 @@ import pyarrow.compute as pc
 import pymysql
 from pyarrow import csv
 
-from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from tests.benchmarks.rows import changes, task_of
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
+from tests.benchmarks.rows import Work
 from tests.benchmarks.turns import fastest, report
 from tests.unit.mysql_server import Database, new_database
 
 
 def mysql(home: Path, rows: int, rounds: int) -> None:
     """Ours against LOAD DATA and statements of many rows, each into a staging table, then one upsert."""
-    work = Work(rows)
+    work = MysqlWork(rows)
     file, texts = work.file(home), work.texts()
     figures = fastest(
         rounds,
@@ -44,26 +43,8 @@ def mysql(home: Path, rows: int, rounds: int) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Work:
-    """So many changes of a table with as many rows; every way of applying them must leave the same contents."""
-
-    rows: int
-
-    @cached_property
-    def before(self) -> pa.Table:
-        return changes([("insert", range(self.rows))], "old")
-
-    @cached_property
-    def after(self) -> pa.Table:
-        some = self.rows * 45 // 100
-        deleted = range(some, some + self.rows // 10)
-        inserted = range(self.rows, self.rows + some)
-        return changes([("update", range(some)), ("delete", deleted), ("insert", inserted)], "new")
-
-    @cached_property
-    def task(self) -> SinkTask:
-        return task_of(self.after, Mode.MIRROR)
+class MysqlWork(Work):
+    """Done by MariaDB."""
 
     @cached_property
     def plain(self) -> pa.Table:
@@ -132,7 +113,7 @@ def _deliver(database: Database, task: SinkTask, table: pa.Table) -> None:
     sink.close()
 
 
-def _by_hand(database: Database, work: Work, load: str | list[str]) -> None:
+def _by_hand(database: Database, work: MysqlWork, load: str | list[str]) -> None:
     """A staging table, then one transaction: DELETE with a join, INSERT ... SELECT ... ON DUPLICATE KEY UPDATE."""
     names = work.task.schema.names
     assigned = ", ".join(f"{name} = VALUES({name})" for name in names[1:])

@@ -6,7 +6,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.sinks.postgres_values import staged
 from tests.benchmarks.peers import DLT, DRT, is_there
-from tests.benchmarks.rows import changes, payload, task_of
+from tests.benchmarks.rows import Work, changes, payload, task_of
 from tests.benchmarks.turns import fastest, report
 from tests.unit.postgres_server import Database, new_database, server
 
@@ -29,7 +29,7 @@ TYPES = ("int4", "bool", "int8", "text", "text", "text", "text", "float8", "int8
 
 def postgres(home: Path, rows: int, rounds: int) -> None:
     """Ours against the hand-written ways and dlt with all rows, and against drt with fewer."""
-    work = Work(rows)
+    work = PostgresWork(rows)
     candidates = {
         "raw": lambda: work.measure(lambda database: _by_hand(database, work.ready)),
         "encoded": lambda: work.measure(lambda database: _by_hand(database, work.after)),
@@ -46,7 +46,7 @@ def postgres(home: Path, rows: int, rounds: int) -> None:
     for table in [name for name in ("unique key", "no key") if name in figures]:
         report(f"{DLT.name}, the same changes into a table with {table} / ours", figures[table] / ours, ">= 1.2")
     if is_there(DRT):
-        few = Work(DRT_ROWS)
+        few = PostgresWork(DRT_ROWS)
         file = few.pickled(home)
         drt = DRT_ROWS / min(few.by_drt(file) for _ in range(2))
         report(f"{what}: rows a second / {DRT.name} with {DRT_ROWS}", rows / ours / drt, ">= 20")
@@ -96,27 +96,8 @@ def _timed(rows: int, apply: Callable[[Database], None], *, renames: bool = Fals
         return took
 
 
-@dataclass(frozen=True)
-class Work:
-    """So many changes of a table with as many rows; every way of applying them must leave the same contents."""
-
-    rows: int
-
-    @cached_property
-    def before(self) -> pa.Table:
-        return changes([("insert", range(self.rows))], "old")
-
-    @cached_property
-    def after(self) -> pa.Table:
-        some = self.rows * 45 // 100
-        deleted = range(some, some + self.rows // 10)
-        return changes(
-            [("update", range(some)), ("delete", deleted), ("insert", range(self.rows, self.rows + some))], "new"
-        )
-
-    @cached_property
-    def task(self) -> SinkTask:
-        return task_of(self.after, Mode.MIRROR)
+class PostgresWork(Work):
+    """Done by Postgres."""
 
     @cached_property
     def ready(self) -> list[bytes | memoryview]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,3 +48,28 @@ def payload(table: pa.Table) -> pa.Table:
 def task_of(table: pa.Table, mode: Mode, options: Options | None = None) -> SinkTask:
     """A sync of these rows into `people`."""
     return SinkTask("ab", "bench", 1, "people", mode, ("id",), payload(table).schema, options=options or Options())
+
+
+@dataclass(frozen=True)
+class Work:
+    """So many changes of a table with as many rows, 45/45/10 of updates, inserts and deletes; every way of applying them must leave the same contents."""
+
+    rows: int
+
+    @cached_property
+    def before(self) -> pa.Table:
+        """The rows before them."""
+        return changes([("insert", range(self.rows))], "old")
+
+    @cached_property
+    def after(self) -> pa.Table:
+        """The changes."""
+        some = self.rows * 45 // 100
+        deleted = range(some, some + self.rows // 10)
+        inserted = range(self.rows, self.rows + some)
+        return changes([("update", range(some)), ("delete", deleted), ("insert", inserted)], "new")
+
+    @cached_property
+    def task(self) -> SinkTask:
+        """A mirror of them."""
+        return task_of(self.after, Mode.MIRROR)

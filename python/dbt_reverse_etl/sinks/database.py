@@ -19,6 +19,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 OURS = "_dbt_reverse_etl_"
 FENCES, CLAIMS = f"{OURS}fences", f"{OURS}claims"
 OTHER_RUN = "another run holds this sync"
+RESYNC = "restore the database, or dbt run-operation resync for this sync"
 LOST_RECORD = "the destination lost its record of this sync"
 NEVER_DELETES = "this mode never deletes"
 IGNORED = "the table ignored the row (a trigger?)"
@@ -50,6 +51,14 @@ def beside(name: str, use: str, longest: int) -> str:
         return whole
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return whole.encode()[: longest - 9].decode(errors="ignore") + f"_{digest}"
+
+
+def fence_not_taken(task: SinkTask, lost: str, fence: int | None, fences: object) -> tuple[str, str, str]:
+    """What was found, what was expected and what to do, where the record of the destination does not let this run begin."""
+    if lost == LOST_RECORD:
+        return lost, f"the row of sync {task.sync} in {fences}", RESYNC
+    next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {fences}"
+    return f"{lost} (fence {fence})", f"none newer than {task.fence}", next_step
 
 
 def no_full_load(task: SinkTask, soft_delete: str | None) -> list[Problem]:

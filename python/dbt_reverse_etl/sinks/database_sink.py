@@ -18,9 +18,8 @@ import pyarrow as pa
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, RolledBack, rejections
+from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, RolledBack, fence_not_taken, rejections
 
-RESYNC = "restore the database, or dbt run-operation resync for this sync"
 LOST_AT_COMMIT = "the connection was lost at the commit"
 
 
@@ -294,13 +293,10 @@ class DatabaseSink(Sink):
             raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
 
     def _take_fence(self, connection: Any) -> None:
-        task, record = self._task, self._record
-        lost = record.take(connection, first=task.first)
-        if lost == LOST_RECORD:
-            raise self._error(lost, f"the row of sync {task.sync} in {record.fences}", RESYNC)
+        lost = self._record.take(connection, first=self._task.first)
         if lost:
-            next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {record.fences}"
-            raise self._error(f"{lost} (fence {record.fence(connection)})", f"none newer than {task.fence}", next_step)
+            fence = self._record.fence(connection)
+            raise self._error(*fence_not_taken(self._task, lost, fence, self._record.fences))
 
     def _prepared_table(self, connection: Any) -> Any:
         name = self._name(self._task)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import LOST_RECORD, NEVER_DELETES, rejections
+from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, fence_not_taken, rejections
 
 try:
     from sqlalchemy.engine import Connection, Engine
@@ -52,8 +52,6 @@ from dbt_reverse_etl.sinks.sqlalchemy_table import (
     task_problems,
 )
 from dbt_reverse_etl.sinks.sqlalchemy_values import Changes, changes_of
-
-RESYNC = "restore the database, or dbt run-operation resync for this sync"
 
 
 class SqlalchemySink(Sink):
@@ -214,13 +212,10 @@ class SqlalchemySink(Sink):
         return Delivery.of_all(rows, Outcome.UNKNOWN, f"the connection was lost at the commit; {lost}")
 
     def _take_fence(self, connection: Connection) -> None:
-        task, record = self._task, self._record
-        lost = record.take(connection, first=task.first)
-        if lost == LOST_RECORD:
-            raise self._error(lost, f"the row of sync {task.sync} in {record.fences}", RESYNC)
+        lost = self._record.take(connection, first=self._task.first)
         if lost:
-            next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {record.fences}"
-            raise self._error(f"{lost} (fence {record.fence(connection)})", f"none newer than {task.fence}", next_step)
+            fence = self._record.fence(connection)
+            raise self._error(*fence_not_taken(self._task, lost, fence, self._record.fences))
 
     def _prepared_table(self, connection: Connection) -> Table:
         name = _name(self._task)
