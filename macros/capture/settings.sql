@@ -9,13 +9,16 @@
     {%- set problems = [] -%}
     {%- set capture = reverse_etl._capture_settings(given.get('capture', 'compare'), problems) -%}
     {%- set label = reverse_etl._label_settings(given.get('label'), problems) -%}
-    {%- for name, value in given.items() if name not in ['capture', 'label', 'wide_table'] -%}
+    {%- for name, value in given.items() if name not in ['capture', 'label', 'wide_table', 'publish'] -%}
         {%- if name not in choices -%}
-            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, label, wide_table, ' ~ choices | join(', ')) -%}
+            {%- do problems.append('meta.reverse_etl.' ~ name ~ ': not a setting of a changelog; expected one of capture, label, wide_table, publish, ' ~ choices | join(', ')) -%}
         {%- elif value not in choices[name] -%}
             {%- do problems.append('meta.reverse_etl.' ~ name ~ ": found '" ~ value ~ "'; expected one of " ~ choices[name] | join(', ')) -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- if 'publish' in given and (given.publish is not string or not given.publish.strip() or given.publish | lower == model.alias | lower) -%}
+        {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "'; expected the name of a view beside the changelog; correct it") -%}
+    {%- endif -%}
     {%- if given.get('compare') == 'except' and capture.strategy != 'compare' -%}
         {%- do problems.append('meta.reverse_etl.compare: found except with the strategy ' ~ capture.strategy ~ '; expected hash, for EXCEPT compares everything; remove one of them') -%}
     {%- endif -%}

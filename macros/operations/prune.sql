@@ -1,6 +1,6 @@
 {#
   Remove history: everything below the newest full image that lies at or before all that is still needed. Needed are the last `keep` snapshots,
-  the states of the last `keep_days` days, and what syncs refer to. Savepoints stay. Of a removed snapshot its header stays, as a `pruned` row:
+  the states of the last `keep_days` days, what is published, and what syncs refer to. Savepoints stay. Of a removed snapshot its header stays, as a `pruned` row:
   whoever asks for it gets an error and never a wrong image.
     dbt run-operation prune --args '{model: contacts_changelog, keep: 100, keep_days: 30, dry_run: true}'
   without_syncs: names or ids of syncs whose position is given up; one of them that pushes again has to be forgotten first.
@@ -42,6 +42,8 @@
         {%- set then = run_query('select max(_snapshot_id) from ' ~ changelog.target ~ ' where _captured_at <= current_timestamp() - interval ' ~ keep_days ~ ' days').rows[0][0] -%}
         {%- do needs.append({'why': 'keep_days: ' ~ keep_days, 'snapshot_id': 1 if then is none else then | int}) -%}
     {%- endif -%}
+    {%- set published = reverse_etl._published(changelog.target) -%}
+    {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published}) -%}{%- endif -%}
     {%- set syncs = reverse_etl._syncs_over(changelog) -%}
     {%- set known = (syncs | map(attribute='sync') | list) + (syncs | map(attribute='sync_id') | list) -%}
     {%- for name in without_syncs if name not in known -%}

@@ -285,6 +285,7 @@ class ChangelogSettings(Settings):
     on_bad_key: Literal["fail", "quarantine"] = "fail"
     on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
     wide_table: dict[str, Any] | None = None  # read and checked by the macro _wide_plan
+    publish: str | None = Field(None, min_length=1)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ class Project:
         spark.sql(f"drop schema if exists {schema} cascade")  # a fixture may be made anew in the same process
         spark.sql(f"create schema {schema}")
 
+    def on_run_end(self, hook: str) -> None:
+        """Add it to the project."""
+        document = yaml.safe_load((self.folder / "dbt_project.yml").read_text())
+        self._yaml("dbt_project.yml", {**document, "on-run-end": [hook]})
+
     def model(self, name: str, sql: str, config: Mapping[str, Any] | None = None) -> None:
         """Write a model; its config goes into a properties file, so that any value can be said."""
         (self.folder / "models" / f"{name}.sql").write_text(sql)

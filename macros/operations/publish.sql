@@ -1,0 +1,64 @@
+{#
+  A stable name over the newest snapshot that passed its tests: a view that always shows one whole snapshot. In dbt_project.yml:
+    on-run-end: ["{{ reverse_etl.publish(results) }}"]
+  and in the changelog's meta.reverse_etl `publish: customer_360`, the name of the view. A model with tests is published by the invocation in which
+  all of them passed (`dbt build`, or `dbt test` after `dbt run`); one without tests by each run that captured it.
+  A reader that began before keeps the rows that it began with; prune keeps what the view shows.
+#}
+{% macro publish(results) %}
+    {%- set statuses = {} -%}
+    {%- for result in results if execute -%}{%- do statuses.update({result.node.unique_id: result.status | string}) -%}{%- endfor -%}
+    {%- for node in (graph.nodes.values() if statuses and not flags.EMPTY else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
+        {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
+        {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
+            {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}
+            {%- if reason -%}
+                {%- do log('publish ' ~ node.name ~ ': not published, ' ~ reason, info=true) -%}
+            {%- else -%}
+                {%- do reverse_etl._publish(reverse_etl._opened_changelog('publish', node.name), node.config.meta.reverse_etl.publish) -%}
+            {%- endif -%}
+        {%- endif -%}
+    {%- endfor -%}
+{% endmacro %}
+
+
+{# The tests that depend on a model: {unique id} #}
+{% macro _tests_of(model) %}
+    {%- set tests = [] -%}
+    {%- for node in graph.nodes.values() if node.resource_type == 'test' and model in node.depends_on.nodes -%}{%- do tests.append(node.unique_id) -%}{%- endfor -%}
+    {{ return(tests) }}
+{% endmacro %}
+
+
+{% macro _not_publishable(model, tests, statuses) %}
+    {%- if statuses.get(model, 'success') != 'success' -%}{{ return('for the model did not succeed') }}{%- endif -%}
+    {%- set failed = [] -%}
+    {%- for test in tests if statuses.get(test, 'pass') not in ['pass', 'warn'] -%}{%- do failed.append(graph.nodes[test].name ~ ' (' ~ statuses[test] ~ ')') -%}{%- endfor -%}
+    {%- if failed -%}{{ return('for tests did not pass: ' ~ failed | join(', ')) }}{%- endif -%}
+    {%- set unasked = tests | reject('in', statuses) | list | length -%}
+    {{ return('for ' ~ unasked ~ ' of its ' ~ tests | length ~ ' tests have not run; next: dbt test, or dbt build in place of dbt run' if unasked else '') }}
+{% endmacro %}
+
+
+{# The view first: a run that is killed in between leaves a property that keeps more than is needed, and the next one does both again. #}
+{% macro _publish(changelog, name) %}
+    {%- set snapshot_id = changelog.head.changed or changelog.head.snapshot_id -%}
+    {%- set view = api.Relation.create(database=changelog.node.database, schema=changelog.node.schema, identifier=name, type='view') -%}
+    {%- set existing = adapter.get_relation(database=view.database, schema=view.schema, identifier=name) -%}
+    {%- if existing is not none and existing.type != 'view' -%}
+        {%- do reverse_etl._operation_refuse('publish', changelog.name, existing ~ ', a ' ~ existing.type, 'a free name or a view', 'take another name in meta.reverse_etl.publish') -%}
+    {%- elif existing is none or reverse_etl._published(changelog.target) != snapshot_id -%}
+        {%- do run_query('create or replace view ' ~ view ~ ' as select * from ' ~ reverse_etl.as_of(changelog.target, snapshot=snapshot_id, key=changelog.columns.key, columns=changelog.columns.names)) -%}
+        {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "')") -%}
+        {%- do reverse_etl._operation_done('publish', changelog, view.identifier ~ ' shows snapshot ' ~ snapshot_id ~ ', ' ~ changelog.head.live_rows ~ ' rows') -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{# The snapshot that readers see; none: it was never published #}
+{% macro _published(target) %}
+    {%- for row in run_query('show tblproperties ' ~ target).rows if row[0] == 'dbt_reverse_etl.published' -%}
+        {{ return(row[1] | int) }}
+    {%- endfor -%}
+    {{ return(none) }}
+{% endmacro %}
