@@ -126,6 +126,19 @@ def test_every_destination_holds_the_model_after_first_loads_changes_and_full_lo
     assert shop.differs() == {"to_postgres": (391, 0, 0, 0, 1), "to_topic": (391, 0, 0, 0, 1)}, "what is foreign stays"
 
 
+def test_what_a_full_load_would_do_against_the_users_word_is_refused_before_one_is_due(project: Project) -> None:
+    database = postgres_server.new_database()
+    database.may_create()
+    project.destinations["postgres"] = {"type": "postgres", **database.settings(create_object=True)}
+    project.changelog("people_changelog", "select id from range(3)")
+    options = {"soft_delete": "deleted_at"}
+    project.sync("kept", "people_changelog", mode="mirror", destination="postgres", owns_object=True, options=options)
+    result = project.run()
+    assert not result.success
+    assert "full load: found mode mirror with soft_delete: deleted_at" in result.text
+    assert database.rows("select to_regclass('contacts')") == [(None,)]
+
+
 def somebody_changes_destinations(shop: Shop) -> None:
     shop.postgres.run(
         "delete from people where id = 20; update people set name = 'else' where id = 21; insert into people (id) values (5000)"
