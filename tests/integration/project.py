@@ -103,10 +103,12 @@ class Project:
         self.spark.sql(f"create or replace table {self.schema}.{name} using delta as {query}")
 
     def dbt(self, *arguments: str) -> Result:
-        """Run one command; `deps` runs by itself the first time."""
+        """Run one command."""
         self._profiles()
-        if not (self.folder / "dbt_packages").exists():
-            self._invoke("deps")
+        packages = self.folder / "dbt_packages"
+        if not packages.exists():  # as `dbt deps` links a local package, in no time
+            packages.mkdir()
+            (packages / "reverse_etl").symlink_to(PACKAGE)
         return self._invoke(*arguments)
 
     def run(self) -> Result:
