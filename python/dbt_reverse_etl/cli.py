@@ -13,26 +13,16 @@ import click
 import orjson
 
 from dbt_reverse_etl import __version__
+from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, TARGET_PATH
 from dbt_reverse_etl.config import PlanOnly
 from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
 from dbt_reverse_etl.output import screen
 from dbt_reverse_etl.place import Opened, Place
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.screen import Screen
+from dbt_reverse_etl.wide_table_cli import wide_table
 
 _SCREEN = "dbt_reverse_etl.screen"  # where the context keeps it
-_PROJECT_DIR = click.option(
-    "--project-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="The dbt project; default: here.",
-)
-_PROFILES_DIR = click.option(
-    "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
-)
-_TARGET_PATH = click.option(
-    "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,10 +69,10 @@ def _say(text: str, level: str, **about: Any) -> None:
 
 def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        _PROJECT_DIR,
-        _PROFILES_DIR,
+        PROJECT_DIR,
+        PROFILES_DIR,
         click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
-        _TARGET_PATH,
+        TARGET_PATH,
         click.option(
             "--select",
             "selectors",
@@ -302,7 +292,7 @@ def _checked(name: str, destination: Any) -> dict[str, str]:
 
 
 @cli.command()
-@_PROJECT_DIR
+@PROJECT_DIR
 @click.option("--model", help="An existing model to make a changelog of.")
 @click.option("--key", help="The column that identifies its rows.")
 @click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
@@ -317,8 +307,8 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
 
 
 @cli.command()
-@_PROJECT_DIR
-@_PROFILES_DIR
+@PROJECT_DIR
+@PROFILES_DIR
 def serve(project_dir: Path, profiles_dir: Path | None) -> int:
     """Push after each successful run of a dbt Cloud job: receives its webhook."""
     from dbt_reverse_etl.serve import service
@@ -327,8 +317,8 @@ def serve(project_dir: Path, profiles_dir: Path | None) -> int:
 
 
 @cli.command()
-@_PROJECT_DIR
-@_PROFILES_DIR
+@PROJECT_DIR
+@PROFILES_DIR
 @click.option("--once", is_flag=True, help="Ask once, push what is due, and end: for cron.")
 def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
@@ -338,27 +328,7 @@ def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     return service.poll(around, once=once)
 
 
-@cli.group("wide-table")
-def wide_table() -> None:
-    """Wide tables: joins that are declared, see docs/wide-tables.md."""
-
-
-@wide_table.command()
-@click.argument("model")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the tree into this file.")
-@_PROJECT_DIR
-@_TARGET_PATH
-def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) -> int:
-    """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
-    from dbt_reverse_etl import wide_table_picture, wide_tables
-    from dbt_reverse_etl.invocation import read_json
-
-    wide = wide_tables.wide_table(read_json(project_dir.resolve() / target_path / "manifest.json"), model)
-    click.echo(wide_tables.as_text(wide))
-    if svg:
-        svg.write_text(wide_table_picture.as_svg(wide), encoding="utf-8")
-        _say(f"Drawn: {svg}", "info")
-    return ExitCode.OK
+cli.add_command(wide_table)
 
 
 def _print_json(rows: Iterable[Any]) -> None:

@@ -59,7 +59,12 @@ def wide_tables(manifest: Mapping[str, Any]) -> list[WideTable]:
 
 
 def wide_table(manifest: Mapping[str, Any], model: str) -> WideTable:
-    """The one of that model.
+    """The one of that model; raises as `declared_plan` does."""
+    return _wide_table(model, declared_plan(manifest, model)[1])
+
+
+def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The manifest's node of that model, and its plan: see the macro _wide_plan.
 
     Raises:
         ConfigurationError: with every problem of its declaration, or with the names of those that there are.
@@ -72,7 +77,7 @@ def wide_table(manifest: Mapping[str, Any], model: str) -> WideTable:
     plan = value_of("_wide_plan", _declaration(declared[model]))
     if plan["problems"]:
         raise ConfigurationError(*(_problem(declared[model], text) for text in plan["problems"]))
-    return _wide_table(model, plan)
+    return declared[model], plan
 
 
 def _declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

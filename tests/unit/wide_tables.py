@@ -158,6 +158,10 @@ class World:
         """The keys that the changes of the last step lead to."""
         return set(self._duck.execute(self.affected_sql).fetchall())
 
+    def query(self, sql: str) -> list[Row]:
+        """The rows of a query over the tables; SQL of Spark."""
+        return self._duck.execute(on_duckdb(sql)).fetchall()
+
     def close(self) -> None:
         self._duck.close()
 

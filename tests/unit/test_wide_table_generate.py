@@ -1,0 +1,257 @@
+"""`dbt-reverse-etl wide-table generate` in a dbt project: what it writes, what it leaves alone, and that dbt accepts it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.sql import render, value_of
+from tests.unit.dbt_project import ROOT, Json, Project
+from tests.unit.test_wide_table import COUNTRY, CUSTOMERS, NODES, ORDERS, REGION
+from tests.unit.test_wide_table_dbt import COMPILE, HINTS, TABLES
+from tests.unit.wide_table_chains import generated, table
+
+WIDE = {"root": "customers", "nodes": NODES}
+LOGGED = REGION | {"table": "regions_changelog", "columns": ["name"]}
+SMALL = {"root": "customers", "nodes": [CUSTOMERS, LOGGED, COUNTRY | {"columns": {"name": "country"}}]}
+
+
+@cache
+def original() -> Project:
+    """Parsed once; a model of another place is in the way of one chain."""
+    declared = {"orders_360": WIDE, "customers_360": WIDE, "small": SMALL, "taken": WIDE}
+    described = [
+        {"name": one, "config": {"meta": {"reverse_etl": {"wide_table": wide}}}} for one, wide in declared.items()
+    ]
+    changelog = "{{ config(materialized='changelog', unique_key='id') }} select 1 as id, 'x' as name, 'y' as country"
+    models = {
+        **dict.fromkeys(TABLES, "select 1 as id"),
+        **dict.fromkeys(declared, HINTS + "-- {{ ref('regions_changelog') }}\n{{ reverse_etl.wide_table() }}"),
+        "regions_changelog": changelog,
+        "taken_chain": "select 1 as id",
+    }
+    sources = [{"name": "app", "schema": "app", "tables": [{"name": "billing"}]}]
+    project = Project({"models": described, "sources": sources}, models)
+    (project.path / "dbt_packages").mkdir()
+    (project.path / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
+    project.dbt("parse")
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return shutil.copytree(original().path, tmp_path / "shop", symlinks=True)
+
+
+def generate(project: Path, *arguments: str) -> list[str]:
+    found = CliRunner().invoke(
+        cli, ["wide-table", "generate", *arguments, "--project-dir", str(project)], standalone_mode=False
+    )
+    if found.exception:
+        raise found.exception
+    return found.output.splitlines()
+
+
+def files(project: Path) -> dict[str, tuple[str, int]]:
+    """What stands in the folder: text, and when it was written."""
+    folder = project / "models" / "wide_tables"
+    return (
+        {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in folder.glob("*")} if folder.exists() else {}
+    )
+
+
+def texts(project: Path) -> dict[str, str]:
+    return {name: text for name, (text, _) in files(project).items()}
+
+
+def test_dbt_compiles_the_chain_to_the_queries_that_its_changelogs_declare() -> None:
+    project = original()
+    folder = project.path / "models" / "wide_tables"
+    try:
+        generate(
+            project.path,
+            "small",
+            "--changelogs",
+            "--load-columns",
+            "--partition-by",
+            "month=date_trunc('month', `name`)",
+        )
+        project.dbt(*COMPILE, "+small_chain")
+        nodes = project.artifact("manifest.json")["nodes"]
+    finally:
+        shutil.rmtree(folder)
+    joins = [node for node in nodes.values() if node["path"].startswith("wide_tables") and ".sql" in node["path"]]
+    assert sorted(_stem(node["name"]) for node in joins) == [
+        "country_leaf",
+        "customers_leaf",
+        "region_branch",
+        "region_leaf",
+        "small_chain",
+        "small_chain_changelog",
+    ]
+    for node in joins:
+        declared = node["config"]["meta"].get("reverse_etl", {})
+        if declared.get("capture") == {"strategy": "affected_keys"}:
+            assert _lines(node["compiled_code"]) == _lines(_declared_query(declared["wide_table"], nodes))
+            assert node["config"]["materialized"] == "changelog"
+    wide = nodes["model.shop.small_chain"]
+    assert (wide["config"]["materialized"], wide["config"]["partition_by"]) == ("table", ["month"])
+    assert wide["depends_on"]["nodes"] == ["model.shop.small_chain_changelog"]
+    assert "valid_from_snapshot` as `loaded_snapshot`" in wide["compiled_code"]
+
+
+def _stem(name: str) -> str:
+    return (
+        name.rpartition("_")[0]
+        if name[-8:].isalnum() and any(kind in name for kind in ("_leaf_", "_branch_"))
+        else name
+    )
+
+
+def _lines(sql: str) -> list[str]:
+    return [line.strip() for line in sql.splitlines() if line.strip() and not line.startswith("--")]
+
+
+def _declared_query(declaration: Json, nodes: Json) -> str:
+    plan = value_of("_wide_plan", declaration)
+    assert not plan["problems"]
+    found = {name: nodes[f"model.shop.{node['table']}"] for name, node in plan["nodes"].items()}
+    images = {
+        name: render("current", node["relation_name"], key=node["config"]["unique_key"]) for name, node in found.items()
+    }
+    return render("_wide_query", plan, images)
+
+
+def test_a_second_run_writes_nothing_and_a_file_that_a_person_changed_is_never_overwritten(project: Path) -> None:
+    assert "wrote models/wide_tables/small_chain.sql" in generate(project, "small")
+    before = files(project)
+    assert generate(project, "small")[0] == "Nothing to write: the 6 models are as declared"
+    assert files(project) == before
+    for name in ("small_chain_joined.sql", "wide_tables.yml"):
+        path = project / "models" / "wide_tables" / name
+        path.write_text(path.read_text() + "-- mine" if name.endswith("sql") else path.read_text() + "# mine\n")
+    mine = files(project)
+    with pytest.raises(ConfigurationError) as error:
+        generate(project, "small", "--changelogs")
+    assert [Path(problem.where).name for problem in error.value.problems] == ["wide_tables.yml"]
+    with pytest.raises(ConfigurationError) as error:
+        generate(project, "small")
+    assert [Path(problem.where).name for problem in error.value.problems] == [
+        "small_chain_joined.sql",
+        "wide_tables.yml",
+    ]
+    assert "expected nothing, or what was generated. Next: move it away" in str(error.value)
+    assert files(project) == mine
+
+
+def test_a_checkout_with_other_line_ends_is_as_it_was_generated(project: Path) -> None:
+    generate(project, "small")
+    for path in (project / "models" / "wide_tables").glob("*"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert generate(project, "small")[0].startswith("Nothing to write")
+
+
+def test_wide_tables_share_what_they_both_need_and_their_order_changes_no_byte(project: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(project, tmp_path / "other", symlinks=True)
+    for place, models in ((project, ("orders_360", "customers_360")), (other, ("customers_360", "orders_360"))):
+        generate(place, models[0])
+        wrote = [line.removeprefix("wrote models/wide_tables/") for line in generate(place, models[1])[:-1]]
+        own = [f"{models[1]}_chain.sql", f"{models[1]}_chain_joined.sql"]
+        assert sorted(wrote) == sorted([*own, "wide_tables.yml"])
+    assert texts(project) == texts(other)
+    described = yaml.safe_load(texts(project)["wide_tables.yml"])["models"]
+    assert [f"{one['name']}.sql" for one in described] == sorted(
+        name for name in texts(project) if name.endswith("sql")
+    )
+
+
+def test_a_changed_declaration_is_written_over_and_what_nothing_needs_any_more_is_named(project: Path) -> None:
+    generate(project, "small")
+    generate(project, "customers_360")
+    before = texts(project)
+    manifest = project / "target" / "manifest.json"
+    changed = json.loads(manifest.read_text())
+    nodes = changed["nodes"]["model.shop.small"]["config"]["meta"]["reverse_etl"]["wide_table"]["nodes"]
+    nodes[1]["columns"] = ["name", "code"]
+    manifest.write_text(json.dumps(changed))
+    said = generate(project, "small")
+    gone = [line.split()[4] for line in said if line.startswith("no wide table needs ")]
+    assert sorted(_stem(Path(name).stem) for name in gone) == ["region_branch", "region_leaf"]
+    assert "wrote models/wide_tables/small_chain.sql" in said
+    assert all(texts(project)[name] == text for name, text in before.items() if name.startswith("customers_360"))
+
+
+def test_a_model_of_that_name_elsewhere_is_refused_before_anything_is_written(project: Path) -> None:
+    with pytest.raises(ConfigurationError, match="found the model taken_chain; expected no model of this name"):
+        generate(project, "taken")
+    assert files(project) == {}
+
+
+def test_everything_that_is_wrong_with_the_wish_is_said_at_once(project: Path) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        generate(project, "small", "--load-columns", "--partition-by", "day")
+    assert [problem.where for problem in error.value.problems] == ["--load-columns", "--partition-by"]
+    with pytest.raises(ConfigurationError, match="found a column country, which would be added"):
+        generate(project, "small", "--partition-by", "Country=1")
+    assert files(project) == {}
+
+
+def keyed(**types: str) -> dict[str, Any]:
+    """The tables of SMALL with these types of customers.region_id, regions.id, regions.country and countries.code."""
+    return {
+        "customers": table("customers", types={"id": "bigint", "region_id": types["region_id"]}),
+        "regions_changelog": table("regions_changelog", types={"ID": types["id"], "country": types["country"]}),
+        "countries": table("countries", types={"code": types["code"]}),
+    }
+
+
+def test_keys_of_whole_numbers_meet_in_the_wider_type_and_shown_columns_keep_theirs() -> None:
+    models = generated(SMALL, **keyed(region_id="bigint", id="int", country="varchar(2)", code="string"))
+    leaves = {model.name.partition("_leaf")[0]: model.sql for model in models if "_leaf" in model.name}
+    assert "cast(`id` as bigint) as `id`" in leaves["region"]
+    assert not any("cast(" in leaves[name] for name in ("customers", "country"))
+    narrow = generated(SMALL, **keyed(region_id="smallint", id="INTEGER", country="string", code="string"))
+    root = next(model.sql for model in narrow if model.name.startswith("customers_leaf"))
+    assert "    `region_id`,\n    cast(`region_id` as int) as `customers__region_id`" in root
+
+
+def test_keys_whose_comparison_depends_on_a_cast_are_refused_together() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        generated(SMALL, **keyed(region_id="string", id="bigint", country="int", code="date"))
+    assert [problem.found for problem in error.value.problems] == [
+        "joins of customers.region_id of type string, region.id of type bigint",
+        "joins of country.code of type date, region.country of type int",
+    ]
+
+
+def test_a_leaf_learns_of_changes_as_its_table_tells_them() -> None:
+    from tests.unit.wide_table_chains import CHANGELOGS
+
+    logged = table("regions_changelog", config={"materialized": "changelog", "unique_key": "id"})
+    fed = ORDERS | {"changes": "cdf", "aggregates": {"n": "count(*)"}}
+    timed = COUNTRY | {"changes": "cdf", "where": "at < current_date"}
+    declaration = {"root": "customers", "nodes": [CUSTOMERS, LOGGED, fed, timed]}
+    models = generated(declaration, CHANGELOGS, regions_changelog=logged)
+    told = {
+        model.name.partition("_leaf")[0]: model.config["meta"]["reverse_etl"].get("capture")
+        for model in models
+        if "_leaf" in model.name
+    }
+    assert told == {
+        "customers": None,
+        "country": None,
+        "orders": {"strategy": "cdf", "table": "orders", "key": {"customer_id": "customer_id"}},
+        "region": {"strategy": "affected_keys", "recompute": "affected"},
+    }
+    assert "{{ reverse_etl.current(ref('regions_changelog'), key=['id']) }}" in next(
+        model.sql for model in models if model.name.startswith("region_leaf")
+    )
