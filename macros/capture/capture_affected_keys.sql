@@ -30,7 +30,7 @@
     {{ return({
         'problem': problems | join('; ') or none,
         'positions': positions,
-        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes) if capture.since and not problems else none,
+        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes, reverse_etl._fresh_indexes(plan, since)) if capture.since and not problems else none,
         'temporary': stored.values() | list,
     }) }}
 {% endmacro %}

@@ -6,11 +6,12 @@
     plan       see _wide_plan, without problems
     relations  {node: what stands behind `from`}
     changes    {node: all images of its changed rows, before and after; behind `from`, in parentheses}; nodes without changes are left out
+    indexes    {node: reverse index}: which rows of its parent had which ids of the node, instead of the parent as it is now
 #}
-{% macro _affected_keys(plan, relations, changes) -%}
+{% macro _affected_keys(plan, relations, changes, indexes={}) -%}
 {%- set branches = [] -%}
 {%- for node in plan.group + plan.joined if node.name in changes -%}
-    {%- do branches.extend(reverse_etl._affected_branches(plan, relations, node, changes[node.name])) -%}
+    {%- do branches.extend(reverse_etl._affected_branches(plan, relations, node, changes[node.name], indexes)) -%}
 {%- endfor -%}
 {%- if branches -%}
 select {{ reverse_etl._columns(plan.key) }} from (
@@ -24,7 +25,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
 
 
 {# From one node up to the root: a list, because the key may lie in several tables of the root's group. #}
-{% macro _affected_branches(plan, relations, node, images) %}
+{% macro _affected_branches(plan, relations, node, images, indexes) %}
     {%- set alias = reverse_etl._quote(node.name) -%}
     {%- if node in plan.group -%}
         {{ return([reverse_etl._affected_branch(node.name, reverse_etl._affected_select(plan, node.key_of, alias), images ~ ' as ' ~ alias)]) }}
@@ -42,7 +43,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
             {%- do branches.append(reverse_etl._affected_branch(names | join(' -> '), reverse_etl._affected_select(plan, key_of, reverse_etl._quote(child.name)), way.from)) -%}
         {%- else -%}
             {%- for member in (plan.group if from_key else [parent]) -%}
-                {%- set source = way.from ~ reverse_etl._affected_step(child, member, relations, from_key) -%}
+                {%- set source = way.from ~ reverse_etl._affected_step(child, member, indexes.get(child.name, relations[member.name]), from_key) -%}
                 {%- if member in plan.group -%}
                     {%- do branches.append(reverse_etl._affected_branch((names + [member.name]) | join(' -> '), reverse_etl._affected_select(plan, member.key_of, reverse_etl._quote(member.name)), source)) -%}
                 {%- else -%}
@@ -56,8 +57,8 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
 
 
 {# One step: the rows of `parent` that join the child. #}
-{% macro _affected_step(child, parent, relations, from_key) %}
-    join {{ relations[parent.name] }} as {{ reverse_etl._quote(parent.name) }}
+{% macro _affected_step(child, parent, relation, from_key) %}
+    join {{ relation }} as {{ reverse_etl._quote(parent.name) }}
         on {% for pair in child.pairs -%}
             {{ reverse_etl._columns([parent.key_of[pair.parent] if from_key else pair.parent], reverse_etl._quote(parent.name)) }} = {{ reverse_etl._columns([pair.child], reverse_etl._quote(child.name)) }}
             {{- ' and ' if not loop.last }}

@@ -11,6 +11,7 @@
     aggregates   with many: {name: SQL aggregate}
     where        SQL over the columns of the table: other rows are as if they were not there
     priority     a number; of the nodes whose parent stands, the smallest joins first
+    reverse_index  name of a model over reverse_index(): which keys of the parent had which ids of this node
     changes      how the capture strategy affected_keys learns what changed: changelog, where the table is one, or cdf
   Returns {name: node}; problems are appended. What is wrong is replaced by a default, so that the checks after it can go on.
 #}
@@ -36,7 +37,7 @@
     {%- set place = 'wide_table.nodes.' ~ given.name ~ '.' -%}
     {%- set is_root = given.name == root -%}
     {%- set is_many = given.get('cardinality') == 'many' -%}
-    {%- set known = ['name', 'table', 'key', 'columns', 'prefix', 'where', 'priority', 'changes'] + ([] if is_root else ['parent', 'join_on', 'join', 'cardinality', 'aggregates']) -%}
+    {%- set known = ['name', 'table', 'key', 'columns', 'prefix', 'where', 'priority', 'changes'] + ([] if is_root else ['parent', 'join_on', 'join', 'cardinality', 'aggregates', 'reverse_index']) -%}
     {%- for option in given if option not in known -%}
         {%- do problems.append(place ~ option ~ ': no option of ' ~ ('the root' if is_root else 'a node') ~ '; expected one of ' ~ known | join(', ') ~ '; ' ~ ('write join_on: YAML reads on as true' if option is boolean else 'remove it')) -%}
     {%- endfor -%}
@@ -44,7 +45,7 @@
     {%- for option, expected in choices.items() if given.get(option, expected[0]) not in expected -%}
         {%- do problems.append(place ~ option ~ ": found '" ~ given[option] ~ "'; expected " ~ expected | reject('none') | join(' or ') ~ '; correct it') -%}
     {%- endfor -%}
-    {%- for option in ['table', 'parent', 'where', 'prefix'] if given.get(option) is not none and given.get(option) is not string -%}
+    {%- for option in ['table', 'parent', 'where', 'prefix', 'reverse_index'] if given.get(option) is not none and given.get(option) is not string -%}
         {%- do problems.append(place ~ option ~ ': found no text; expected one; correct it') -%}
     {%- endfor -%}
     {%- if not given.get('table') -%}{%- do problems.append(place ~ 'table: not found; expected a model, seed or snapshot, or source.table; add it') -%}{%- endif -%}
@@ -60,7 +61,7 @@
     {%- if not key and not is_many -%}{%- do problems.append(place ~ 'key: not found; expected the column or columns that identify a row; add it') -%}{%- endif -%}
     {{ return({
         'name': given.name, 'table': (given.get('table') or '') | string, 'key': key, 'parent': none if is_root else given.get('parent') or root,
-        'join': given.get('join', 'left'), 'cardinality': 'many' if is_many else 'one', 'where': given.get('where'), 'changes': given.get('changes'),
+        'join': given.get('join', 'left'), 'cardinality': 'many' if is_many else 'one', 'where': given.get('where'), 'changes': given.get('changes'), 'reverse_index': given.get('reverse_index'),
         'priority': priority if priority is number else 0, 'aggregates': given.aggregates if is_many and given.get('aggregates') is mapping else {},
         'pairs': reverse_etl._wide_pairs(given.get('join_on')), 'output': reverse_etl._wide_output(given, place, problems), 'key_of': {},
     }) }}

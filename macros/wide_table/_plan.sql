@@ -55,6 +55,9 @@
         {%- elif full -%}
             {%- for pair in node.pairs -%}{%- do node.key_of.update({pair.parent: pair.child}) -%}{%- endfor -%}
         {%- endif -%}
+        {%- if node.reverse_index and node.parent == plan.root and there | reject('in', plan.key) | list | length == 0 -%}
+            {%- do plan.problems.append(place ~ 'reverse_index: found a join by the key of the root (' ~ there | join(', ') ~ '); expected one by another column, for the key is known without an index; remove it') -%}
+        {%- endif -%}
         {%- for name in node.aggregates if name | lower in here | map('lower') | list -%}
             {%- do plan.problems.append(place ~ 'aggregates: found the name ' ~ name ~ ', by which the rows are grouped; expected another one; rename it') -%}
         {%- endfor -%}

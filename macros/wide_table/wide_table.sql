@@ -7,6 +7,7 @@
         {#- While dbt parses, each table is named, so that dbt knows on what the model depends. The configuration is not there yet. -#}
         {%- for node in declaration.nodes or [] if node is mapping and node.table is string -%}
             {%- set table = reverse_etl._wide_named(node.table) -%}
+            {%- if node.reverse_index is string -%}{%- set index = ref(node.reverse_index) -%}{%- endif -%}
         {%- endfor -%}
     {%- else -%}
         {%- set plan = reverse_etl._checked_plan(declaration or config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
@@ -21,11 +22,11 @@
 {% endmacro %}
 
 
-{# The plan, with `relations` and `inputs`: {node: node of dbt's graph}; an error with all problems. #}
+{# The plan, with `relations`, `indexes` and `inputs`: {node: node of dbt's graph}; an error with all problems. #}
 {% macro _checked_plan(declaration) %}
     {%- set plan = reverse_etl._wide_plan(declaration) -%}
     {%- set known = reverse_etl._inputs() -%}
-    {%- do plan.update({'relations': {}, 'inputs': {}}) -%}
+    {%- do plan.update({'relations': {}, 'indexes': {}, 'inputs': {}}) -%}
     {%- set missing = [] -%}
     {%- for node in plan.nodes.values() if node.table -%}
         {%- set input = known.get(node.table) -%}
@@ -34,6 +35,16 @@
         {%- else -%}
             {%- do plan.inputs.update({node.name: input}) -%}
             {%- do plan.relations.update({node.name: reverse_etl._wide_relation(node, input, plan.problems)}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- for node in plan.nodes.values() if node.reverse_index -%}
+        {%- if node.reverse_index in known -%}
+            {%- do plan.indexes.update({node.name: known[node.reverse_index].relation_name}) -%}
+        {%- else -%}
+            {%- do missing.append(node.reverse_index) -%}
+        {%- endif -%}
+        {%- if node.parent in plan.inputs and plan.inputs[node.parent].config.materialized != 'changelog' -%}
+            {%- do plan.problems.append('wide_table.nodes.' ~ node.name ~ '.reverse_index: found ' ~ plan.nodes[node.parent].table ~ ', to whose keys it would lead, as no changelog; expected one, for an index is kept from its snapshots; make one of it, or remove reverse_index') -%}
         {%- endif -%}
     {%- endfor -%}
     {%- if missing -%}

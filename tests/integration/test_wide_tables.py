@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from dbt_reverse_etl.cli import cli
 from tests.integration.project import Project, Result
 
 pytestmark = pytest.mark.spark
@@ -150,3 +153,82 @@ def test_late_early_re_targeted_deleted_and_null_references_reach_exactly_the_wi
         message = shop.run().messages["wide"]
         assert message.startswith(counts), (case, message)
         assert "full compare" not in message, (case, message)
+
+
+REGIONAL = {
+    "root": "orders",
+    "nodes": [
+        {"name": "orders", "table": "app.orders", "key": "id", "columns": ["note"], "changes": "cdf"},
+        {"name": "customer", "table": "app.customers", "key": "id", "join_on": {"customer_id": "id"}, "changes": "cdf"},
+        {
+            "name": "region",
+            "table": "app.regions",
+            "key": "id",
+            "parent": "customer",
+            "join_on": {"region_id": "id"},
+            "columns": {"name": "region"},
+            "changes": "cdf",
+        },
+    ],
+}
+
+
+def regional(project: Project, materialized: str, **settings: Any) -> None:
+    """Twelve orders of six customers in five regions: every sixth order is of customer 6 in region 5."""
+    sources = ("orders", "customers", "regions")
+    for name in sources:
+        project.spark.sql(f"create table {project.schema}.{name} ({TABLES[name]}) using delta {FEED}")
+    tables = [{"name": name} for name in sources]
+    project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
+    project.rows("insert into {s}.orders select id, (id - 1) % 6 + 1, null, 'first' from range(1, 13)")
+    project.rows("insert into {s}.customers select id, 'c', least(id, 5) from range(1, 6) union all select 6, 'c', 5")
+    project.rows("insert into {s}.regions select id, concat('r', id) from range(1, 6)")
+    body = "".join(f"-- depends_on: {{{{ source('app', '{name}') }}}}\n" for name in sources)
+    meta = {"reverse_etl": {"wide_table": REGIONAL, **settings}}
+    project.model(
+        "wide",
+        body + "{{ reverse_etl.wide_table() }}",
+        {"materialized": materialized, "unique_key": "id", "meta": meta},
+    )
+
+
+def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_what_hangs_on_it(
+    project: Project,
+) -> None:
+    regional(project, "view")
+    project.rows("update {s}.customers set region_id = 1 where id = 5")
+    assert project.dbt("parse").success
+    arguments = ["generate", "wide", "--changelogs", "--load-columns", "--project-dir", str(project.folder)]
+    assert CliRunner().invoke(cli, ["wide-table", *arguments], standalone_mode=False).exception is None
+    first = project.dbt("run", "--select", "+wide_chain")
+    assert first.success, first.text
+    project.rows("update {s}.regions set name = 'South' where id = 5")
+    second = project.dbt("run", "--select", "+wide_chain")
+    assert second.success, second.text
+    captured = {re.sub("_[0-9a-f]{8}$", "", name): text for name, text in second.messages.items() if "snapshot" in text}
+    assert {name: text.partition(",")[0] for name, text in captured.items()} == {
+        "orders_leaf": "+0 ~0 -0",
+        "customer_leaf": "+0 ~0 -0",
+        "region_leaf": "+0 ~1 -0",
+        "customer_branch": "+0 ~1 -0",
+        "wide_chain_changelog": "+0 ~2 -0",
+    }
+    assert "full compare" not in second.text
+    rows = project.rows("select id, region, loaded_snapshot from {s}.wide_chain order by id")
+    regions = ["r1", "r2", "r3", "r4", "r1", "South"] * 2
+    assert [tuple(row) for row in rows] == [
+        (number, region, 2 if region == "South" else 1) for number, region in enumerate(regions, 1)
+    ]
+
+
+def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compared_and_the_run_says_so(
+    project: Project,
+) -> None:
+    regional(project, "changelog", capture="affected_keys")
+    assert project.run().success
+    project.rows("update {s}.regions set name = 'new' where id = 1")
+    assert project.run().messages["wide"] == "+0 ~2 -0, snapshot 2"
+    project.rows("update {s}.regions set name = 'newer' where id in (1, 2)")
+    result = project.run()
+    assert result.messages["wide"] == "+0 ~4 -0, snapshot 3 (full compare: 4 of 12 keys may have changed)"
+    assert "wide: (full compare: 4 of 12 keys may have changed)" in result.text

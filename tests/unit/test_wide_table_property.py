@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wide_tables import HISTORIES, late_misses, misses
+from tests.unit.wide_tables import HISTORIES, index_misses, late_misses, misses
 
 DECLARATIONS, RUNS = 50, 4
 SEEDS = st.integers(0, 2**32 - 1)
@@ -32,3 +32,15 @@ def test_tables_that_are_read_later_than_their_positions_lose_no_change(seed: in
 
 def test_with_net_changes_alone_such_tables_would_lose_some() -> None:
     assert any(late_misses(seed, 5, net=True) for seed in range(12))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SEEDS, st.booleans())
+def test_with_reverse_indexes_incremental_equals_full_recompute_through_re_targets_nulls_and_deletes(
+    seed: int, late: bool
+) -> None:
+    assert not index_misses(seed, 4, late=late)
+
+
+def test_with_reverse_indexes_that_are_older_than_the_wide_table_rows_would_be_missed() -> None:
+    assert any(index_misses(seed, 4, skipped=True) for seed in range(8)), "or nobody would have to ask how old they are"

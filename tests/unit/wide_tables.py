@@ -97,6 +97,10 @@ class World:
         self.wide_sql = on_duckdb(render("_wide_query", plan, relations))
         self.affected_sql = on_duckdb(render("_affected_keys", plan, relations, changes))
         self._key = [column["name"] for column in plan["columns"]][: len(plan["key"])]
+        self._relations, self._changes_of = relations, changes
+        self._logs: dict[str, list[Row]] = {name: [] for name in declaration.keys}
+        self._indexes: set[str] = set()
+        self._steps = 0
         self._held: dict[str, list[tuple[str, Row]]] = {}
         self._duck = duckdb.connect(config={"threads": 1})
 
@@ -108,6 +112,7 @@ class World:
             late: more changes come after the positions were taken and before the tables are read; the next run gets to see them.
             net: a run sees only how a row was first and how it is last.
         """
+        self._steps += 1
         for name, rows in self.tables.items():
             seen = self._held.pop(name, []) + list(self._changes(name, rows))
             if late:
@@ -116,6 +121,7 @@ class World:
                 seen = self._net(name, seen)
             self._load(name, list(rows.values()))
             self._load(f"changes_of_{name}", [row for image, row in seen if image in images])
+            self._logs[name] += [(*row, self._steps) for image, row in seen if image == "after"]
 
     def _changes(self, table: str, rows: dict[Key, Row]) -> Iterator[tuple[str, Row]]:
         own = self.declaration.keys[table]
@@ -147,6 +153,34 @@ class World:
         columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)] if rows else []
         self._duck.register(name, pa.table(columns, SCHEMA) if rows else SCHEMA.empty_table())
 
+    def indexed(self, share: float = 0.7) -> list[str]:
+        """Some of the nodes that may have a reverse index; from now on the affected keys are found by them."""
+        plan = self.declaration.plan
+        chosen = []
+        for node in plan["joined"]:
+            foreign = {pair["parent"] for pair in node["pairs"]}
+            by_key = node["parent"] == plan["root"] and foreign <= set(plan["key"])
+            if not by_key and self.rng.random() < share:
+                chosen.append(node["name"])
+        indexes = {name: f"index_of_{name}" for name in chosen}
+        self.affected_sql = on_duckdb(render("_affected_keys", plan, self._relations, self._changes_of, indexes))
+        return chosen
+
+    def index(self, name: str) -> None:
+        """A run of the reverse index of a node: what its parent's changelog holds after the snapshots that it has read."""
+        node = self.declaration.plan["nodes"][name]
+        parent = self.declaration.plan["nodes"][node["parent"]]
+        foreign, table = [pair["parent"] for pair in node["pairs"]], f"index_of_{name}"
+        log = [pa.array(column, pa.int64()) for column in zip(*self._logs[parent["table"]], strict=True)]
+        schema = pa.schema([*SCHEMA, pa.field("_snapshot_id", pa.int64())])
+        self._duck.register("log", pa.table(log, schema) if log else schema.empty_table())
+        changelog = "(select *, 'insert' as _change from log)"
+        known = table in self._indexes
+        newest = self.query(f"select coalesce(max(_snapshot_id), 0) from {table}")[0][0] if known else 0
+        rows = render("_reverse_index_rows", changelog, parent["key"], foreign, "uuid", newest)
+        self.query(f"insert into {table} {rows}" if known else f"create table {table} as {rows}")
+        self._indexes.add(table)
+
     def wide(self) -> dict[Key, Row]:
         """The full recompute: its rows by their key, of which each stands once."""
         rows = self._duck.execute(self.wide_sql).fetchall()
@@ -164,6 +198,29 @@ class World:
 
     def close(self) -> None:
         self._duck.close()
+
+
+def index_misses(seed: int, runs: int, *, late: bool = False, skipped: bool = False) -> int:
+    """The runs of a wide table with reverse indexes after which a row is wrong.
+
+    Args:
+        late: the tables change between the positions and the reading, but for the last run.
+        skipped: the indexes are run every third time only, and used nevertheless.
+    """
+    world = World(Declaration(random.Random(seed)))
+    indexed = world.indexed()
+    kept: dict[Key, Row] = {}
+    wrong = 0
+    for run in range(runs):
+        world.step(late=late and run < runs - 1)
+        for name in indexed if not skipped or run % 3 == 0 else ():
+            world.index(name)
+        now = recompute(world, kept)
+        if kept != now and (not late or run == runs - 1):
+            wrong += 1
+            kept = dict(now)
+    world.close()
+    return wrong
 
 
 def misses(seed: int, runs: int, images: tuple[str, ...] = ("before", "after")) -> list[int]:

@@ -1,0 +1,61 @@
+{#
+  The query of a reverse index: which keys of a changelog had which foreign ids. A row of it may hold no longer, which costs a comparison and never a
+  row: an index proposes keys, and the diff decides.
+#}
+{% macro reverse_index(relation, foreign, key=none) -%}
+    {%- if execute -%}
+        {%- set key = reverse_etl._wide_names(key) or reverse_etl._wide_names(reverse_etl._key_of_node(relation)) -%}
+        {%- set head = reverse_etl._head(relation) -%}
+        {%- set uuid = head.changelog_uuid if head is not none else '' -%}
+        {%- set after = reverse_etl._newest_indexed(this, uuid) if is_incremental() else 0 -%}
+        {{- reverse_etl._reverse_index_rows(relation, key, reverse_etl._wide_names(foreign), uuid, after) -}}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{#
+  Of the snapshots after one: each pair with the newest snapshot that has it. A full image counts, because those before it may be pruned.
+    uuid  of the changelog: snapshot ids of another one say nothing about this one
+#}
+{% macro _reverse_index_rows(relation, key, foreign, uuid, after) -%}
+select
+    {{ reverse_etl._columns((foreign + key) | unique) }},
+    {{ reverse_etl._string(uuid) }} as _changelog_uuid,
+    max(_snapshot_id) as _snapshot_id
+from {{ relation }}
+where {{ reverse_etl._indexed_rows(foreign, after) }}
+group by {{ reverse_etl._columns((foreign + key) | unique) }}
+{%- endmacro %}
+
+{% macro _indexed_rows(foreign, after) -%}
+    _snapshot_id > {{ after }} and _change in ('insert', 'update_postimage', 'checkpoint')
+    {%- for name in foreign %} and {{ reverse_etl._quote(name) }} is not null{% endfor %}
+{%- endmacro %}
+
+{% macro _newest_indexed(index, uuid) %}
+    {{ return(run_query('select coalesce(max(_snapshot_id), 0) from ' ~ index ~ ' where _changelog_uuid = ' ~ reverse_etl._string(uuid)).rows[0][0] | int) }}
+{% endmacro %}
+
+
+{#
+  The reverse indexes that hold all rows which the wide table has seen: {node: relation}. The rows between a changed one and the root are as they were at
+  the last capture, so no newer index is needed. Of an older one nobody knows what is missing: then the table itself is read, and the run says so.
+#}
+{% macro _fresh_indexes(plan, since) %}
+    {%- set fresh = {} -%}
+    {%- for node in plan.nodes.values() if node.reverse_index -%}
+        {%- set parent = plan.nodes[node.parent] -%}
+        {%- set read = since.get('affected_keys/' ~ parent.table, ':0').split(':') -%}
+        {%- set indexed = reverse_etl._newest_indexed(plan.indexes[node.name], read[0]) -%}
+        {%- set missing = 0 if indexed >= read[1] | int else run_query(
+            'select count(*) from ' ~ plan.inputs[parent.name].relation_name ~ ' where _snapshot_id <= ' ~ read[1] ~ ' and '
+            ~ reverse_etl._indexed_rows(node.pairs | map(attribute='parent'), indexed)
+        ).rows[0][0] | int -%}
+        {%- if missing -%}
+            {%- do log(model.name ~ ': the reverse index ' ~ node.reverse_index ~ ' lacks ' ~ missing ~ ' rows of ' ~ parent.table ~ ', which is read instead; run the index before the wide table', info=true) -%}
+        {%- else -%}
+            {%- do fresh.update({node.name: plan.indexes[node.name]}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(fresh) }}
+{% endmacro %}
