@@ -1,11 +1,12 @@
 {#
   The first model of a table in a generated chain (dbt-reverse-etl wide-table generate): the columns that its joins and the wide table need, under
   their names in the chain; of cardinality many one row for each group.
-    node      see _wide_nodes
-    relation  what stands behind `from`
-    columns   [{column, name, type}]; type: what a column of a join is cast to, so that both of its sides have one, or none
+    node       see _wide_nodes
+    relation   what stands behind `from`
+    columns    [{column, name, type}]; type: what a column of a join is cast to, so that both of its sides have one, or none
+    joined_by  columns of which none is NULL in a row that meets another; [] where the other rows are wanted, too
 #}
-{% macro _wide_leaf(node, relation, columns) -%}
+{% macro _wide_leaf(node, relation, columns, joined_by) -%}
 {%- set selected = [] -%}
 {%- for one in columns -%}
     {%- set column = reverse_etl._quote(one.column) -%}
@@ -14,9 +15,7 @@
 {%- endfor -%}
 {%- for name, aggregate in node.aggregates.items() -%}{%- do selected.append(aggregate ~ ' as ' ~ reverse_etl._quote(name)) -%}{%- endfor -%}
 {%- set conditions = [] -%}
-{%- if node.cardinality == 'many' -%}
-    {%- for one in columns -%}{%- do conditions.append(reverse_etl._quote(one.column) ~ ' is not null') -%}{%- endfor -%}
-{%- endif -%}
+{%- for name in joined_by -%}{%- do conditions.append(reverse_etl._quote(name) ~ ' is not null') -%}{%- endfor -%}
 {%- if node.where -%}{%- do conditions.append('(' ~ node.where ~ ')') -%}{%- endif -%}
 select
     {{ selected | join(',\n    ') }}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,9 @@ def _refuse(model: str, plan: Plan, wanted: Wanted) -> None:
             expected = "each of its columns once; the one query of wide_table() can do it, a chain cannot"
             where = f"{model}.wide_table.nodes.{node['name']}.join_on"
             problems.append(Problem(where, "a column twice", expected, "join that in a model that it reads"))
+        if re.search(r"{[{%#]", " ".join([node["where"] or "", *map(str, node["aggregates"].values())])):
+            where, found = f"{model}.wide_table.nodes.{node['name']}", "SQL that dbt would read as Jinja"
+            problems.append(Problem(where, found, "SQL without {{, {% and {#", "put it into a model that it reads"))
     added = list(LOADED) if wanted.load_columns else []
     name, is_new, _ = (wanted.partition_by or "").partition("=")
     if is_new:
@@ -145,7 +149,9 @@ class _Chain:
             *({"column": column, "name": own, "type": None} for own, column in outputs.items() if own not in key),
             *(self._column(node, column, own) for column, own in carried.items()),
         ]
-        sql = render("_wide_leaf", node, self._inputs.relation(node["table"]), columns)
+        is_kept = node["cardinality"] == "one" and node in self._plan["group"]
+        joined_by = [] if is_kept else list(keys)
+        sql = render("_wide_leaf", node, self._inputs.relation(node["table"]), columns, joined_by)
         rows = "aggregated by" if node["cardinality"] == "many" else "one row for each"
         told = f"{node['table']} for wide tables: {rows} {', '.join(key)}."
         model = self._add(stem, sql, told, key, self._inputs.capture(node, keys))
@@ -194,7 +200,7 @@ class _Chain:
         if self._wanted.changelogs:
             config = {"materialized": "changelog", "unique_key": list(key), "meta": {"reverse_etl": dict(settings)}}
         content = hashlib.sha256(json.dumps([sql, config]).encode()).hexdigest()
-        name = stem if stem == self._last else f"{stem}_{content[:8]}"
+        name = stem if stem == self._last else re.sub(r"\W", "_", f"{stem}_{content[:8]}")
         self._models.append(ChainModel(name, sql, told, config))
         return name
 

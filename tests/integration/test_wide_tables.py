@@ -198,8 +198,10 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
     regional(project, "view")
     project.rows("update {s}.customers set region_id = 1 where id = 5")
     assert project.dbt("parse").success
-    arguments = ["generate", "wide", "--changelogs", "--load-columns", "--project-dir", str(project.folder)]
-    assert CliRunner().invoke(cli, ["wide-table", *arguments], standalone_mode=False).exception is None
+    options = ["--changelogs", "--load-columns", "--partition-by", "part=id % 2", "--project-dir", str(project.folder)]
+    assert (
+        CliRunner().invoke(cli, ["wide-table", "generate", "wide", *options], standalone_mode=False).exception is None
+    )
     first = project.dbt("run", "--select", "+wide_chain")
     assert first.success, first.text
     project.rows("update {s}.regions set name = 'South' where id = 5")
@@ -214,6 +216,7 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
         "wide_chain_changelog": "+0 ~2 -0",
     }
     assert "full compare" not in second.text
+    assert project.rows("describe detail {s}.wide_chain")[0]["partitionColumns"] == ["part"]
     rows = project.rows("select id, region, loaded_snapshot from {s}.wide_chain order by id")
     regions = ["r1", "r2", "r3", "r4", "r1", "South"] * 2
     assert [tuple(row) for row in rows] == [
@@ -232,3 +235,51 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
     result = project.run()
     assert result.messages["wide"] == "+0 ~4 -0, snapshot 3 (full compare: 4 of 12 keys may have changed)"
     assert "wide: (full compare: 4 of 12 keys may have changed)" in result.text
+
+
+def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_is_not_believed(project: Project) -> None:
+    regional(project, "view")
+    body = "-- depends_on: {{ ref('orders_log') }} {{ ref('orders_by_customer') }} {{ source('app', 'customers') }}\n"
+    nodes = [
+        {"name": "orders", "table": "orders_log", "key": "id", "columns": ["note"]},
+        REGIONAL["nodes"][1] | {"columns": {"name": "customer"}, "reverse_index": "orders_by_customer"},
+    ]
+    settings = {
+        "wide_table": {"root": "orders", "nodes": nodes},
+        "capture": {"strategy": "affected_keys", "full_above": 1},
+    }
+    project.changelog("orders_log", "select * from {{ source('app', 'orders') }}")
+    project.changelog("wide", body + "{{ reverse_etl.wide_table() }}", settings=settings)
+    index = {"materialized": "incremental", "incremental_strategy": "merge", "unique_key": ["customer_id", "id"]}
+    clustered = {"post_hook": "alter table {{ this }} cluster by (customer_id)"}
+    project.model(
+        "orders_by_customer", "{{ reverse_etl.reverse_index(ref('orders_log'), 'customer_id') }}", index | clustered
+    )
+
+    def run(select: str, *statements: str) -> str:
+        for statement in statements:
+            project.rows(statement)
+        result = project.dbt("run", "--select", *select.split())
+        assert result.success, result.text
+        truth = "select o.id, c.name from {s}.orders o left join {s}.customers c on c.id = o.customer_id order by 1"
+        if not lies:
+            assert project.image("wide", "id, customer") == [tuple(row) for row in project.rows(truth)]
+        old = re.search("reverse index .* lacks .* rows", result.text)
+        return f"{result.messages['wide'].partition(',')[0]}{f', {old[0]}' if old else ''}"
+
+    lies = False
+    everything = "orders_log orders_by_customer wide"
+    assert run(everything) == "+12 ~0 -0"
+    to_six = "update {{s}}.orders set customer_id = 6 where id = {}"
+    rename = "update {{s}}.customers set name = '{}' where id = {}"
+    assert (
+        run(everything, to_six.format(1), "delete from {s}.orders where id = 12", rename.format("Six", 6)) == "+0 ~2 -1"
+    )
+    assert run("orders_log wide", to_six.format(2)) == "+0 ~1 -0"
+    late = "+0 ~3 -0, reverse index orders_by_customer lacks 1 rows"
+    assert run("wide", rename.format("Sixth", 6)) == late
+    detail = project.rows("describe detail {s}.orders_by_customer")[0]
+    assert detail["clusteringColumns"] == ["customer_id"]
+    lies = True
+    project.rows("delete from {s}.orders_by_customer where id = 3")
+    assert run(everything, rename.format("Three", 3)) == "+0 ~1 -0", "the index is what is read"

@@ -111,6 +111,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         {"name": "f", "table": "f", "key": "id", "parent": "e", "join_on": {"of": "id"}, "join": "full"},
         {"name": "g", "table": "g", "cardinality": "many", "join_on": {"id": "of"}, "columns": ["x"]},
         {"name": "D", "table": "d"},
+        {"name": "i", "table": "i", "key": "id", "join_on": {"id": "id"}, "reverse_index": "by_id"},
         "nothing",
         more=1,
     )["problems"]
@@ -134,7 +135,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         "wide_table.nodes.g.columns: no option of cardinality many",
         "wide_table.nodes.g.aggregates: not found",
         "wide_table.nodes: found D twice",
-        "number 10 is no node with a name",
+        "wide_table.nodes.i.reverse_index: found a join by the key of the root (id)",
+        "number 11 is no node with a name",
         "found the column name 2 times, from customers, d",
     ]:
         assert words in said, words

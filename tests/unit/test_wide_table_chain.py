@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.wide_table_chain import Wanted
 from tests.unit.wide_table_chains import CHANGELOGS, PLAIN, create, generated
-from tests.unit.wide_tables import HISTORIES, Declaration, World
+from tests.unit.wide_tables import Declaration, World
 
-DECLARATIONS = 60
 SEEDS = st.integers(0, 2**32 - 1)
-MANY = settings(max_examples=DECLARATIONS, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize("wanted", [PLAIN, CHANGELOGS], ids=["models", "changelogs"])
 @MANY
-@given(seed=SEEDS)
-def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_thousands_of_histories(
-    wanted: Wanted, seed: int
-) -> None:
+@given(st.sampled_from([PLAIN, CHANGELOGS]), SEEDS)
+def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_histories(wanted: Wanted, seed: int) -> None:
     world = World(Declaration(random.Random(seed)))
     models = generated({"root": "n0", "nodes": world.declaration.nodes}, wanted)
     for _ in range(2):
@@ -30,7 +25,6 @@ def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_thous
         create(world, models)
         assert sorted(world.query("select * from wide_chain"), key=str) == sorted(world.wide().values(), key=str)
     world.close()
-    assert DECLARATIONS * HISTORIES >= 2000
 
 
 @MANY

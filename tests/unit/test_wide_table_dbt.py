@@ -21,7 +21,8 @@ HINTS = "".join(f"-- depends_on: {{{{ ref('{name}') }}}}\n" for name in TABLES)
 HINTS += "-- depends_on: {{ source('app', 'billing') }}\n"
 
 
-BROKEN = {"root": "x", "nodes": [*NODES, NODES[0], {"name": "y", "table": "orders", "changes": "changelog"}]}
+INDEXED = {"name": "y", "table": "orders", "parent": "customers", "changes": "changelog", "reverse_index": "by_order"}
+BROKEN = {"root": "x", "nodes": [*NODES, NODES[0], INDEXED]}
 
 
 @cache
@@ -87,8 +88,9 @@ def test_everything_that_is_wrong_is_one_error_when_the_model_is_compiled() -> N
         "found customers twice",
         "wide_table.nodes.y.key: not found",
         "wide_table.nodes.y.changes: found changelog, but orders is none",
-        "found app.billing, on which the model does not depend",
-        "or add to the model: -- depends_on: {{ source('app', 'billing') }}",
+        "wide_table.nodes.y.reverse_index: found customers, to whose keys it would lead, as no changelog",
+        "found app.billing, by_order, on which the model does not depend",
+        "or add to the model: -- depends_on: {{ source('app', 'billing') }} -- depends_on: {{ ref('by_order') }}",
     ]:
         assert words in str(error.value)
 
