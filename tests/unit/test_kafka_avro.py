@@ -17,11 +17,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.arrow import exact
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_avro_types import avro_schema, exact
+from dbt_reverse_etl.sinks.kafka_avro_types import avro_schema
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import CAPTURED, PEOPLE, TYPES, Change, Row, deliver, opened, outcomes, person
@@ -193,6 +194,6 @@ def test_what_avro_cannot_hold_is_refused_before_anything_is_sent(registry: Sche
 def test_avro_without_its_packages_is_refused_with_the_command_that_installs_them(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_topic.find_spec", lambda name: None)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_formats.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-avro\]'"):
         avro_sink(registry).validate(avro_task())

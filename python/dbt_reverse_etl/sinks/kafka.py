@@ -55,6 +55,7 @@ from dbt_reverse_etl.sinks.kafka_topic import (
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.kafka_avro import Avro
+    from dbt_reverse_etl.sinks.kafka_protobuf import Protobuf
 
 RESYNC = "restore the topic, or dbt run-operation resync for this sync"
 POLL = 0.05  # seconds
@@ -118,10 +119,10 @@ class KafkaSink(Sink):
         if problems:
             raise DestinationError(*problems)
         self._encode = json_of(options_of(task))
-        if options_of(task).value_format == "avro":
-            avro = self._avro(task)
-            avro.register()
-            self._encode = avro.encode
+        registered = self._registered(task)
+        if registered is not None:
+            registered.register()
+            self._encode = registered.encode
         self._producer = Producer(self._settings.producer(topic.limit))
 
     def prepare(self, rows: pa.Table) -> Sequence[Entry]:
@@ -141,7 +142,8 @@ class KafkaSink(Sink):
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The last value of each key."""
-        form = self._avro(task).format if options_of(task).value_format == "avro" else JSON
+        registered = self._registered(task)
+        form = JSON if registered is None else registered.format
         with self._explained():
             topic = self._cluster().topic(task.object)
             if topic is not None:
@@ -159,10 +161,17 @@ class KafkaSink(Sink):
             raise RuntimeError("deliver needs open first")
         return self._producer
 
-    def _avro(self, task: SinkTask) -> Avro:
-        from dbt_reverse_etl.sinks.kafka_avro import Avro  # seconds, and packages that only Avro needs
+    def _registered(self, task: SinkTask) -> Avro | Protobuf | None:
+        """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""
+        if options_of(task).value_format == "avro":
+            from dbt_reverse_etl.sinks.kafka_avro import Avro
 
-        return Avro(self._settings, task)
+            return Avro(self._settings, task)
+        if options_of(task).value_format == "protobuf":
+            from dbt_reverse_etl.sinks.kafka_protobuf import Protobuf
+
+            return Protobuf(self._settings, task)
+        return None
 
     def _cluster(self) -> Cluster:
         cluster = Cluster(self._settings)

@@ -142,21 +142,3 @@ def from_avro(value: Any, kind: pa.DataType) -> Any:
         pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
         return [(key, from_avro(item, kind.item_type)) for key, item in pairs]
     return [from_avro(item, kind.value_type) for item in value]
-
-
-def exact(schema: pa.Schema) -> pa.Schema:
-    """In microseconds and UTC, as writers take it. Every field may be null: what Spark infers changes from run to run."""
-    return pa.schema([pa.field(field.name, _exact(field.type)) for field in schema])
-
-
-def _exact(kind: pa.DataType) -> pa.DataType:
-    kind = plain_type(kind)
-    if pt.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pt.is_time(kind):
-        return pa.time64("us")
-    if pt.is_struct(kind):
-        return pa.struct(list(exact(pa.schema(list(kind)))))
-    if pt.is_map(kind):
-        return pa.map_(_exact(kind.key_type), _exact(kind.item_type))
-    return pa.list_(_exact(kind.value_type)) if is_list(kind) else kind

@@ -39,7 +39,7 @@ class KafkaSettings(Settings):
         timeout: seconds after which a message without an answer is unknown.
         create_object: make a missing topic.
         replication_factor: of a topic that is made; default: the cluster's.
-        schema_registry_url: where the schemas of Avro stand.
+        schema_registry_url: where the schemas of Avro and Protobuf stand.
         schema_registry_user, schema_registry_password: its login.
         schema_registry_ca_location: PEM file of its CA; default: the CAs that come with the client.
     """
@@ -196,15 +196,15 @@ class KafkaOptions(Options):
 
     Attributes:
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
-        value_format: `json`; or `avro`, with a schema in the destination's registry.
-        nan: what becomes of NaN and Infinity, which Avro has and JSON has not.
+        value_format: `json`; or `avro` or `protobuf`, with a schema in the destination's registry.
+        nan: what becomes of NaN and Infinity, which Avro and Protobuf have and JSON has not.
         partitions: how many the topic has: required, and another number is refused, for keys would move; a new topic gets
             so many.
         compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
     """
 
     key: Literal["json", "raw"] = "json"
-    value_format: Literal["json", "avro"] = "json"
+    value_format: Literal["json", "avro", "protobuf"] = "json"
     nan: Literal["reject", "null"] = "reject"
     partitions: int | None = Field(default=None, ge=1)
     compacted: bool = True

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,9 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 
 from dbt_reverse_etl.encoding import is_scalar, unsupported
 from dbt_reverse_etl.errors import Problem
-from dbt_reverse_etl.sinks import kafka_avro_types
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.database import inexact_types, unmapped_key
+from dbt_reverse_etl.sinks.kafka_formats import registry_problems
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
 
 PATIENCE = 10.0  # seconds for an answer
@@ -144,8 +143,7 @@ def configs_of(task: SinkTask) -> Mapping[str, str]:
 def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     """What can never work, whatever the cluster is like."""
     problems = unmapped_key(task)
-    if options_of(task).value_format == "avro":
-        problems += _avro_problems(task, settings)
+    problems += registry_problems(task, options_of(task), settings)
     if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
         expected = "the name of a topic: at most 249 letters, digits, . _ and -"
         problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
@@ -172,24 +170,6 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
         where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
         problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
     return problems
-
-
-def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
-    where, problems = f"sync {task.sync}, options", []
-    if settings.schema_registry_url is None:
-        expected = "schema_registry_url in the destination"
-        problems.append(Problem(where, "value_format avro, and no schema registry", expected, "add it to profiles.yml"))
-    if find_spec("fastavro") is None or find_spec("authlib") is None:  # to import them would take seconds
-        install = "pip install 'dbt-reverse-etl[kafka-avro]'"
-        problems.append(Problem(where, "value_format avro, and not all that it needs", "it installed", install))
-    if options_of(task).nan != "reject":
-        expected = "none: Avro has NaN and Infinity"
-        problems.append(Problem(where, "nan, with value_format avro", expected, "remove it"))
-    expected = "a name of letters, digits and _, and a type that Avro has"
-    return problems + [
-        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename or cast it")
-        for name in kafka_avro_types.unsupported(task.schema)
-    ]
 
 
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
