@@ -47,12 +47,22 @@ from dbt_reverse_etl.arrow import (
     plain_array,
     plain_type,
 )
+from dbt_reverse_etl.json_text import (
+    NULL,
+    TEXT,
+    data_of,
+    escaped,
+    joined,
+    lists_of,
+    objects_of,
+    quoted_text,
+    replaced,
+    rewritten,
+)
 
 Nan = Literal["reject", "null"]
 
-_TEXT = pa.large_string()
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 NOT_FINITE = "NaN or Infinity has no JSON form"
 NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"
@@ -90,12 +100,18 @@ def encode_rows(rows: pa.Table, *, nan: Nan = "reject", constants: Mapping[str, 
         TypeError: for a type without an encoding (see `unsupported`), or a constant that is no JSON value.
     """
     encoder = _Encoder(nan)
-    fields = [
-        (name, encoder.json(_one_array(column), name, _same_row))
-        for name, column in zip(rows.column_names, rows.columns, strict=True)
-    ]
-    fixed = [(name, orjson.dumps(value).decode()) for name, value in (constants or {}).items()]
-    return encoder.result(_objects(fields, fixed, rows.num_rows))
+    return encoder.result(encoder.rows(rows, constants or {}))
+
+
+def encode_lines(rows: pa.Table, *, nan: Nan = "reject") -> tuple[bytes, dict[int, str]]:
+    """Encode rows as JSON Lines, each of which ends with a line feed; the rejected rows are left out, and told as by `encode_rows`.
+
+    Raises:
+        TypeError: for a type without an encoding (see `unsupported`).
+    """
+    encoder = _Encoder(nan)
+    lines = encoder.rows(rows, {}, end="}\n")
+    return encoder.accepted(lines)
 
 
 def encode_values(values: pa.Array | pa.ChunkedArray, *, name: str = "value", nan: Nan = "reject") -> Encoded:
@@ -117,7 +133,7 @@ def json_array(rows: Iterable[bytes]) -> bytes:
 
 def ndjson(rows: Sequence[bytes]) -> bytes:
     """Join encoded rows to JSON Lines: each ends with a line feed."""
-    return b"".join(line for row in rows for line in (row, b"\n"))
+    return b"\n".join([*rows, b""])
 
 
 _Rows = Callable[[int], int]  # position in a (nested) column -> row of the table
@@ -138,6 +154,23 @@ class _Encoder:
         self._nan = nan
         self._rejected: dict[int, str] = {}
 
+    def rows(self, rows: pa.Table, constants: Mapping[str, Any], end: str = "}") -> pa.Array:
+        """An object for each row."""
+        fields = [
+            (name, *self.unquoted(_one_array(column), name, _same_row))
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        ]
+        fixed = [(name, orjson.dumps(value).decode()) for name, value in constants.items()]
+        return objects_of(fields, fixed, rows.num_rows, end)
+
+    def accepted(self, lines: pa.Array) -> tuple[bytes, dict[int, str]]:
+        """The bytes of those that are not rejected."""
+        rejected = dict(sorted(self._rejected.items()))
+        if rejected:
+            numbers = pa.array(range(len(lines)), pa.int64())
+            lines = lines.filter(pc.invert(pc.is_in(numbers, pa.array(list(rejected), pa.int64()))))
+        return data_of(lines), rejected
+
     def result(self, json: pa.Array) -> Encoded:
         rows = json.cast(pa.large_binary()).to_pylist()
         for row in self._rejected:
@@ -146,6 +179,11 @@ class _Encoder:
 
     def json(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         """JSON text for each value, never null."""
+        text, quoted = self.unquoted(array, where, rows)
+        return quoted_text(text) if quoted else text
+
+    def unquoted(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        """JSON text for each value, never null, and whether it still needs its quotes: who joins it adds them at no cost."""
         array = plain_array(array)
         kind = array.type
         if pa.types.is_map(kind):
@@ -155,11 +193,16 @@ class _Encoder:
         elif pa.types.is_struct(kind):
             text = self._struct(array, where, rows)
         else:
-            text, quoted = self.scalar(array, where, rows)
-            if quoted:
-                text = _quote(text, may_need_escape=is_text(kind))
-            return pc.fill_null(text, "null") if text.null_count else text
-        return pc.if_else(array.is_null(), pa.scalar("null", _TEXT), text) if array.null_count else text
+            return self._scalar_json(array, where, rows)
+        return pc.if_else(array.is_null(), NULL, text) if array.null_count else text, False
+
+    def _scalar_json(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        text, quoted = self.scalar(array, where, rows)
+        if is_text(array.type):
+            text = escaped(text)
+        if not text.null_count:
+            return text, quoted
+        return pc.fill_null(quoted_text(text) if quoted else text, NULL), False
 
     def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
         """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
@@ -168,7 +211,7 @@ class _Encoder:
         if pa.types.is_floating(kind):
             return self._float(array, where, rows), False
         if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-            return array.cast(_TEXT), False
+            return array.cast(TEXT), False
         for is_type, write in _QUOTED:
             if is_type(kind):
                 return write(self, array, where, rows), True
@@ -176,36 +219,38 @@ class _Encoder:
 
     def _float(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         array = self._without(array, pc.invert(pc.is_finite(array)), where, NOT_FINITE, rows)
-        text = array.cast(_TEXT)
-        whole = pc.invert(pc.match_substring_regex(text, "[.e]"))
-        return _join(text, pc.if_else(whole, pa.scalar(".0", _TEXT), pa.scalar("", _TEXT)))
+        text = array.cast(TEXT)
+        whole = pc.invert(pc.match_substring(text, "."))
+        if whole.true_count:
+            whole = pc.and_(whole, pc.invert(pc.match_substring(text, "e")))
+        return joined(text, pc.if_else(whole, pa.scalar(".0", TEXT), pa.scalar("", TEXT)))
 
     def _string(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        text = array.cast(_TEXT)
+        text = array.cast(TEXT)
         damaged = not_utf8(text)
         return text if damaged is None else self._without(text, damaged, where, NOT_UTF8, rows)
 
     def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
-        text = array.cast(_TEXT)
-        return _rewrite(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+        text = array.cast(TEXT)
+        return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
 
     def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
-        return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], _TEXT)
+        return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], TEXT)
 
     def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         array = self._microseconds(self._within_years(array, PER_SECOND[array.type.unit], where, rows), where, rows)
         # Through int64, so that the zone is dropped and never applied: Arrow holds instants in UTC.
-        clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(_TEXT)
-        text = pc.replace_substring(clock, " ", "T", max_replacements=1)
-        return _join(text, pa.scalar("Z", _TEXT)) if array.type.tz is not None else text
+        clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(TEXT)
+        text = replaced(clock, b" ", b"T")
+        return joined(text, pa.scalar("Z", TEXT)) if array.type.tz is not None else text
 
     def _date(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         days = pa.types.is_date32(array.type)
         within = self._within_years(array, 1 / 86_400 if days else 10**3, where, rows)
-        return within.cast(pa.date32()).cast(_TEXT)
+        return within.cast(pa.date32()).cast(TEXT)
 
     def _time(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        return self._microseconds(array, where, rows).cast(pa.time64("us")).cast(_TEXT)
+        return self._microseconds(array, where, rows).cast(pa.time64("us")).cast(TEXT)
 
     def _within_years(self, array: pa.Array, per_second: float, where: str, rows: _Rows) -> pa.Array:
         ticks = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(array.type) else array.cast(pa.int64())
@@ -223,22 +268,22 @@ class _Encoder:
 
     def _struct(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         fields = [
-            (field.name, self.json(values, f"{where}.{field.name}", rows))
+            (field.name, *self.unquoted(values, f"{where}.{field.name}", rows))
             for field, values in zip(array.type, array.flatten(), strict=True)
         ]
-        return _objects(fields, [], len(array))
+        return objects_of(fields, [], len(array))
 
     def _list(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         offsets, parent = _extents(pc.list_value_length(array), rows)
-        return _lists(offsets, self.json(array.flatten(), f"{where}[]", parent), "[]")
+        return lists_of(offsets, self.json(array.flatten(), f"{where}[]", parent), "[]")
 
     def _map(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         lengths, keys, values = _entries(array)
         offsets, parent = _extents(lengths, rows)
         names, items = self.json(keys, f"{where} key", parent), self.json(values, f"{where}[]", parent)
         if is_text(array.type.key_type):
-            return _lists(offsets, _join(names, pa.scalar(":", _TEXT), items), "{}")
-        return _lists(offsets, _objects([("key", names), ("value", items)], [], len(names)), "[]")
+            return lists_of(offsets, joined(names, pa.scalar(":", TEXT), items), "{}")
+        return lists_of(offsets, objects_of([("key", names, False), ("value", items, False)], [], len(names)), "[]")
 
     def _without(self, array: pa.Array, bad: pa.Array, where: str, reason: str, rows: _Rows) -> pa.Array:
         """Replace the marked values by null and, unless the policy says null, reject their rows."""
@@ -275,48 +320,6 @@ def _extents(sizes: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
         return offsets.to_pylist()  # type: ignore[no-any-return]
 
     return offsets, lambda position: rows(bisect_right(ends(), position) - 1)
-
-
-def _lists(offsets: pa.Array, elements: pa.Array, brackets: str) -> pa.Array:
-    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), pa.scalar(",", _TEXT))
-    return _join(pa.scalar(brackets[0], _TEXT), joined, pa.scalar(brackets[1], _TEXT))
-
-
-def _objects(fields: Sequence[tuple[str, pa.Array]], fixed: Sequence[tuple[str, str]], rows: int) -> pa.Array:
-    """Objects from columns of JSON and from JSON that is the same in each row."""
-    parts: list[pa.Array | pa.Scalar] = []
-    for name, values in (*fields, *((name, pa.scalar(text, _TEXT)) for name, text in fixed)):
-        start = "," if parts else "{"
-        parts += [pa.scalar(f"{start}{orjson.dumps(name).decode()}:", _TEXT), values]
-    if not fields:
-        text = "".join(part.as_py() for part in parts) or "{"
-        return pa.repeat(pa.scalar(text + "}", _TEXT), rows)
-    return _join(*parts, pa.scalar("}", _TEXT))
-
-
-def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, pa.scalar("", _TEXT))
-
-
-def _quote(text: pa.Array, *, may_need_escape: bool) -> pa.Array:
-    quote = pa.scalar('"', _TEXT)
-    quoted = _join(quote, text, quote)
-    if not may_need_escape:
-        return quoted
-    return _rewrite(text, pc.match_substring_regex(text, _NEEDS_ESCAPE), _json_string, into=quoted)
-
-
-def _json_string(value: str) -> str:
-    return orjson.dumps(value).decode()
-
-
-def _rewrite(text: pa.Array, where: pa.Array, by: Callable[[str], str], *, into: pa.Array) -> pa.Array:
-    """Compute the few marked values in Python; the others stay in Arrow."""
-    if not where.true_count:
-        return into
-    marked = pc.fill_null(where, False)
-    chosen = [by(value) for value in text.filter(marked).to_pylist()]
-    return pc.replace_with_mask(into, marked, pa.array(chosen, _TEXT))
 
 
 def _base64(value: bytes) -> str:

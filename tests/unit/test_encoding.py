@@ -18,7 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl import encoding
-from dbt_reverse_etl.encoding import encode_rows, encode_values, is_scalar, json_array, ndjson, texts, unsupported
+from dbt_reverse_etl.encoding import (
+    encode_lines,
+    encode_rows,
+    encode_values,
+    is_scalar,
+    json_array,
+    ndjson,
+    texts,
+    unsupported,
+)
 
 UTC = dt.timezone.utc
 TEXT = st.text(
@@ -340,3 +349,15 @@ def test_a_table_without_columns_is_a_row_of_constants() -> None:
 def test_lone_surrogates_cannot_stand_in_a_column() -> None:
     with pytest.raises(UnicodeEncodeError):
         pa.array(["\ud800"])
+
+
+@given(st.data())
+def test_lines_are_the_accepted_rows_each_with_its_line_feed(data: st.DataObject) -> None:
+    schema = pa.schema([("text", pa.string()), ("number", pa.float64()), ("list", pa.list_(pa.string()))])
+    numbers = nullable(st.floats())
+    row = st.fixed_dictionaries({"text": nullable(TEXT), "number": numbers, "list": nullable(st.lists(nullable(TEXT)))})
+    table = pa.Table.from_pylist(data.draw(st.lists(row, max_size=5)), schema).slice(1)
+    rows = encode_rows(table)
+    lines, rejected = encode_lines(table)
+    assert (lines, rejected) == (ndjson([line for line in rows.rows if line is not None]), rows.rejected)
+    assert lines.count(b"\n") == table.num_rows - len(rejected)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dbt_reverse_etl.encoding import encode_rows, ndjson, unsupported
+from dbt_reverse_etl.encoding import encode_lines, unsupported
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
 from dbt_reverse_etl.sinks.files_csv import csv_part
 from dbt_reverse_etl.sinks.files_manifest import Part
@@ -101,7 +101,7 @@ def _content(
     elif settings.format == "csv":
         content, bad = csv_part(table, options.nan, {})
     else:
-        content, bad = _json_lines(table, options)
+        content, bad = encode_lines(table, nan=options.nan)
     if content and settings.extension.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
     kept = chosen.take(_without(row_numbers(chosen.num_rows), bad)) if bad else chosen
@@ -118,11 +118,6 @@ def _without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
 def _digest(rows: pa.Table, refused: Mapping[int, str]) -> str:
     kept = rows.column(EVENT_ID).take(_without(row_numbers(rows.num_rows), refused))
     return hashlib.sha256("\n".join(kept.to_pylist()).encode()).hexdigest()
-
-
-def _json_lines(rows: pa.Table, options: FilesOptions) -> tuple[bytes, dict[int, str]]:
-    done = encode_rows(rows, nan=options.nan)
-    return ndjson([line for line in done.rows if line is not None]), done.rejected
 
 
 def _parquet(rows: pa.Table, codec: str) -> bytes:
