@@ -20,12 +20,21 @@ from dbt_reverse_etl.serve.queue import Queue, QueuedRun
 from tests.unit.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi
 
 ROOT = Path(__file__).parents[2]
-# Stands for `dbt-reverse-etl push --if-due`: what it pushed before it does not push again.
+# Stands for `dbt-reverse-etl push --if-due`: what it pushed before it does not push again; and for `dbt-reverse-etl report`.
 PUSH = """
 import json, os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 told = sys.argv[1:]
 folder = pathlib.Path(told[told.index("--target-path") + 1])
+if told[0] == "report":
+    assert (folder / "manifest.json").exists()
+    with (here / "reports.log").open("a") as file:
+        file.write("begun\\n")
+    while (here / "hold-report").exists():
+        time.sleep(0.02)
+    number = len((here / "reports.log").read_text().split())
+    pathlib.Path(told[told.index("--out") + 1]).write_text(f"<p>page {number} of {told[told.index('--target') + 1]}")
+    sys.exit(int((here / "codes-report").read_text()) if (here / "codes-report").exists() else 0)
 assert told[0] == "push" and "--if-due" in told
 ran = json.loads((folder / "run_results.json").read_text())
 manifest = json.loads((folder / "manifest.json").read_text())

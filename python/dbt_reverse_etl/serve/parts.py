@@ -21,6 +21,7 @@ from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.polling import Poller
 from dbt_reverse_etl.serve.pushing import PushProcess
 from dbt_reverse_etl.serve.queue import Queue
+from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
 from dbt_reverse_etl.serve.worker import Patience, Say, Worker
 
@@ -53,9 +54,16 @@ class Surroundings:
 
     def push_arguments(self, folder: Path, target: str) -> Sequence[str]:
         """What `dbt-reverse-etl` is told, to push what stands in the folder."""
+        return ["push", *self._place(folder, target), "--if-due"]
+
+    def report_arguments(self, folder: Path, target: str, file: Path) -> Sequence[str]:
+        """The same, to write a report."""
+        return ["report", *self._place(folder, target), "--out", str(file.resolve())]
+
+    def _place(self, folder: Path, target: str) -> list[str]:
         profiles = ["--profiles-dir", str(self.profiles_dir.resolve())] if self.profiles_dir else []
         place = ["--project-dir", str(self.project_dir), *profiles]
-        return ["push", *place, "--target-path", str(folder.resolve()), "--target", target, "--if-due"]
+        return [*place, "--target-path", str(folder.resolve()), "--target", target]
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ class Parts:
     queue: Queue
     metrics: Metrics
     worker: Worker
+    reports: Reports
     poller: Poller
     stopping: threading.Event
 
@@ -89,21 +98,25 @@ def opened(settings: ServeSettings, around: Surroundings) -> Iterator[Parts]:
         metrics = Metrics(queue)
         cloud = Cloud(settings.api(), metrics.answered)
         try:
-            stopping = threading.Event()
+            stopping, wake = threading.Event(), threading.Event()
+            process = PushProcess(_command(settings), folder / "push.lock", stopping)
+            reports = Reports(folder / "reports", process, around.report_arguments, around.say, wake.set)
             worker = Worker(
                 queue=queue,
                 fetcher=Fetcher(cloud, queue, artifacts, around.step),
-                process=PushProcess(_command(settings), folder / "push.lock", stopping),
+                process=process,
                 targets=settings.targets,
                 push_arguments=around.push_arguments,
                 metrics=metrics,
+                reports=reports,
                 say=around.say,
                 stopping=stopping,
+                wake=wake,
                 patience=around.patience,
                 step=around.step,
             )
             poller = Poller(cloud, queue, settings.targets, around.say)
-            yield Parts(queue, metrics, worker, poller, stopping)
+            yield Parts(queue, metrics, worker, reports, poller, stopping)
         finally:
             cloud.close()
             queue.close()

@@ -1,11 +1,13 @@
-"""The push of a run, in a process of its own: what becomes of it never takes the server down."""
+"""A push or a report, in a process of its own: what becomes of it never takes the server down."""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +35,8 @@ class PushProcess:
     def __init__(self, command: Sequence[str], lock: Path, stopping: threading.Event) -> None:
         self._command, self._lock, self._stopping = command, lock, stopping
 
-    def run(self, arguments: Sequence[str]) -> int:
-        """Its exit code; negative for the signal that ended it.
+    def run(self, arguments: Sequence[str], seconds: float = math.inf) -> int:
+        """Its exit code; negative for the signal that ended it. After so many seconds it is told to end.
 
         Raises:
             Stopped: it was not begun.
@@ -48,7 +50,7 @@ class PushProcess:
                 pass_fds=[lock.fileno()],
                 start_new_session=True,
             )
-            return self._ended(process)
+            return self._ended(process, time.monotonic() + seconds)
 
     @contextmanager
     def _locked(self) -> Iterator[TextIO]:
@@ -63,8 +65,8 @@ class PushProcess:
                     self._stopping.wait(_GLANCE)
             yield lock
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> int:
-        while not self._stopping.is_set():
+    def _ended(self, process: subprocess.Popen[bytes], until: float) -> int:
+        while not self._stopping.is_set() and time.monotonic() < until:
             try:
                 return process.wait(_GLANCE)
             except subprocess.TimeoutExpired:

@@ -89,6 +89,7 @@ def _receiver(settings: ServeSettings, parts: Parts, around: Surroundings, worke
         secret=settings.webhook_secret.get_secret_value() if settings.webhook_secret else "",
         queue=parts.queue,
         metrics=parts.metrics,
+        reports=parts.reports,
         say=around.say,
         wake=parts.worker.wake.set,
         is_alive=worker.is_alive,

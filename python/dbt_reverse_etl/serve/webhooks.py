@@ -1,4 +1,4 @@
-"""The HTTP side of `serve`: /webhook, /healthz and /metrics. Answers before anything is fetched or pushed."""
+"""The HTTP side of `serve`: /webhook, /report, /healthz and /metrics. Answers before anything is fetched, pushed or made."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.serve.event import Event, ignored, is_stale, parse_event
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.queue import Queue
+from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.signature import is_signed
 
 BODY_CAP = 64 * 1024  # an event takes about 1 KiB
 _BODY_SECONDS = 3.0
+_BEING_MADE = "<!doctype html><meta http-equiv=refresh content=5><title>Report</title><p>The report is being made."
+_OF_THE_REPORT = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class _Refused(Exception):
@@ -48,6 +56,7 @@ class Receiver:
     secret: str
     queue: Queue
     metrics: Metrics
+    reports: Reports
     say: Callable[[str, str], None]
     wake: Callable[[], None]
     is_alive: Callable[[], bool]
@@ -60,6 +69,7 @@ class Receiver:
                 Route("/webhook", self._webhook, methods=["POST"]),
                 Route("/healthz", self._healthz),
                 Route("/metrics", self._metrics),
+                Route("/report", self._report),
             ]
         )
 
@@ -114,6 +124,23 @@ class Receiver:
     async def _metrics(self, _request: Request) -> Response:
         page = await run_in_threadpool(self.metrics.page)
         return Response(page, media_type=CONTENT_TYPE_LATEST)
+
+    async def _report(self, request: Request) -> Response:
+        """The newest page; while there is none yet, one that asks again by itself."""
+        targets = sorted({*self.settings.targets.values()})
+        target = request.query_params.get("target", targets[0] if len(targets) == 1 else "")
+        if target not in targets:
+            return JSONResponse(
+                {"error": f"name a target: {', '.join(f'/report?target={one}' for one in targets)}"}, 404
+            )
+        if not self.reports.known(target):
+            return JSONResponse({"error": f"there was no run for {target} yet"}, 404)
+        page, failed = await run_in_threadpool(self.reports.ask, target)
+        if page is not None:
+            return HTMLResponse(page, headers=_OF_THE_REPORT)
+        if failed is not None:
+            return JSONResponse({"error": f"the report was not made: exit code {failed}, see the log"}, 503)
+        return HTMLResponse(_BEING_MADE, 202, headers=_OF_THE_REPORT)
 
 
 async def _body(request: Request) -> bytes:

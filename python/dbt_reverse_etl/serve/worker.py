@@ -17,6 +17,7 @@ from dbt_reverse_etl.serve.fetching import Fetcher, Unfit
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.pushing import PushProcess, Stopped
 from dbt_reverse_etl.serve.queue import Queue, QueuedRun, RunState
+from dbt_reverse_etl.serve.reports import Reports
 
 Say = Callable[[str, str], None]  # text, level: info, warn, error
 
@@ -75,18 +76,20 @@ class Worker:
     targets: Mapping[int, str]
     push_arguments: Callable[[Path, str], Sequence[str]]
     metrics: Metrics
+    reports: Reports
     say: Say
     stopping: threading.Event
+    wake: threading.Event
     patience: Patience = field(default_factory=Patience)
     step: FaultPoint = no_step
     worst: int = 0
-    wake: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Work until `stopping` is set."""
         while not self.stopping.is_set():
             try:
                 self.drain()
+                self.reports.make_those_asked_for()
                 self._rest()
             except Exception as error:  # of the queue: its disk may be full for a while
                 self.say(str(unexpected(error, "the queue")), "error")
@@ -130,6 +133,7 @@ class Worker:
         except CloudError as error:
             self._fetch_again(run, error)
         else:
+            self.reports.keep(folders[-1], target)
             self.step("fetched")
             self._push(run, target, folders)
 
