@@ -201,6 +201,14 @@ def test_a_picture_is_shown_and_its_scripts_never_run(opened: Any) -> None:
     assert page.evaluate("window.broken") is None
 
 
+def test_each_sync_has_an_anchor_so_that_its_exposure_can_link_to_it() -> None:
+    made = report()
+    page = render(made)
+    assert made.syncs
+    for sync in made.syncs:
+        assert f'<tr id="sync-{sync.name}"' in page
+
+
 def test_an_empty_report_says_so() -> None:
     page = render(report(syncs=(), changelogs=(), keys=(), pictures={}))
     assert "No sync was chosen." in page
