@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 from pydantic import TypeAdapter
-from pyspark import SparkContext, TaskContext
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
@@ -21,7 +21,9 @@ from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.shipping import reach_executors
 from dbt_reverse_etl.sinks.base import Limits, Sink, SinkTask
 from dbt_reverse_etl.spark import PendingRows
 
@@ -29,6 +31,7 @@ _CHUNK = 50_000  # rows in the memory of a task
 _MARGIN = timedelta(seconds=60)  # clocks differ, and a request that is under way needs its time
 _ACKS = pa.schema([("sent", pa.string())])
 _SENT = TypeAdapter(Sent)
+_LACKING = re.compile(r"No module named '([\w.]+)'")
 
 
 class Executors:
@@ -36,7 +39,7 @@ class Executors:
 
     Args:
         rows: the pending rows; each key stands in one partition.
-        limits: of the sink, for a task.
+        sink: that of the driver, which is asked and sends nothing.
         make_sink: pickled with its settings into the tasks; it stands in no plan and in no configuration of Spark.
     """
 
@@ -44,29 +47,44 @@ class Executors:
         self,
         spark: SparkSession,
         rows: PendingRows,
-        limits: Callable[[SinkTask], Limits],
+        sink: Sink,
         make_sink: Callable[[], Sink],
         policy: Policy,
     ) -> None:
-        self._spark, self._rows, self._limits, self._make_sink, self._policy = spark, rows, limits, make_sink, policy
-        _use_this_python(spark.sparkContext)
+        self._spark, self._rows, self._sink, self._make_sink, self._policy = spark, rows, sink, make_sink, policy
+        reach_executors(spark.sparkContext)
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         """As `Remote.send`."""
-        limits = self._limits(task)
+        limits = self._sink.limits(task)
+        task = replace(task, texts=self._sink.texts(task), project_dir=None)
         tasks = max(1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism))
         work = Work(self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN)
         rows = self._rows.frame(order.claim.lo, order.claim.hi).coalesce(tasks)
-        with _job_group(self._spark) as was_restarted:
+        with _explained(task.sync), _job_group(self._spark) as was_restarted:
             acks = rows.mapInArrow(work, "sent string").toArrow()
             sent = sum((_SENT.validate_json(text) for text in acks.column("sent").to_pylist()), NOTHING_SENT)
             return after_a_lost_attempt(sent) if was_restarted() else sent
 
 
-def _use_this_python(context: SparkContext) -> None:
-    """On one machine Spark would take the first `python3` of PATH, which need not be that of our packages."""
-    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        context.pythonExec = sys.executable
+def starts_tasks_twice(spark: SparkSession) -> bool:
+    """Two attempts of one task that send at the same time may put an older value over a newer one."""
+    return spark.conf.get("spark.speculation", "false") == "true"
+
+
+@contextmanager
+def _explained(sync: str) -> Iterator[None]:
+    """What is most often wrong with a new cluster; any other text of Spark may hold row values."""
+    try:
+        yield
+    except PySparkException as error:
+        lacking = _LACKING.search(str(error))
+        if lacking is None:
+            raise
+        found = f"executors whose Python has no module {lacking[1]}"
+        expected = "the packages of this environment on each executor, in the Python that PYSPARK_PYTHON names"
+        next_step = "install them there, or ship them with spark.archives: docs/clusters.md"
+        raise ReverseEtlError(Problem(sync, found, expected, next_step)) from None
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from dbt_reverse_etl.errors import (
     ReverseEtlError,
     SyncBusy,
 )
-from dbt_reverse_etl.executors import Executors
+from dbt_reverse_etl.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.guards import check_guards, failed_tests, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out, deliver_again
@@ -366,8 +366,8 @@ class OneSync:
         shared, sink = self._shared, self.sink
         if isinstance(sink, SparkSink):
             return lambda source: WholePush(source, sink, self._make_sink, shared.policy)
-        if sink.distributable:
-            return lambda source: Executors(shared.spark, source, sink.limits, self._make_sink, shared.policy)
+        if sink.distributable and not starts_tasks_twice(shared.spark):
+            return lambda source: Executors(shared.spark, source, sink, self._make_sink, shared.policy)
         return None
 
     def _kept(self, source: PendingRows) -> PendingRows:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,6 +19,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.executors import Executors
 from tests.conftest import MASTER
+from tests.faults.spark_servers import python_without_the_package
 from tests.integration.project import Project
 from tests.unit.http_server import Received, Reply, http_server
 from tests.unit.postgres_server import new_database
@@ -145,6 +148,38 @@ def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
     assert api.rows == people(shop)
     assert len([row for row, times in api.received.items() if times > 1]) <= 2 * 500, "two waves"
     assert max(api.received.values()) == 2
+
+
+def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
+    shop: Project, api: Api, waves: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = python_without_the_package(tmp_path / "python", but="orjson")
+    with monkeypatch.context() as other:
+        other.setenv("PYSPARK_PYTHON", str(python))
+        other.setattr(shop.spark.sparkContext, "pythonExec", str(python))
+        failed = shop.run()
+    assert not failed.success
+    assert re.search("executors whose Python has no module (dbt_reverse_etl|orjson)", failed.text)
+    assert not api.rows
+
+    again = shop.run()
+    assert again.success, again.text
+    assert api.rows == people(shop)
+
+
+def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
+    shop: Project, api: Api, waves: list[int]
+) -> None:
+    settings = {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", "spark.speculation": "true"}
+    try:
+        for name, value in settings.items():
+            shop.spark.conf.set(name, value)
+        assert shop.run().sync("crm_people") == "+2000 ~0 -0"
+    finally:
+        for name in reversed(settings):
+            shop.spark.conf.unset(name)
+    assert waves == []
+    assert api.rows == people(shop)
 
 
 def kill_workers() -> None:

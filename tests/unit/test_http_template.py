@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.encoding import encode_rows
-from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_template import compiled, samples
@@ -40,6 +40,19 @@ class TestTemplates:
             request.body == b'{"who": "Ada", "of": "contacts", "by": ["id"], "all": {"id":7,"name":"Ada","score":1.5}}'
         )
         assert request.headers["content-type"] == "application/json"
+
+    def test_a_task_on_another_machine_has_the_file_although_it_has_no_project(
+        self, server: HttpServer, tmp_path: Path
+    ) -> None:
+        task = templated(tmp_path, "{{ row }}")
+        sink = HttpSink(settings_of(server.url))
+        texts = sink.texts(task)
+        assert texts == {"body.json.j2": "{{ row }}"}
+        (tmp_path / "body.json.j2").unlink()
+        with pytest.raises(ReverseEtlError):
+            send(server.url, task, *inserts(1))
+        assert send(server.url, replace(task, texts=texts, project_dir=None), *inserts(1)).results == ()
+        assert server.received[-1].json == person(1)
 
     def test_a_batch_is_one_body_over_its_rows(self, server: HttpServer, tmp_path: Path) -> None:
         text = "[{% for row in rows %}{{ dict(row, n=loop.index) }}{% if not loop.last %},{% endif %}{% endfor %}]"
@@ -183,9 +196,7 @@ class TestTemplates:
 
 
 def _compiled(text: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "b.j2").write_text(text, encoding="utf-8")
-        return compiled("b.j2", Path(folder), "contacts", ("id",))
+    return compiled(text, "contacts", ("id",))
 
 
 class TestSizes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -93,6 +93,7 @@ class SinkTask:
             although this is False lost its data, and raises DestinationError that offers `resync`.
         options: the sink's own `Options`, validated.
         project_dir: the dbt project to which files in the options are relative; None: that of the working directory.
+        texts: contents of those files, where the task is another machine's that has no project: `Sink.texts`.
         full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
     """
@@ -107,6 +108,7 @@ class SinkTask:
     first: bool = True
     options: Options = field(default_factory=Options)
     project_dir: Path | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
     full_load: bool = False
 
 
@@ -168,6 +170,10 @@ class Sink(ABC):
     def extra_columns(self, task: SinkTask) -> tuple[str, ...]:  # noqa: ARG002  (most sinks need none)
         """Which of SNAPSHOT, CAPTURED_AT and BEFORE each row shall carry."""
         return ()
+
+    def texts(self, task: SinkTask) -> Mapping[str, str]:  # noqa: ARG002  (most sinks read no file)
+        """Contents of the files that the options of a sync name, by that name: its tasks on executors get them as `task.texts`."""
+        return {}
 
     def validate(self, task: SinkTask) -> None:  # noqa: B027  (most sinks accept every task)
         """Refuse a task that could never work (placeholders, modes, types) before anything is sent; no I/O.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
-from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http_plan import plan_of
 from dbt_reverse_etl.sinks.http_preset import load_preset, merged
 from dbt_reverse_etl.sinks.http_request import Plan, Request
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http_template import template_text
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http_transport import Transport
@@ -60,6 +61,10 @@ class HttpSink(Sink):
             concurrency=self._settings.concurrency,
             requests_per_second=self._settings.requests_per_second,
         )
+
+    def texts(self, task: SinkTask) -> Mapping[str, str]:
+        names = {call.body_template for call in _calls(self._options(task)) if call.body_template is not None}
+        return {name: template_text(name, task.project_dir) for name in names}
 
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
@@ -144,8 +149,7 @@ class HttpSink(Sink):
             options = self._options(task)
         except ValidationError:  # `validate` says so
             return [1]
-        calls = (options.insert, options.update, options.upsert, options.delete)
-        return [options.batch.rows, *(call.rows for call in calls if call is not None and call.rows is not None)]
+        return [options.batch.rows, *(call.rows for call in _calls(options) if call.rows is not None)]
 
     def _connected(self) -> Transport:
         """The transport, which connects when it is first used."""
@@ -184,6 +188,10 @@ class HttpSink(Sink):
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
         shown = self.identity.removesuffix(self._settings.base.path.rstrip("/"))  # the path of a webhook is its secret
         return DestinationError(Problem(f"destination {shown}", found, expected, next_step))
+
+
+def _calls(options: HttpOptions) -> list[OperationOptions]:
+    return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
 
 
 def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> Delivery:

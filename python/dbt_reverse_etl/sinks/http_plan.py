@@ -16,7 +16,7 @@ from dbt_reverse_etl.sinks.http_call import Call, Template, resolves_elsewhere
 from dbt_reverse_etl.sinks.http_options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http_request import Plan
 from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
-from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate, compiled, samples
+from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate, compiled, samples, template_text
 
 _USED = {
     Mode.UPSERT: {"insert": "insert", "update": "update"},
@@ -100,7 +100,8 @@ def _template(
     if any(name in fields for name in unsupported(task.schema)):
         return None, []  # said already, and no sample can be made
     try:
-        template = compiled(name, task.project_dir, task.object, task.key)
+        text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
+        template = compiled(text, task.object, task.key)
         rows = samples(pa.schema([task.schema.field(field) for field in fields]), min(call.rows, 2), options.constants)
         template.render(rows, alone=call.alone)
     except BodyError as problem:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import yaml
 
-DIRECTORY = Path(__file__).with_name("presets")
+DIRECTORY = files("dbt_reverse_etl.sinks") / "presets"  # on an executor in a zip file
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Preset:
 
 def preset_names() -> list[str]:
     """The presets of this package."""
-    return sorted(path.stem for path in DIRECTORY.glob("*.yml"))
+    return sorted(one.name.removesuffix(".yml") for one in DIRECTORY.iterdir() if one.name.endswith(".yml"))
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from importlib.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +79,24 @@ class BodyTemplate:
         return text.strip()
 
 
-def compiled(name: str, project: Path | None, object_: str, key: tuple[str, ...]) -> BodyTemplate:
-    """The template of a file, relative to the dbt project, or of a preset (`preset:NAME`).
+def template_text(name: str, project: Path | None) -> str:
+    """What stands in a file, relative to the dbt project, or in one of a preset (`preset:NAME`).
 
     Raises:
-        BodyError: the file is outside the project, cannot be read, or is no Jinja; the text says which, and what to do.
+        BodyError: it is outside the project, or cannot be read.
     """
     try:
-        text = _file(name, project).read_text(encoding="utf-8")
+        return _file(name, project).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise BodyError("a file that cannot be read") from None
+
+
+def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
+    """A template.
+
+    Raises:
+        BodyError: it is no Jinja; the text says where.
+    """
     try:
         return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key)
     except TemplateSyntaxError as error:
@@ -96,9 +105,11 @@ def compiled(name: str, project: Path | None, object_: str, key: tuple[str, ...]
         raise BodyError("no Jinja") from None
 
 
-def _file(name: str, project: Path | None) -> Path:
-    root = PRESETS if name.startswith(PRESET) else (project or _project())
-    path = (root / name.removeprefix(PRESET)).resolve()
+def _file(name: str, project: Path | None) -> Traversable:
+    if name.startswith(PRESET):
+        return PRESETS / Path(name.removeprefix(PRESET)).name
+    root = project or _project()
+    path = (root / name).resolve()
     if not path.is_relative_to(root.resolve()):
         raise BodyError("a path that leaves the dbt project")
     return path
