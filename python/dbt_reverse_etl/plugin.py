@@ -169,9 +169,9 @@ def _spark() -> Any:
                 "push from a Spark of its own: dbt-reverse-etl push",
             )
         )
-    from pyspark.sql import SparkSession
+    from dbt_reverse_etl.spark import connect
 
-    return SparkSession.builder.getOrCreate()
+    return connect(adapter.config.credentials.server_side_parameters or {})
 
 
 def _concerns_us(manifest: Any) -> bool:

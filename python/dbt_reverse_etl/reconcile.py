@@ -108,8 +108,11 @@ def differences(
     """
     schema, _, _ = ledger.rpartition(".")
     _drop_left_behind(spark, schema, now)
-    with _stored(spark, schema, delivered.spec, found, now) as (store, rows):
-        frame = _compared(spark, delivered, store).persist()
+    with (
+        _stored(spark, schema, delivered.spec, found, now) as (store, rows),
+        _compared(spark, delivered, store) as compared,
+    ):
+        frame = compared.persist()
         try:
             counts = {row[0]: row[1] for row in frame.groupBy("_difference").count().collect()}
             first = frame.where(F.col("_difference") != FOREIGN).orderBy("_difference", "_key").limit(MOST_REPAIRED)
@@ -120,8 +123,11 @@ def differences(
     return Differences(rows, {kind: counts.get(kind, 0) for kind in (MISSING, DIFFERENT, EXTRA, FOREIGN)}, listed)
 
 
-def _compared(spark: SparkSession, delivered: Delivered, store: str) -> DataFrame:
-    """Columns as the fields of `Difference`, in their order, named as in the SQL."""
+@contextmanager
+def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator[DataFrame]:
+    """Columns as the fields of `Difference`, in their order, named as in the SQL. It is to be used inside: Spark Connect resolves each
+    query anew, and then needs its views.
+    """
     view = undelivered_view(spark, delivered.undelivered)
     head, spec = delivered.head, delivered.spec
     frame = spark.sql(
@@ -145,11 +151,8 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> DataFram
     once = spark.sql(
         sql.render("once_delivered", relation=delivered.relation, key=head.key, head=head.snapshot, extra=extra)
     ).alias("once")
-    for name in (view, extra):  # both queries are resolved
-        if name:
-            spark.catalog.dropTempView(name)
     never = (F.col("_difference") == EXTRA) & F.col("once._key").isNull()
-    return (
+    compared = (
         frame.alias("f")
         .join(once, F.col("f._key") == F.col("once._key"), "left")
         .select(
@@ -161,6 +164,11 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> DataFram
         )
         .where(F.col("_difference").isin(*_KEPT[spec.mode], FOREIGN))
     )
+    try:
+        yield compared
+    finally:
+        for name in filter(None, (view, extra)):
+            spark.catalog.dropTempView(name)
 
 
 @contextmanager
