@@ -247,8 +247,6 @@ def _set_type(field: FieldDescriptorProto, kind: pa.DataType) -> None:
 
 def _fits(was: FieldDescriptorProto, field: FieldDescriptorProto) -> bool:
     """Whether the field reads what was written before. A registry may leave the type open, or the name relative."""
-    if was.label != field.label or bool(was.type_name) != bool(field.type_name):
-        return False
     if was.type_name:
         return str(field.type_name).endswith(f".{was.type_name.lstrip('.')}")
     return bool(was.type == field.type) or (was.type, field.type) in _WIDER
