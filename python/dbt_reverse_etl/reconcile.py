@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -108,25 +108,39 @@ def differences(
     """
     schema, _, _ = ledger.rpartition(".")
     _drop_left_behind(spark, schema, now)
-    with (
-        _stored(spark, schema, delivered.spec, found, now) as (store, rows),
-        _compared(spark, delivered, store) as compared,
-    ):
-        frame = compared.persist()
-        try:
-            counts = {row[0]: row[1] for row in frame.groupBy("_difference").count().collect()}
-            first = frame.where(F.col("_difference") != FOREIGN).orderBy("_difference", "_key").limit(MOST_REPAIRED)
-            foreign = frame.where(F.col("_difference") == FOREIGN).orderBy("_key").limit(MOST_REPAIRED)
-            listed = [Difference(*row) for row in first.collect() + foreign.collect()]
-        finally:
-            frame.unpersist()
+    with ExitStack() as until_read:
+        store, rows = until_read.enter_context(_stored(spark, schema, delivered.spec, found, now))
+        compared = until_read.enter_context(_compared(spark, delivered, store))
+        frame = until_read.enter_context(_read_once(compared))
+        if EXTRA in _counts(frame):
+            frame = until_read.enter_context(_told_apart(spark, delivered, frame))
+        kept = frame.where(F.col("_difference").isin(*_KEPT[delivered.spec.mode], FOREIGN))
+        frame = until_read.enter_context(_read_once(kept))
+        counts = _counts(frame)
+        first = frame.where(F.col("_difference") != FOREIGN).orderBy("_difference", "_key").limit(MOST_REPAIRED)
+        foreign = frame.where(F.col("_difference") == FOREIGN).orderBy("_key").limit(MOST_REPAIRED)
+        listed = [Difference(*row) for row in first.collect() + foreign.collect()]
     return Differences(rows, {kind: counts.get(kind, 0) for kind in (MISSING, DIFFERENT, EXTRA, FOREIGN)}, listed)
 
 
 @contextmanager
+def _read_once(frame: DataFrame) -> Iterator[DataFrame]:
+    """Rows that are few, and for which many are read."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _counts(frame: DataFrame) -> dict[str, int]:
+    return {row[0]: row[1] for row in frame.groupBy("_difference").count().collect()}
+
+
+@contextmanager
 def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator[DataFrame]:
-    """Columns as the fields of `Difference`, in their order, named as in the SQL. It is to be used inside: Spark Connect resolves each
-    query anew, and then needs its views.
+    """Columns as the fields of `Difference`, in their order, named as in the SQL; foreign keys are among the extra ones. To be used
+    inside: Spark Connect resolves each query anew, and then needs its views.
     """
     view = undelivered_view(spark, delivered.undelivered)
     head, spec = delivered.head, delivered.spec
@@ -146,29 +160,34 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator
             undelivered=view,
         )
     )
+    try:
+        yield frame
+    finally:
+        if view:
+            spark.catalog.dropTempView(view)
+
+
+@contextmanager
+def _told_apart(spark: SparkSession, delivered: Delivered, frame: DataFrame) -> Iterator[DataFrame]:
+    """The same, foreign keys told from extra ones: for this the changelog's keys are read once more."""
+    head = delivered.head
     extra = f"reverse_etl_extra_{uuid.uuid4().hex}"
     frame.where(F.col("_difference") == EXTRA).select("_key").createTempView(extra)
     once = spark.sql(
         sql.render("once_delivered", relation=delivered.relation, key=head.key, head=head.snapshot, extra=extra)
     ).alias("once")
     never = (F.col("_difference") == EXTRA) & F.col("once._key").isNull()
-    compared = (
-        frame.alias("f")
-        .join(once, F.col("f._key") == F.col("once._key"), "left")
-        .select(
+    joined = frame.alias("f").join(once, F.col("f._key") == F.col("once._key"), "left")
+    try:
+        yield joined.select(
             "f._key",
             F.when(never, FOREIGN).otherwise(F.col("_difference")).alias("_difference"),
             F.coalesce("f._bucket", "once._bucket", F.lit(0)).alias("_bucket"),
             "_after_hash",
             F.coalesce("f._changed", "once._changed", F.lit(0)).alias("_changed"),
         )
-        .where(F.col("_difference").isin(*_KEPT[spec.mode], FOREIGN))
-    )
-    try:
-        yield compared
     finally:
-        for name in filter(None, (view, extra)):
-            spark.catalog.dropTempView(name)
+        spark.catalog.dropTempView(extra)
 
 
 @contextmanager

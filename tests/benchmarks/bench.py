@@ -13,11 +13,13 @@ from pathlib import Path
 from tests.benchmarks.capture import capture, push, session
 from tests.benchmarks.crash import crash
 from tests.benchmarks.delta import delta
+from tests.benchmarks.encoding import encoding
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
 from tests.benchmarks.postgres import crossover, postgres
+from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
@@ -27,6 +29,8 @@ PARTS = [
     "history",
     "delta",
     "push",
+    "reconcile",
+    "encoding",
     "sqlite",
     "postgres",
     "full load",
@@ -37,7 +41,7 @@ PARTS = [
 ]
 
 
-IN_SPARK = {"capture", "strategies", "history", "delta", "push"}
+IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile"}
 
 
 def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
@@ -54,6 +58,8 @@ def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
         delta(spark, home, rows // 3, rounds)
     if "push" in parts:
         push(spark, home)
+    if "reconcile" in parts:
+        reconcile(spark, home, rows // 3)
     spark.stop()
 
 
@@ -68,6 +74,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         if IN_SPARK & {*parts}:
             in_spark(Path(home), parts, options.rows, options.rounds)
+        if "encoding" in parts:
+            encoding(options.rows // 30, options.rounds)
         if "sqlite" in parts:
             sqlite(Path(home), options.rounds)
         if "postgres" in parts:

@@ -354,7 +354,7 @@ def test_lone_surrogates_cannot_stand_in_a_column() -> None:
 @given(st.data())
 def test_lines_are_the_accepted_rows_each_with_its_line_feed(data: st.DataObject) -> None:
     schema = pa.schema([("text", pa.string()), ("number", pa.float64()), ("list", pa.list_(pa.string()))])
-    numbers = nullable(st.floats())
+    numbers = nullable(st.sampled_from([1.5, math.nan, -math.inf]))
     row = st.fixed_dictionaries({"text": nullable(TEXT), "number": numbers, "list": nullable(st.lists(nullable(TEXT)))})
     table = pa.Table.from_pylist(data.draw(st.lists(row, max_size=5)), schema).slice(1)
     rows = encode_rows(table)
