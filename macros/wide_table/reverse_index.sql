@@ -8,28 +8,30 @@
         {%- set head = reverse_etl._head(relation) -%}
         {%- set uuid = head.changelog_uuid if head is not none else '' -%}
         {%- set after = reverse_etl._newest_indexed(this, uuid) if is_incremental() else 0 -%}
-        {{- reverse_etl._reverse_index_rows(relation, key, reverse_etl._wide_names(foreign), uuid, after) -}}
+        {%- set pruned = run_query('select count(*) from ' ~ relation ~ " where _change = 'pruned' and _snapshot_id > " ~ after).rows[0][0] | int -%}
+        {{- reverse_etl._reverse_index_rows(relation, key, reverse_etl._wide_names(foreign), uuid, after, pruned > 0) -}}
     {%- endif -%}
 {%- endmacro %}
 
 
 {#
-  Of the snapshots after one: each pair with the newest snapshot that has it. A full image counts, because those before it may be pruned.
-    uuid  of the changelog: snapshot ids of another one say nothing about this one
+  Of the snapshots after one: each pair with the newest snapshot that has it.
+    uuid    of the changelog: snapshot ids of another one say nothing about this one
+    images  full images count, too: some of those snapshots were pruned
 #}
-{% macro _reverse_index_rows(relation, key, foreign, uuid, after) -%}
+{% macro _reverse_index_rows(relation, key, foreign, uuid, after, images=false) -%}
 select
     {{ reverse_etl._columns((foreign + key) | unique) }},
     {{ reverse_etl._string(uuid) }} as _changelog_uuid,
     max(_snapshot_id) as _snapshot_id
 from {{ relation }}
-where {{ reverse_etl._indexed_rows(foreign, after) }}
+where _snapshot_id > {{ after }} and _change in ('insert', 'update_postimage'{{ ", 'checkpoint'" if images }})
+    and {{ reverse_etl._all_known(foreign) }}
 group by {{ reverse_etl._columns((foreign + key) | unique) }}
 {%- endmacro %}
 
-{% macro _indexed_rows(foreign, after) -%}
-    _snapshot_id > {{ after }} and _change in ('insert', 'update_postimage', 'checkpoint')
-    {%- for name in foreign %} and {{ reverse_etl._quote(name) }} is not null{% endfor %}
+{% macro _all_known(names) -%}
+    {% for name in names %}{{ reverse_etl._quote(name) }} is not null{{ ' and ' if not loop.last }}{% endfor %}
 {%- endmacro %}
 
 {% macro _newest_indexed(index, uuid) %}
@@ -48,8 +50,8 @@ group by {{ reverse_etl._columns((foreign + key) | unique) }}
         {%- set read = since.get('affected_keys/' ~ parent.table, ':0').split(':') -%}
         {%- set indexed = reverse_etl._newest_indexed(plan.indexes[node.name], read[0]) -%}
         {%- set missing = 0 if indexed >= read[1] | int else run_query(
-            'select count(*) from ' ~ plan.inputs[parent.name].relation_name ~ ' where _snapshot_id <= ' ~ read[1] ~ ' and '
-            ~ reverse_etl._indexed_rows(node.pairs | map(attribute='parent'), indexed)
+            'select count(*) from ' ~ plan.inputs[parent.name].relation_name ~ ' where _snapshot_id > ' ~ indexed ~ ' and _snapshot_id <= ' ~ read[1]
+            ~ " and _change in ('insert', 'update_postimage', 'pruned') and (_change = 'pruned' or " ~ reverse_etl._all_known(node.pairs | map(attribute='parent') | list) ~ ')'
         ).rows[0][0] | int -%}
         {%- if missing -%}
             {%- do log(model.name ~ ': the reverse index ' ~ node.reverse_index ~ ' lacks ' ~ missing ~ ' rows of ' ~ parent.table ~ ', which is read instead; run the index before the wide table', info=true) -%}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,12 @@ class Wanted:
     changelogs: bool = False
     load_columns: bool = False
     partition_by: str | None = None
+
+    @property
+    def partition(self) -> tuple[str, str]:
+        """Name and, of a column that is added, SQL; empty where there is none."""
+        name, _, expression = (self.partition_by or "").partition("=")
+        return name.strip(), expression.strip()
 
 
 @dataclass(frozen=True)
@@ -77,36 +83,39 @@ def chain(inputs: Inputs, plan: Plan, wanted: Wanted) -> list[ChainModel]:
     Raises:
         ConfigurationError: with everything that is wrong with what is wanted, or with the types of the keys.
     """
-    _refuse(inputs.model, plan, wanted)
+    problems = [*_problems_of_tree(inputs.model, plan), *_problems_of_wish(inputs.model, plan, wanted)]
+    if problems:
+        raise ConfigurationError(*problems)
     return _Chain(inputs, plan, wanted).build()
 
 
-def _refuse(model: str, plan: Plan, wanted: Wanted) -> None:
-    columns = [column["name"] for column in plan["columns"]]
-    problems = []
-    if wanted.load_columns and not wanted.changelogs:
-        found, expected = "no --changelogs", "changelogs: they know when a row was captured, and with which snapshot"
-        problems.append(Problem("--load-columns", found, expected, "add --changelogs"))
+def _problems_of_tree(model: str, plan: Plan) -> Iterator[Problem]:
+    """What one query can do and a chain cannot."""
     for node in plan["nodes"].values():
+        where = f"{model}.wide_table.nodes.{node['name']}"
         if len({pair["child"] for pair in node["pairs"]}) < len(node["pairs"]):
-            expected = "each of its columns once; the one query of wide_table() can do it, a chain cannot"
-            where = f"{model}.wide_table.nodes.{node['name']}.join_on"
-            problems.append(Problem(where, "a column twice", expected, "join that in a model that it reads"))
+            expected, next_step = "each column of the node once", "join that in a model that it reads"
+            yield Problem(f"{where}.join_on", "a column twice", expected, next_step)
         if re.search(r"{[{%#]", " ".join([node["where"] or "", *map(str, node["aggregates"].values())])):
-            where, found = f"{model}.wide_table.nodes.{node['name']}", "SQL that dbt would read as Jinja"
-            problems.append(Problem(where, found, "SQL without {{, {% and {#", "put it into a model that it reads"))
+            found, expected = "SQL that dbt would read as Jinja", "SQL without {{, {% and {#"
+            yield Problem(where, found, expected, "put it into a model that it reads")
+
+
+def _problems_of_wish(model: str, plan: Plan, wanted: Wanted) -> Iterator[Problem]:
+    columns = [column["name"] for column in plan["columns"]]
     added = list(LOADED) if wanted.load_columns else []
-    name, is_new, _ = (wanted.partition_by or "").partition("=")
-    if is_new:
+    if wanted.load_columns and not wanted.changelogs:
+        expected = "changelogs: they know when a row was captured, and with which snapshot"
+        yield Problem("--load-columns", "no --changelogs", expected, "add --changelogs")
+    name, expression = wanted.partition
+    if name and expression:
         added.append(name)
-    elif name and name not in columns:
+    elif wanted.partition_by is not None and name not in columns:
         expected = f"a column of {model} ({', '.join(columns)}), or NAME=SQL for one more"
-        problems.append(Problem("--partition-by", repr(name), expected, "correct it"))
+        yield Problem("--partition-by", repr(wanted.partition_by), expected, "correct it")
     for taken in sorted({name.lower() for name in columns} & {name.lower() for name in added}):
         expected = "a name that nothing else has"
-        problems.append(Problem(model, f"a column {taken}, which would be added", expected, "rename it in columns"))
-    if problems:
-        raise ConfigurationError(*problems)
+        yield Problem(model, f"a column {taken}, which would be added", expected, "rename it in columns")
 
 
 class _Chain:
@@ -208,9 +217,9 @@ class _Chain:
         """The wide table itself: its columns in the order of the declaration."""
         selected = [quoted(column["name"]) for column in self._plan["columns"]]
         config: dict[str, Any] = {}
-        name, is_new, expression = (self._wanted.partition_by or "").partition("=")
+        name, expression = self._wanted.partition
         if name:
-            selected += [f"{expression} as {quoted(name)}"] if is_new else []
+            selected += [f"{expression} as {quoted(name)}"] if expression else []
             config = {"materialized": "table", "file_format": "delta", "partition_by": [name]}
         source, condition = self._read(joined), ""
         if self._wanted.load_columns:

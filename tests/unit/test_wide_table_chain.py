@@ -12,7 +12,7 @@ from tests.unit.wide_table_chains import CHANGELOGS, PLAIN, create, generated
 from tests.unit.wide_tables import Declaration, World
 
 SEEDS = st.integers(0, 2**32 - 1)
-MANY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY

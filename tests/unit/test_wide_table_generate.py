@@ -162,6 +162,8 @@ def test_everything_that_is_wrong_with_the_wish_is_said_at_once(project: Path) -
     with pytest.raises(ConfigurationError) as error:
         generate(project, "small", "--load-columns", "--partition-by", "day")
     assert [problem.where for problem in error.value.problems] == ["--load-columns", "--partition-by"]
+    with pytest.raises(ConfigurationError, match="--partition-by: found '=1'"):
+        generate(project, "small", "--partition-by", "=1")
     with pytest.raises(ConfigurationError, match="found a column country, which would be added"):
         generate(project, "small", "--partition-by", "Country=1")
     assert files(project) == {}

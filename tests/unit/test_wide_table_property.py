@@ -34,7 +34,7 @@ def test_with_net_changes_alone_such_tables_would_lose_some() -> None:
     assert any(late_misses(seed, 5, net=True) for seed in range(12))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SEEDS, st.booleans())
 def test_with_reverse_indexes_incremental_equals_full_recompute_through_re_targets_nulls_and_deletes(
     seed: int, late: bool
