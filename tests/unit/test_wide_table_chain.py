@@ -7,6 +7,7 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.sql import value_of
 from dbt_reverse_etl.wide_table_chain import Wanted
 from tests.unit.wide_table_chains import CHANGELOGS, PLAIN, create, generated
 from tests.unit.wide_tables import Declaration, World
@@ -35,3 +36,7 @@ def test_the_nodes_in_any_order_give_the_same_chain(seed: int) -> None:
         generated({"root": "n0", "nodes": order}, CHANGELOGS) for order in (nodes, nodes[::-1], sorted(nodes, key=str))
     ]
     assert chains[0] == chains[1] == chains[2]
+    settings = [model.config["meta"]["reverse_etl"] for model in chains[0] if model.config]
+    declared = [one["wide_table"] for one in settings if "wide_table" in one]
+    assert not any(value_of("_wide_plan", one)["problems"] for one in declared)
+    assert declared or len(nodes) == 1
