@@ -19,7 +19,6 @@ from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
 from tests.benchmarks.postgres import crossover, postgres
-from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
@@ -29,7 +28,6 @@ PARTS = [
     "history",
     "delta",
     "push",
-    "reconcile",
     "encoding",
     "sqlite",
     "postgres",
@@ -41,7 +39,7 @@ PARTS = [
 ]
 
 
-IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile"}
+IN_SPARK = {"capture", "strategies", "history", "delta", "push"}
 
 
 def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
@@ -58,8 +56,6 @@ def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
         delta(spark, home, rows // 3, rounds)
     if "push" in parts:
         push(spark, home)
-    if "reconcile" in parts:
-        reconcile(spark, home, rows // 3)
     spark.stop()
 
 
