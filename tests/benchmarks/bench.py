@@ -19,6 +19,7 @@ from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
 from tests.benchmarks.postgres import crossover, postgres
+from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
 
@@ -28,6 +29,7 @@ PARTS = [
     "history",
     "delta",
     "push",
+    "reconcile",
     "encoding",
     "sqlite",
     "postgres",
@@ -39,7 +41,7 @@ PARTS = [
 ]
 
 
-IN_SPARK = {"capture", "strategies", "history", "delta", "push"}
+IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile"}
 
 
 def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
@@ -56,6 +58,8 @@ def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
         delta(spark, home, rows // 3, rounds)
     if "push" in parts:
         push(spark, home)
+    if "reconcile" in parts:
+        reconcile(spark, home, rows // 3)
     spark.stop()
 
 
