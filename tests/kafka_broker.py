@@ -80,6 +80,8 @@ class KafkaBroker:
     def freeze(self) -> None:
         """It keeps its connections and says nothing any more, until `thaw`."""
         os.kill(self._process.pid, signal.SIGSTOP)
+        while not all(map(_is_stopped, Path(f"/proc/{self._process.pid}/task").iterdir())):
+            time.sleep(0.01)  # a busy machine stops its threads one after the other
 
     def thaw(self) -> None:
         """It goes on where it was."""
@@ -89,6 +91,13 @@ class KafkaBroker:
         """End it in order."""
         self._process.terminate()
         self._process.wait(30)
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):  # it ended just now
+        return True
 
 
 def free_ports(count: int) -> list[int]:
