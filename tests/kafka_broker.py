@@ -95,7 +95,7 @@ class KafkaBroker:
 
 def _is_stopped(thread: Path) -> bool:
     try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TZ"
     except (FileNotFoundError, ProcessLookupError):  # it ended just now
         return True
 

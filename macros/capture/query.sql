@@ -3,7 +3,7 @@
     {%- if config.get('contract').enforced -%}
         {%- set checked = get_assert_columns_equivalent(model.compiled_code) -%}
     {%- endif -%}
-    {%- if settings.compare == 'except' and not (flags.EMPTY or invocation_args_dict.get('sample')) -%}
+    {%- if settings.compare == 'except' and not reverse_etl._is_partial() -%}
         {%- set relation = reverse_etl._temporary_relation(this, '__model_', capture_uuid) -%}
         {%- call statement('model_query') -%} create table {{ relation }} using {{ reverse_etl._private_format() }} as {{ model.compiled_code }} {%- endcall -%}
     {%- else -%}
@@ -62,4 +62,10 @@
         {%- endif -%}
     {%- endfor -%}
     {{ return(problems) }}
+{% endmacro %}
+
+
+{# --empty and --sample read a part of the rows: nothing may be concluded from them. #}
+{% macro _is_partial() %}
+    {{ return(flags.EMPTY or invocation_args_dict.get('sample')) }}
 {% endmacro %}

@@ -15,7 +15,7 @@
             'only such a changelog remembers what was read; make this model one, and read it from others'
         ) -%}
     {%- endif -%}
-    {%- if flags.WHICH not in ('run', 'build', 'retry') or flags.EMPTY or invocation_args_dict.get('sample') -%}{{ return({'reading': false, 'since': {}}) }}{%- endif -%}
+    {%- if flags.WHICH not in ('run', 'build', 'retry') or reverse_etl._is_partial() -%}{{ return({'reading': false, 'since': {}}) }}{%- endif -%}
     {%- set target = reverse_etl._existing_changelog(this.incorporate(type='table')) -%}
     {%- set head = reverse_etl._head(target) if target is not none else none -%}
     {{ return({'reading': not head.frozen, 'since': head.positions if head is not none else {}}) }}

@@ -8,7 +8,8 @@
 {% macro publish(results) %}
     {%- set statuses = {} -%}
     {%- for result in results if execute -%}{%- do statuses.update({result.node.unique_id: result.status | string}) -%}{%- endfor -%}
-    {%- for node in (graph.nodes.values() if statuses and not flags.EMPTY else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
+    {#- Tests of a part of the rows say nothing about a snapshot. -#}
+    {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}

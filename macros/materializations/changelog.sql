@@ -16,7 +16,7 @@
     {%- if not existing -%}
         {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
     {%- endif -%}
-    {%- if flags.EMPTY or invocation_args_dict.get('sample') -%}
+    {%- if reverse_etl._is_partial() -%}
         {%- set result = {'message': 'no snapshot under --empty or --sample', 'code': '', 'changes': 0} -%}
     {%- elif head.frozen -%}
         {%- set result = reverse_etl._frozen_result(head, model.name) -%}

@@ -34,6 +34,8 @@ def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_i
         "select id, id - 1 as n from range(4)"
     )
     assert live(shop) == [0, 1, 2], "snapshot 2 is captured, and not shown"
+    shop.dbt("build", "--exclude", "package:reverse_etl", "--empty")
+    assert live(shop) == [0, 1, 2], "tests of no rows pass, and say nothing"
 
     pruned = shop.dbt("run-operation", "prune", "--args", "{model: things, keep: 1, dry_run: true}").text
     assert "the published view needs snapshot 1" in pruned

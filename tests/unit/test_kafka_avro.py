@@ -21,13 +21,13 @@ from dbt_reverse_etl.arrow import exact
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_avro_types import avro_schema
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.testing import CAPTURED, PEOPLE, TYPES, Change, Row, deliver, opened, outcomes, person
+from dbt_reverse_etl.testing import CAPTURED, PEOPLE, Change, deliver, opened, outcomes, person
 from tests.unit.kafka_world import Read, a_batch, a_task, produce, read, sink
-from tests.unit.schema_registry import PASSWORD, USER, SchemaRegistry, a_registry
+from tests.unit.registry_world import registry_sink, rows_of_every_type
+from tests.unit.schema_registry import SchemaRegistry, a_registry
 
 AVRO = KafkaOptions(partitions=1, value_format="avro")
 ROOT = Path(__file__).parents[2]
@@ -38,11 +38,6 @@ DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 def registry() -> Iterator[SchemaRegistry]:
     with a_registry() as started:
         yield started
-
-
-def avro_sink(registry: SchemaRegistry, **more: Any) -> KafkaSink:
-    login = {"schema_registry_user": USER, "schema_registry_password": PASSWORD}
-    return sink(**{"schema_registry_url": registry.url, **login, **more})
 
 
 def avro_task(**more: Any) -> SinkTask:
@@ -57,22 +52,12 @@ def decoded(registry: SchemaRegistry, message: Read) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(message.value[5:]), json.loads(registry.ids[number]))
 
 
-def rows_of_every_type() -> tuple[pa.Schema, list[Row]]:
-    schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in TYPES.items())])
-    longest = max(len(values) for _, values in TYPES.values())
-    rows: list[Row] = [{"id": number} for number in range(longest + 1)]  # the last one: NULL in every field
-    for name, (_, values) in TYPES.items():
-        for number, value in enumerate(values):
-            rows[number][name] = value
-    return schema, rows
-
-
 def test_every_type_arrives_exactly_in_its_logical_type_under_the_schema_of_the_topics_subject(
     registry: SchemaRegistry,
 ) -> None:
     schema, rows = rows_of_every_type()
     task = avro_task(schema=schema)
-    with opened(avro_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         assert set(deliver(kafka, task, [("insert", row) for row in rows])) == {DELIVERED}
     assert list(registry.subjects) == [f"{task.object}-value"]
     found = [decoded(registry, message) for message in read(task.object)]
@@ -96,13 +81,13 @@ def test_what_was_written_as_avro_is_read_for_a_reconcile_and_what_others_wrote_
 ) -> None:
     schema, rows = rows_of_every_type()
     task = avro_task(schema=schema)
-    with opened(avro_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         deliver(kafka, task, [("insert", row) for row in rows])
-    found = pa.concat_tables(avro_sink(registry).read(task)).sort_by("id")
+    found = pa.concat_tables(registry_sink(registry).read(task)).sort_by("id")
     assert found.select(schema.names).equals(pa.Table.from_pylist(rows, schema)), found.to_pylist()
     produce(task.object, b'{"id":0}', b"\x00\x00\x00\x00\x01\xff")
     produce(task.object, b'{"id":1}', b'{"id":1}')
-    again = pa.concat_tables(avro_sink(registry).read(task)).sort_by("id")
+    again = pa.concat_tables(registry_sink(registry).read(task)).sort_by("id")
     marked = [row["id"] for row in again.to_pylist() if row[UNREADABLE]]
     assert marked == [0, 1]
 
@@ -110,7 +95,7 @@ def test_what_was_written_as_avro_is_read_for_a_reconcile_and_what_others_wrote_
 def test_events_are_avro_records_with_both_images(registry: SchemaRegistry) -> None:
     task = avro_task(mode=Mode.CHANGELOG)
     changes: list[Change] = [("update", person(1, "Grace")), ("delete", {"id": 2})]
-    with opened(avro_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         batch = a_batch(task, changes, [person(1), person(2)])
         assert outcomes(kafka.deliver(batch), 2) == [DELIVERED] * 2
     *events, tombstone = read(task.object)
@@ -119,14 +104,14 @@ def test_events_are_avro_records_with_both_images(registry: SchemaRegistry) -> N
     assert (update["before"], update["after"], update["op"]) == (person(1), person(1, "Grace"), "u")
     assert (delete["before"], delete["after"], delete["op"]) == (person(2), None, "d")
     assert update["source"]["captured_at"] == CAPTURED
-    tables = list(avro_sink(registry).read(task))
+    tables = list(registry_sink(registry).read(task))
     assert [row["name"] for row in pa.concat_tables(tables).to_pylist()] == ["Grace"]
 
 
 def test_nan_is_a_value_of_avro_and_what_has_no_exact_form_refuses_its_row(registry: SchemaRegistry) -> None:
     task = avro_task(schema=pa.schema([("id", pa.int64()), ("score", pa.float64()), ("at", pa.timestamp("ns"))]))
     rows = [{"id": 1, "score": math.nan}, {"id": 2, "at": 1}, {"id": 3, "at": 1000}]
-    with opened(avro_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         assert deliver(kafka, task, [("insert", row) for row in rows]) == [DELIVERED, REJECTED, DELIVERED]
     first, second = (decoded(registry, message) for message in read(task.object))
     assert math.isnan(first["score"])
@@ -135,16 +120,16 @@ def test_nan_is_a_value_of_avro_and_what_has_no_exact_form_refuses_its_row(regis
 
 def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_message(registry: SchemaRegistry) -> None:
     task = avro_task()
-    with opened(avro_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         assert deliver(kafka, task, [("insert", person(1))]) == [DELIVERED]
     wider = replace(task, schema=PEOPLE.append(pa.field("plan", pa.string())))
-    with opened(avro_sink(registry), wider) as kafka:
+    with opened(registry_sink(registry), wider) as kafka:
         assert deliver(kafka, wider, [("insert", {**person(2), "plan": "trial"})]) == [DELIVERED]
     changed = replace(task, schema=pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.string())]))
     with pytest.raises(
         DestinationError, match=r"incompatible.*compatibility allows.*cast the changed column"
     ) as caught:
-        avro_sink(registry).open(changed)
+        registry_sink(registry).open(changed)
     assert "canary" not in str(caught.value)
     assert len(read(task.object)) == 2
 
@@ -155,7 +140,7 @@ def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret
         ({"schema_registry_url": "http://127.0.0.1:1"}, "no answer"),
     ):
         with pytest.raises(DestinationError, match=words) as caught:
-            avro_sink(registry, **more).open(avro_task())
+            registry_sink(registry, **more).open(avro_task())
         assert "canary" not in f"{caught.value} {caught.value!r}"
 
 
@@ -196,4 +181,4 @@ def test_avro_without_its_packages_is_refused_with_the_command_that_installs_the
 ) -> None:
     monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_formats.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-avro\]'"):
-        avro_sink(registry).validate(avro_task())
+        registry_sink(registry).validate(avro_task())

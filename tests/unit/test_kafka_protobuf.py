@@ -24,12 +24,12 @@ from google.type import date_pb2, datetime_pb2, timeofday_pb2
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.testing import CAPTURED, PEOPLE, TYPES, Change, Row, deliver, opened, outcomes, person
+from dbt_reverse_etl.testing import CAPTURED, PEOPLE, Change, deliver, opened, outcomes, person
 from tests.unit.kafka_world import Read, a_batch, a_task, produce, read, sink
-from tests.unit.schema_registry import PASSWORD, USER, SchemaRegistry, a_registry
+from tests.unit.registry_world import registry_sink, rows_of_every_type
+from tests.unit.schema_registry import SchemaRegistry, a_registry
 
 PROTOBUF = KafkaOptions(partitions=1, value_format="protobuf")
 ROOT = Path(__file__).parents[2]
@@ -41,11 +41,6 @@ WIDER = PEOPLE.append(pa.field("plan", pa.string()))
 def registry() -> Iterator[SchemaRegistry]:
     with a_registry() as started:
         yield started
-
-
-def protobuf_sink(registry: SchemaRegistry, **more: Any) -> KafkaSink:
-    login = {"schema_registry_user": USER, "schema_registry_password": PASSWORD}
-    return sink(**{"schema_registry_url": registry.url, **login, **more})
 
 
 def protobuf_task(**more: Any) -> SinkTask:
@@ -99,20 +94,10 @@ def _plain(value: Any) -> Any:
     return plain(value) if name else value
 
 
-def rows_of_every_type() -> tuple[pa.Schema, list[Row]]:
-    schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in TYPES.items())])
-    longest = max(len(values) for _, values in TYPES.values())
-    rows: list[Row] = [{"id": number} for number in range(longest + 1)]  # the last one: NULL in every field
-    for name, (_, values) in TYPES.items():
-        for number, value in enumerate(values):
-            rows[number][name] = value
-    return schema, rows
-
-
 def test_every_type_arrives_exactly_and_null_is_told_from_zero_and_from_empty(registry: SchemaRegistry) -> None:
     schema, rows = rows_of_every_type()
     task = protobuf_task(schema=schema)
-    with opened(protobuf_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         assert set(deliver(kafka, task, [("insert", row) for row in rows])) == {DELIVERED}
     assert list(registry.subjects) == [f"{task.object}-value"]
     found = [plain(decoded(registry, message)) for message in read(task.object)]
@@ -126,7 +111,7 @@ def test_every_type_arrives_exactly_and_null_is_told_from_zero_and_from_empty(re
 
 def test_a_message_is_the_bytes_that_the_encoding_of_protobuf_says(registry: SchemaRegistry) -> None:
     task = protobuf_task()
-    with opened(protobuf_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         deliver(kafka, task, [("insert", person(1)), ("insert", {"id": 300, "name": ""})])
     frame = b"\0\0\0\0\1\0"
     assert [message.value for message in read(task.object)] == [
@@ -141,21 +126,21 @@ def test_what_was_written_as_protobuf_is_read_for_a_reconcile_and_what_others_wr
     schema, rows = rows_of_every_type()
     task, other = protobuf_task(schema=schema), protobuf_task()
     for written, changes in ((other, [person(1)]), (task, rows)):
-        with opened(protobuf_sink(registry), written) as kafka:
+        with opened(registry_sink(registry), written) as kafka:
             deliver(kafka, written, [("insert", row) for row in changes])
-    found = pa.concat_tables(protobuf_sink(registry).read(task)).sort_by("id")
+    found = pa.concat_tables(registry_sink(registry).read(task)).sort_by("id")
     assert found.select(schema.names).equals(pa.Table.from_pylist(rows, schema)), found.to_pylist()
     produce(task.object, b'{"id":0}', b"\0\0\0\0\2\0\xff")  # cut short
     produce(task.object, b'{"id":1}', b'{"id":1}')
     produce(task.object, b'{"id":2}', b"\0\0\0\0\1\0\x08\x01")  # of another topic's schema
-    again = pa.concat_tables(protobuf_sink(registry).read(task)).sort_by("id")
+    again = pa.concat_tables(registry_sink(registry).read(task)).sort_by("id")
     assert [row["id"] for row in again.to_pylist() if row[UNREADABLE]] == [0, 1, 2]
 
 
 def test_events_are_messages_with_both_images(registry: SchemaRegistry) -> None:
     task = protobuf_task(mode=Mode.CHANGELOG)
     changes: list[Change] = [("update", person(1, "Grace")), ("delete", {"id": 2})]
-    with opened(protobuf_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         batch = a_batch(task, changes, [person(1), person(2)])
         assert outcomes(kafka.deliver(batch), 2) == [DELIVERED] * 2
     *events, tombstone = read(task.object)
@@ -165,7 +150,7 @@ def test_events_are_messages_with_both_images(registry: SchemaRegistry) -> None:
     assert (delete["before"], delete.get("after"), delete["op"]) == (person(2), None, "d")
     assert update["source"]["captured_at"] == CAPTURED
     assert [kind.name for kind in descriptor(registry, 1).message_type] == ["Envelope", "Value"]
-    tables = list(protobuf_sink(registry).read(task))
+    tables = list(registry_sink(registry).read(task))
     assert [row["name"] for row in pa.concat_tables(tables).to_pylist()] == ["Grace"]
 
 
@@ -175,7 +160,7 @@ def test_a_column_keeps_its_number_when_others_come_go_and_come_back(registry: S
     later = narrower.append(pa.field("age", pa.int32()))
     for number, schema in enumerate([PEOPLE, WIDER, narrower, later, WIDER]):
         run = replace(task, schema=schema)
-        with opened(protobuf_sink(registry), run) as kafka:
+        with opened(registry_sink(registry), run) as kafka:
             row = {**person(number), "plan": "trial", "age": 7}
             assert deliver(kafka, run, [("insert", {name: row[name] for name in schema.names})]) == [DELIVERED]
     last = {"id": 1, "name": 2, "score": 3, "plan": 4, "age": 5}
@@ -195,7 +180,7 @@ def test_the_same_columns_in_another_order_are_the_same_schema(registry: SchemaR
     task = protobuf_task()
     for names in (PEOPLE.names, PEOPLE.names[::-1]):
         run = replace(task, schema=pa.schema([PEOPLE.field(name) for name in names]))
-        with opened(protobuf_sink(registry), run) as kafka:
+        with opened(registry_sink(registry), run) as kafka:
             assert deliver(kafka, run, [("insert", person(1))]) == [DELIVERED]
     first, second = read(task.object)
     assert first.value == second.value
@@ -207,10 +192,10 @@ def test_a_column_of_another_type_is_refused_before_the_first_message_also_when_
     task = protobuf_task()
     for schema in (PEOPLE, PEOPLE.remove(2)):
         run = replace(task, schema=schema)
-        with opened(protobuf_sink(registry), run) as kafka:
+        with opened(registry_sink(registry), run) as kafka:
             assert deliver(kafka, run, [("insert", {"id": 1})]) == [DELIVERED]
     changed = replace(task, schema=PEOPLE.remove(2).append(pa.field("score", pa.string())))
-    for ask in (protobuf_sink(registry).open, lambda task: list(protobuf_sink(registry).read(task))):
+    for ask in (registry_sink(registry).open, lambda task: list(registry_sink(registry).read(task))):
         with pytest.raises(DestinationError, match=r"another type for .*Value\.score.*cast the changed column"):
             ask(changed)
     assert len(read(task.object)) == 2
@@ -225,7 +210,7 @@ def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_mess
         {"schemaType": "PROTOBUF", "schema": base64.b64encode(foreign.SerializeToString()).decode()},
     )
     with pytest.raises(DestinationError, match=r"incompatible.*compatibility allows") as caught:
-        protobuf_sink(registry).open(task)
+        registry_sink(registry).open(task)
     assert "canary" not in str(caught.value)
     assert read(task.object) == []
 
@@ -236,14 +221,14 @@ def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret
         ({"schema_registry_url": "http://127.0.0.1:1"}, "no answer"),
     ):
         with pytest.raises(DestinationError, match=words) as caught:
-            protobuf_sink(registry, **more).open(protobuf_task())
+            registry_sink(registry, **more).open(protobuf_task())
         assert "canary" not in f"{caught.value} {caught.value!r}"
 
 
 def test_nan_is_a_value_of_protobuf_and_what_has_no_exact_form_refuses_its_row(registry: SchemaRegistry) -> None:
     task = protobuf_task(schema=pa.schema([("id", pa.int64()), ("score", pa.float64()), ("at", pa.timestamp("ns"))]))
     rows = [{"id": 1, "score": math.nan}, {"id": 2, "at": 1}, {"id": 3, "at": 1000}]
-    with opened(protobuf_sink(registry), task) as kafka:
+    with opened(registry_sink(registry), task) as kafka:
         assert deliver(kafka, task, [("insert", row) for row in rows]) == [DELIVERED, REJECTED, DELIVERED]
     first, second = (decoded(registry, message) for message in read(task.object))
     assert math.isnan(first.score)
@@ -265,7 +250,7 @@ def test_protobuf_without_its_packages_is_refused_with_the_command_that_installs
 ) -> None:
     monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_formats.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-protobuf\]'"):
-        protobuf_sink(registry).validate(protobuf_task())
+        registry_sink(registry).validate(protobuf_task())
 
 
 def test_loading_it_writes_nothing_to_the_terminal() -> None:
