@@ -11,13 +11,14 @@
     claims                open claims: list of {lo, hi, snapshot, everything, spec: {fields, where}}
     undelivered           {relation, snapshots}: relation with _key, _before_hash, _maybe, _doubt; snapshots of their last change; or none
     kept_at               snapshots that were acknowledged while deletes were not sent and now are; or none
+    buckets               list of (lo, hi): where keys may be pending; or none: everywhere
     mode, sync_id, spec_id
     extra                 of _captured_at and _before, what the sink asked for
 
   Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
   The rules are those of tests/unit/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id, extra=[]) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id, extra=[], buckets=none) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -51,7 +52,7 @@ projected as (
         {%- endfor %}
         {{ '_captured_at,' if '_captured_at' in extra }}
         {{ reverse_etl._payload(fields) }} as _payload
-    from bucketed
+    from bucketed{{ ' where ' ~ reverse_etl._in_buckets('_bucket', buckets) if buckets is not none }}
 ),
 images as (
     select {{ reverse_etl._columns(key) }}, any_value(_key) as _key, any_value(_bucket) as _bucket, max(_snapshot_id) as _changed,
@@ -154,6 +155,11 @@ where {{ reverse_etl._sent_in(mode) }}
 {%- endmacro %}
 
 
+{% macro _in_buckets(bucket, ranges) -%}
+    ({% for lo, hi in ranges %}{{ bucket }} >= {{ lo }} and {{ bucket }} < {{ hi }}{{ ' or ' if not loop.last }}{% else %}false{% endfor %})
+{%- endmacro %}
+
+
 {% macro _sent_in(mode) -%}
     {%- if mode in ('mirror', 'changelog') -%} true
     {%- elif mode == 'insert_only' -%} _operation = 'insert'
@@ -162,8 +168,8 @@ where {{ reverse_etl._sent_in(mode) }}
 {%- endmacro %}
 
 
-{# First load: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
-{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, extra=[]) -%}
+{# First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
+{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, extra=[], buckets=none) -%}
 select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
     cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
@@ -176,5 +182,5 @@ from (
     select *, {{ reverse_etl._key_json(key) }} as _key, {{ reverse_etl._projection(fields, where) }} as _after_hash
     from ({{ reverse_etl._image(relation, key, columns + (['_captured_at'] if '_captured_at' in extra else []), base, head) }})
 )
-where _after_hash is not null
+where _after_hash is not null{{ ' and ' ~ reverse_etl._in_buckets('pmod(xxhash64(_key), 65536)', buckets) if buckets is not none }}
 {%- endmacro %}

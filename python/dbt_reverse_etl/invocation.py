@@ -27,7 +27,7 @@ from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.screen import Screen
-from dbt_reverse_etl.spark import cancel_jobs
+from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
 from dbt_reverse_etl.tracing import tracers
 
 OFF, PLAN, ON = "off", "plan", "on"
@@ -216,8 +216,9 @@ def push_all(
     cancel = partial(cancel_jobs, pusher.spark)
     overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, cancel, glance)
     tasks = [partial(pusher.push, one, overview) for one in syncs]
-    for left in overlap.run(tasks, ended):
-        ended(pusher.left(syncs[left.task], begun=left.begun))
+    with uncompressed_cache(pusher.spark):
+        for left in overlap.run(tasks, ended):
+            ended(pusher.left(syncs[left.task], begun=left.begun))
 
 
 def tell(report: Report, number: int, total: int, say: Say) -> None:

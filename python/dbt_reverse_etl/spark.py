@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,6 +42,18 @@ def cancel_jobs(spark: SparkSession) -> None:
         spark.interruptAll()
     else:
         spark.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
+    """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
+    name = "spark.sql.inMemoryColumnarStorage.compressed"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
 
 
 @dataclass(frozen=True)
@@ -133,6 +146,7 @@ class Pending:
                 spec_id=self.spec_id,
                 mode=self.spec.mode.value,
                 extra=list(self.extra),
+                buckets=self._buckets,
             )
         low, base = self._range
         return sql.render(
@@ -151,11 +165,27 @@ class Pending:
             sync_id=self.sync_id,
             spec_id=self.spec_id,
             extra=list(self.extra),
+            buckets=self._buckets,
         )
 
     @property
     def _is_first_load(self) -> bool:
-        return self.state.first and not self.state.claims and not self.state.undelivered
+        listed = self.state.claims or self.state.undelivered or self.kept_at
+        return not listed and all(place.snapshot == 0 for place in self._behind)
+
+    @property
+    def _behind(self) -> list[Range]:
+        """Positions that are not at the head."""
+        places, here = self.state.positions, (self.head.snapshot, self.spec_id)
+        return [place for place in places if (place.snapshot, place.spec) != here]
+
+    @property
+    def _buckets(self) -> list[tuple[int, int]] | None:
+        """What a crash left behind, so that the push after it plans only that; None: all, for single keys are listed."""
+        if self.state.undelivered or self.kept_at or self._behind == [*self.state.positions]:
+            return None
+        claimed = [(claim.lo, claim.hi) for claim in self.state.claims]
+        return [(place.lo, place.hi) for place in self._behind] + claimed
 
     @property
     def needs_base(self) -> int | None:

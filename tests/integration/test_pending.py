@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -138,12 +139,15 @@ def states(
 ) -> Iterator[tuple[str, State]]:
     """Ledgers as crashes, refusals, zombies and edits leave them."""
     half = BUCKETS // 2
-    for number in range(24):
+    for number in range(32):
         specs = ["all"] if number % 3 else list(SPECS)
         spec = rnd.choice(specs)
         ranges = tuple(
             Range(lo, hi, rnd.randint(0, SNAPSHOTS), rnd.choice(specs)) for lo, hi in ((0, half), (half, BUCKETS))
         )
+        crashed = number % 4 == 0  # before its end, and no row was refused
+        if crashed:
+            ranges = (Range(0, half, SNAPSHOTS, spec), replace(ranges[1], snapshot=number // 4 % SNAPSHOTS))
         claims = tuple(
             Claim(
                 f"c{n}", lo, lo + half // 2, rnd.randint(1, SNAPSHOTS), rnd.choice(specs), everything=rnd.random() < 0.3
@@ -154,7 +158,7 @@ def states(
         for key, (name, bucket) in places.items():
             place = ranges[0] if bucket < half else ranges[1]
             changed = truth_changed(truth, key, place.snapshot)
-            if rnd.random() < 0.1 and changed:
+            if rnd.random() < 0.1 and changed and not crashed:
                 at = rnd.randint(0, place.snapshot)
                 undelivered[name] = Undelivered(
                     name, bucket, truth.hash(place.spec, at, key), None, rnd.random() < 0.5, rnd.random() < 0.5, changed,
