@@ -14,6 +14,7 @@ from tests.benchmarks.capture import capture, push, session
 from tests.benchmarks.crash import crash
 from tests.benchmarks.delta import delta
 from tests.benchmarks.encoding import encoding
+from tests.benchmarks.from_spark import from_spark
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
@@ -30,6 +31,7 @@ PARTS = [
     "delta",
     "push",
     "reconcile",
+    "from spark",
     "encoding",
     "sqlite",
     "postgres",
@@ -41,7 +43,7 @@ PARTS = [
 ]
 
 
-IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile"}
+IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile", "from spark"}
 
 
 def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
@@ -60,6 +62,8 @@ def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
         push(spark, home)
     if "reconcile" in parts:
         reconcile(spark, home, rows // 3)
+    if "from spark" in parts:
+        from_spark(spark, home, rows // 3, rounds)
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""A push from Spark by the command: against the same rows by hand, and what a SIGKILL at half of its rows costs."""
+"""What a SIGKILL at half of its rows costs a push from Spark by the command."""
 
 from __future__ import annotations
 
@@ -37,34 +37,11 @@ def crash(home: Path, rows: int) -> None:
 
     for name in ("whole", "killed"):
         assert places[name].rows("select count(*), sum(id) from people") == [(rows, rows * (rows - 1) // 2)]
-    raw = _by_hand(places["whole"])
-    report(
-        f"{rows} rows from Spark into Postgres, but for the start / COPY of ready bytes and ON CONFLICT by hand",
-        (whole - nothing) / raw,
-        "<= 1.6",
-    )
     report(f"seconds of a push of {rows} rows into Postgres, start of Spark included", whole, "")
     report(f"seconds of one that is killed at {arrived / rows:.0%}", killed, "")
     report("seconds of the push after it", resumed, "")
     report("seconds of a push of nothing: the start of Spark", nothing, "")
     report("killed and pushed again, but for one start / not killed", (killed + resumed - nothing) / whole, "<= 1.1")
-
-
-def _by_hand(pushed: Database) -> float:
-    """Seconds of the same rows as bytes that are ready."""
-    with pushed.owner() as connection, connection.cursor().copy("copy people to stdout (format binary)") as out:
-        ready = list(out)
-    empty = new_database()
-    empty.table(TABLE)
-    began = time.perf_counter()
-    with empty.owner() as connection, connection.transaction(), connection.cursor() as cursor:
-        cursor.execute("create temp table staged (like people) on commit drop")
-        with cursor.copy("copy staged from stdin (format binary)") as into:
-            for part in ready:
-                into.write(part)
-        set_all = ", ".join(f"{name} = excluded.{name}" for name in COLUMN_TYPES if name != "id")
-        cursor.execute(f"insert into people select * from staged on conflict (id) do update set {set_all}")
-    return time.perf_counter() - began
 
 
 def _seconds(shop: Path, command: str, name: str) -> float:

@@ -31,8 +31,8 @@ def postgres(home: Path, rows: int, rounds: int) -> None:
     """Ours against the hand-written ways and dlt with all rows, and against drt with fewer."""
     work = PostgresWork(rows)
     candidates = {
-        "raw": lambda: work.measure(lambda database: _by_hand(database, work.ready)),
-        "encoded": lambda: work.measure(lambda database: _by_hand(database, work.after)),
+        "raw": lambda: work.measure(lambda database: by_hand(database, work.ready)),
+        "encoded": lambda: work.measure(lambda database: by_hand(database, work.after)),
         "ours": lambda: work.measure(work.deliver),
     }
     if is_there(DLT):
@@ -218,7 +218,7 @@ def _deliver(database: Database, task: SinkTask, table: pa.Table) -> None:
     sink.close()
 
 
-def _by_hand(database: Database, rows: pa.Table | list[bytes | memoryview]) -> None:
+def by_hand(database: Database, rows: pa.Table | list[bytes | memoryview]) -> None:
     """One transaction: COPY into a temporary table, DELETE USING, INSERT ON CONFLICT."""
     with database.owner() as connection:
         connection.execute(b"BEGIN")

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from tests.conftest import INTERPRETED
 from tests.integration.project import PACKAGE
 
 DBT = ("-m", "dbt.cli.main")
@@ -31,7 +30,7 @@ def write_shop(home: Path, model: str, spark: Mapping[str, str], destinations: M
         "method": "session",
         "host": "NA",
         "schema": "shop",
-        "server_side_parameters": {**spark, **INTERPRETED},
+        "server_side_parameters": dict(spark),
     }
     documents = {
         "dbt_project.yml": {"name": "shop", "version": "1.0.0", "profile": "shop", "flags": {"use_colors": False}},

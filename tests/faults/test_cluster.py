@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import spark_settings
+from tests.conftest import INTERPRETED, spark_settings
 from tests.faults.shop import start, write_shop
 from tests.faults.spark_servers import Cluster, python_without_the_package, standalone_cluster
 from tests.unit.http_server import HttpServer, Received, Reply, http_server
@@ -75,18 +75,22 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def settings_of(cluster: Cluster, home: Path) -> dict[str, str]:
     (cluster.folder / "events").mkdir()
-    return spark_settings(home) | {
-        "spark.master": cluster.url,
-        "spark.driver.host": "127.0.0.1",
-        "spark.cores.max": "2",
-        "spark.executor.cores": "1",
-        "spark.executor.memory": "512m",
-        "spark.shuffle.io.retryWait": "500ms",  # a lost machine does not come back
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # a few rows would be one task
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": (cluster.folder / "events").as_uri(),
-    }
+    return (
+        spark_settings(home)
+        | INTERPRETED
+        | {
+            "spark.master": cluster.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.cores.max": "2",
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.shuffle.io.retryWait": "500ms",  # a lost machine does not come back
+            "spark.sql.adaptive.coalescePartitions.enabled": "false",  # a few rows would be one task
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": (cluster.folder / "events").as_uri(),
+        }
+    )
 
 
 def events(cluster: Cluster) -> Counter[str]:

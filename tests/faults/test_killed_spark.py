@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import spark_settings
+from tests.conftest import INTERPRETED, spark_settings
 from tests.faults.scene import state_of, wait_for
 from tests.faults.shop import DBT, start, write_shop
 from tests.unit.http_server import HttpServer, Received, Reply, http_server
@@ -96,7 +96,7 @@ def api() -> Iterator[tuple[HttpServer, Api]]:
 def shop(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
     home = tmp_path / "shop"
     crm = {"type": "http", "url": api[0].url, "concurrency": 2}
-    write_shop(home, MODEL, spark_settings(tmp_path / "spark"), {"crm": crm})
+    write_shop(home, MODEL, spark_settings(tmp_path / "spark") | INTERPRETED, {"crm": crm})
     assert start(home, *DBT, "deps").wait(120) == 0
     return home
 

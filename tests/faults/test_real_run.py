@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import spark_settings
+from tests.conftest import INTERPRETED, spark_settings
 from tests.faults.shop import DBT, start, write_shop
 from tests.unit.http_server import HttpServer, Received, Reply, http_server
 
@@ -58,7 +58,11 @@ def project(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
     home = tmp_path / "shop"
     events = tmp_path / "events"
     events.mkdir()
-    spark = spark_settings(tmp_path / "spark") | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+    spark = (
+        spark_settings(tmp_path / "spark")
+        | INTERPRETED
+        | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+    )
     crm = {
         "type": "http",
         "url": api[0].url,

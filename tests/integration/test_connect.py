@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import spark_settings
+from tests.conftest import INTERPRETED, spark_settings
 from tests.faults.shop import start, write_shop
 from tests.faults.spark_servers import connect_server
 
@@ -41,7 +41,7 @@ assert SparkContext._active_spark_context is None, "no Spark of its own"
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    with connect_server(tmp_path / "server", spark_settings(tmp_path / "spark")) as url:
+    with connect_server(tmp_path / "server", spark_settings(tmp_path / "spark") | INTERPRETED) as url:
         yield url
 
 
@@ -49,7 +49,7 @@ def test_dbt_and_the_commands_capture_plan_push_and_reconcile_through_a_connect_
     tmp_path: Path, remote: str
 ) -> None:
     home, crm = tmp_path / "shop", tmp_path / "crm.sqlite"
-    write_shop(home, MODEL, {"spark.remote": remote}, {"crm": {"type": "sqlite", "path": str(crm)}})
+    write_shop(home, MODEL, {"spark.remote": remote, **INTERPRETED}, {"crm": {"type": "sqlite", "path": str(crm)}})
 
     runs = start(home, "-c", RUNS, JAVA_HOME=str(tmp_path))  # with no Java there
     output = runs.communicate(timeout=280)[0]
