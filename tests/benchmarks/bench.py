@@ -23,11 +23,13 @@ from tests.benchmarks.postgres import crossover, postgres
 from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
+from tests.benchmarks.wide import wide
 
 PARTS = [
     "capture",
     "strategies",
     "history",
+    "wide",
     "delta",
     "push",
     "reconcile",
@@ -43,7 +45,7 @@ PARTS = [
 ]
 
 
-IN_SPARK = {"capture", "strategies", "history", "delta", "push", "reconcile", "from spark"}
+IN_SPARK = {"capture", "strategies", "history", "wide", "delta", "push", "reconcile", "from spark"}
 
 
 def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
@@ -56,6 +58,8 @@ def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
         against_dbt_snapshot(spark, home, rows, rounds)
     if "history" in parts:
         history(spark, home, rows // 6, rounds)
+    if "wide" in parts:
+        wide(spark, home, rows, rounds)
     if "delta" in parts:
         delta(spark, home, rows // 3, rounds)
     if "push" in parts:

@@ -1,0 +1,78 @@
+"""A wide table over five tables: a run in which a few rows of one dimension changed, against full recompute and compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.benchmarks.turns import report
+from tests.integration.project import Project
+
+CUSTOMERS = 20_000
+HOT = CUSTOMERS // 1000  # the customers that change; every 200th order is theirs
+TABLES = {
+    "orders": f"id, if(id % 200 = 0, (id / 200) % {HOT}, {HOT} + id % {CUSTOMERS - HOT}) as customer_id, id % 5000 as item_id, id % 97 as store_id, "
+    "id * 7 as cents, concat('note ', id) as note",
+    "customers": "id, concat('customer ', id) as name, id % 200 as region_id",
+    "regions": "id, concat('region ', id) as region",
+    "items": "id, concat('item ', id) as item, id % 10 as size",
+    "stores": "id, concat('store ', id) as store",
+}
+ROWS = {"customers": CUSTOMERS, "regions": 200, "items": 5000, "stores": 97}
+
+
+def _dimension(name: str, column: str, *columns: str, **more: Any) -> dict[str, Any]:
+    joined = {"key": "id", "join_on": {column: "id"}, "columns": list(columns)}
+    return {"name": name, "table": f"app.{name}", "changes": "cdf", **joined, **more}
+
+
+NODES = [
+    {"name": "orders", "table": "app.orders", "key": "id", "columns": ["cents", "note"], "changes": "cdf"},
+    _dimension("customers", "customer_id", "name"),
+    _dimension("regions", "region_id", "region", parent="customers"),
+    _dimension("items", "item_id", "item", "size"),
+    _dimension("stores", "store_id", "store"),
+]
+
+
+def wide(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
+    """0.1 % of the customers change, whose orders are 0.5 % of all: on tables as they were written, and on tables clustered by their keys."""
+    for name, clustered in (("", ""), (", inputs clustered by their keys", "cluster by (id)")):
+        project = _project(spark, home / f"wide{bool(name)}", rows, clustered)
+        found = [_captured(project, rows, number) for number in range(rounds + 1)][1:]
+        incremental, full = (min(seconds[model] for seconds in found) for model in ("wide", "compared"))
+        what = f"capture of {rows} wide rows, 0.5 % of them affected{name} / full recompute and compare"
+        report(what, incremental / full, "<= 0.3" if name else "<= 0.5")
+        report("the same: seconds of the first", incremental, "")
+
+
+def _captured(project: Project, rows: int, number: int) -> dict[str, float]:
+    """Seconds of both models."""
+    project.rows(f"update {{s}}.customers set name = concat('name ', id, ' ', {number}) where id < {HOT}")
+    result = project.run()
+    assert result.success, result.text
+    for model in ("wide", "compared"):
+        assert result.messages[model].startswith(f"+0 ~{rows // 200} -0"), result.messages
+    assert "full compare" not in result.messages["wide"]
+    return result.seconds
+
+
+def _project(spark: SparkSession, home: Path, rows: int, clustered: str) -> Project:
+    project = Project(home, spark, f"bench_{home.name.lower()}", quiet=True)
+    for name, columns in TABLES.items():
+        feed = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
+        project.rows(
+            f"create table {{s}}.{name} using delta {clustered} {feed} as select {columns} from range({ROWS.get(name, rows)})"
+        )
+        if clustered:
+            project.rows(f"optimize {{s}}.{name}")
+    tables = [{"name": name} for name in TABLES]
+    project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
+    body = "".join(f"-- depends_on: {{{{ source('app', '{name}') }}}}\n" for name in TABLES)
+    declared = {"wide_table": {"root": "orders", "nodes": NODES}}
+    for model, settings in (("wide", {"capture": "affected_keys"}), ("compared", {})):
+        project.changelog(model, body + "{{ reverse_etl.wide_table() }}", settings={**declared, **settings})
+    assert project.run().success
+    return project
