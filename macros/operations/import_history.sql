@@ -5,13 +5,15 @@
   The changelog has to be there and empty: dbt run --empty --select contacts_changelog.
     valid_from, valid_to, is_deleted  names of these columns in a dbt snapshot, where they are not dbt's own
     every      minute, hour, day, week or month: one snapshot for all moments within it, at the last of them
+    label      SQL over `_captured_at`, the time of a snapshot, for its business label: never NULL, and as text no smaller than the one before it
     leave_out  columns of the relation that the model has not
 #}
 {% macro import_history(
-    model, relation, date_column=none, valid_from='dbt_valid_from', valid_to='dbt_valid_to', is_deleted='dbt_is_deleted', every=none, leave_out=[]
+    model, relation, date_column=none, valid_from='dbt_valid_from', valid_to='dbt_valid_to', is_deleted='dbt_is_deleted', every=none, label=none, leave_out=[]
 ) %}
     {%- set changelog = reverse_etl._empty_changelog(model) -%}
     {%- set history = reverse_etl._history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) -%}
+    {%- do history.update({'label': 'cast(' ~ label ~ ' as string)' if label else none}) -%}
     {%- set moments = reverse_etl._temporary_relation(changelog.target, '__model_', changelog.uuid) -%}
     {%- set stage = reverse_etl._stage_relation(changelog.target, changelog.uuid) -%}
     {%- call statement('moments') -%}
@@ -20,10 +22,10 @@
     {%- call statement('stage') -%}
         create table {{ stage }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._import_changes(changelog, history, moments) }}
     {%- endcall -%}
-    {%- set found = reverse_etl._import_counts(moments, stage) -%}
+    {%- set found = reverse_etl._import_counts(moments, stage, history.label) -%}
     {%- set problem = reverse_etl._import_problem(found, history) -%}
     {%- if not problem -%}
-        {%- call statement('commit') -%}{{ reverse_etl._import_commit(changelog, moments, stage, found) }}{%- endcall -%}
+        {%- call statement('commit') -%}{{ reverse_etl._import_commit(changelog, moments, stage, found, history.label) }}{%- endcall -%}
     {%- endif -%}
     {%- do adapter.drop_relation(moments) -%}
     {%- do adapter.drop_relation(stage) -%}
@@ -175,15 +177,18 @@
 
 
 {# Returns {snapshots, changes, live_rows, future: moments that are yet to come, and the problems by their names} #}
-{% macro _import_counts(moments, stage) %}
+{% macro _import_counts(moments, stage, label) %}
     {%- set found = {'insert': 0, 'update_postimage': 0, 'delete': 0, 'checkpoint': 0, 'no_time': 0, 'null_key': 0, 'backwards': 0, 'overlap': 0, 'base': 0} -%}
     {%- for row in run_query('select _change, count(*), count_if(_snapshot_id > 1) from ' ~ stage ~ ' group by 1').rows -%}
         {%- do found.update({row[0]: row[1] | int, row[0] ~ '_later': row[2] | int}) -%}
     {%- endfor -%}
-    {%- set row = run_query('select coalesce(max(_snapshot_id), 0), count_if(_captured_at > current_timestamp()) from ' ~ moments).rows[0] -%}
+    {%- set row = run_query(
+        'select coalesce(max(_snapshot_id), 0), count_if(_captured_at > current_timestamp()), count_if(_label is null), count_if(_label < _label_before) from (select *, lag(_label) over (order by _snapshot_id) as _label_before from (select distinct _snapshot_id, _captured_at, '
+        ~ (label or "''") ~ ' as _label from ' ~ moments ~ '))'
+    ).rows[0] -%}
     {%- set since = found.get('insert_later', 0) + found.update_postimage + found.delete -%}
     {%- do found.update({
-        'snapshots': row[0] | int, 'future': row[1] | int, 'changes': found.insert + found.update_postimage + found.delete, 'live_rows': found.checkpoint,
+        'snapshots': row[0] | int, 'future': row[1] | int, 'no_label': row[2] | int, 'labels_back': row[3] | int, 'changes': found.insert + found.update_postimage + found.delete, 'live_rows': found.checkpoint,
         'checkpoint': row[0] | int > 1 and since * 4 > found.checkpoint,
     }) -%}
     {{ return(found) }}
@@ -197,6 +202,8 @@
         [found.backwards, ' rows that end before they begin', 'half-open intervals'],
         [found.overlap, ' rows that share their key with another one at the same time', 'each key at most once at any time'],
         [found.future, ' moments that are yet to come', 'history'],
+        [found.no_label, ' snapshots without a label', 'a label for each'],
+        [found.labels_back, ' snapshots whose label is smaller than the one before', 'labels that grow with the time'],
     ] -%}
     {%- for count, what, expected in wrong if count -%}
         {{ return({'found': count ~ what ~ ' in ' ~ history.relation, 'expected': expected, 'next': 'correct them in a view over the relation, and import that'}) }}
@@ -210,12 +217,12 @@
 
 
 {# txnVersion 1: a run that captures snapshot 1 meanwhile, and this import, exclude each other. A range of snapshots is to lie in few files. #}
-{% macro _import_commit(changelog, moments, stage, found) -%}
+{% macro _import_commit(changelog, moments, stage, found, label) -%}
     {%- set names = reverse_etl._columns(changelog.columns | map(attribute='name')) -%}
     insert into {{ changelog.target }} with (txnAppId = 'changelog', txnVersion = '1') by name
     select /*+ repartition_by_range(_snapshot_id) */ * from (
         select 'snapshot' as _change, _snapshot_id, _captured_at, cast(null as bigint) as _row_hash, _header, {{ reverse_etl._null_columns(changelog.columns) }}
-        from ({{ reverse_etl._import_headers(changelog, moments, stage, found) }})
+        from ({{ reverse_etl._import_headers(changelog, moments, stage, found, label) }})
         union all
         select s._change, s._snapshot_id, m._captured_at, s._row_hash, {{ reverse_etl._no_header() }}, {{ names }}
         from {{ stage }} s
@@ -228,7 +235,7 @@
 
 
 {# The headers: what is the same in all, and what is counted snapshot by snapshot. Only the last may stand on a full image of its own. #}
-{% macro _import_headers(changelog, moments, stage, found) -%}
+{% macro _import_headers(changelog, moments, stage, found, label) -%}
     {%- set same = reverse_etl._next_header(
         none, {'inserts': 0, 'updates': 0, 'deletes': 0}, {'key': changelog.key, 'model': changelog.columns}, changelog.uuid, {'kind': 'import'}
     ) -%}
@@ -239,6 +246,7 @@
         'since_base': 'if(' ~ is_base ~ ', 0, sum(if(_snapshot_id = 1, 0, inserts + updates + deletes)) over so_far)',
         'changed': 'max(if(_snapshot_id = 1 or ' ~ is_base ~ ' or inserts + updates + deletes > 0, _snapshot_id, 1)) over so_far',
     } -%}
+    {%- if label -%}{%- do counted.update({'label': label, 'open_label': label}) -%}{%- endif -%}
     select _snapshot_id, _captured_at, named_struct(
         {%- for name, type in reverse_etl._header_fields().items() %}
         '{{ name }}', {{ 'cast(' ~ counted[name] ~ ' as ' ~ type ~ ')' if name in counted else 'same.' ~ name }}{{ ',' if not loop.last }}

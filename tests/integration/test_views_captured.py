@@ -103,7 +103,9 @@ def last_day(shop: Project, days: list[Image]) -> Project:
     assert shop.dbt("run", "--empty", "--select", "imported_changelog", "copied_changelog").success
     for done in (
         imported(shop, "imported_changelog", "by_new_record"),
-        imported(shop, "copied_changelog", "copies", date_column="day", leave_out=["is_extra"]),
+        imported(
+            shop, "copied_changelog", "copies", date_column="day", label="date(_captured_at)", leave_out=["is_extra"]
+        ),
     ):
         assert done.success, done.text
     put(shop, DAYS + 1, days)
@@ -192,10 +194,12 @@ def test_the_headers_of_imported_snapshots_count_what_they_hold(last_day: Projec
     ]
     assert headers[0] == headers[1] == headers[2]
     found = last_day.rows(
-        f"select kind, captured_at, base from {render('snapshots', f'{SCHEMA}.copied_changelog')} order by snapshot_id"
+        f"select kind, captured_at, base, label from {render('snapshots', f'{SCHEMA}.copied_changelog')} order by snapshot_id"
     )
     days = [datetime.datetime(2024, 1, day) for day in range(1, DAYS + 1)]
-    assert [(row.kind, row.captured_at) for row in found[:DAYS]] == [("import", day) for day in days]
+    assert [(row.kind, row.captured_at, row.label) for row in found[:DAYS]] == [
+        ("import", day, str(day.date())) for day in days
+    ]
     assert found[DAYS].kind == "capture"
     assert [row.base for row in found[:DAYS]] == [1, 1, DAYS], "a full image stands at the last one, for the next diff"
 
@@ -212,6 +216,11 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
     refused = imported(last_day, "empty_changelog", "copies").text
     assert "column day, which the model has not" in refused
     assert "no column dbt_valid_from" in refused
+    for label, problem in (("null", "without a label"), ("100 - day(_captured_at)", "smaller than the one before")):
+        refused = imported(
+            last_day, "empty_changelog", "copies", date_column="day", label=label, leave_out=["is_extra"]
+        ).text
+        assert problem in refused
     refused = imported(last_day, "empty_changelog", "twice", date_column="day").text
     assert "rows that share their key with another one at the same time" in refused
     assert last_day.rows("select count(*) as n from {s}.empty_changelog")[0].n == 0
