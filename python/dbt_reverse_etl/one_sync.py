@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from dbt_reverse_etl import __version__
+from dbt_reverse_etl import __version__, owner
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
@@ -333,7 +331,7 @@ class OneSync:
             spec=spec.id,
             spec_text=spec.text,
             task=self._task(spec),
-            owner=f"{socket.gethostname()}:{os.getpid()}",
+            owner=owner.this_process(),
             invocation_id=self._shared.invocation_id,
         )
 
@@ -352,7 +350,7 @@ class OneSync:
             source_for,
             self.sink,
             shared.clock,
-            owner_alive=owner_alive,
+            owner_alive=owner.is_alive,
             step=shared.step,
             interrupted=shared.interrupt.is_set,
             executors=self._remote,
@@ -449,28 +447,6 @@ def _refuse_other_version(head: Head, relation: str) -> None:
                 f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
             )
         )
-
-
-def owner_alive(owner: str) -> bool:
-    """Whether the process of an unfinished run still lives; on another machine only its lease tells."""
-    host, _, process = owner.rpartition(":")
-    if host != socket.gethostname():
-        return True
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, ValueError):
-        return True
-    return int(process) != os.getpid() and not _is_zombie(process)
-
-
-def _is_zombie(process: str) -> bool:
-    """It has ended, and nobody has asked how: so it stays in a container whose first process is no init."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:  # not on Linux, or gone by now
-        return False
 
 
 def _exit_code(status: str, counts: Counts) -> ExitCode:

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from dbt_reverse_etl.one_sync import owner_alive
+from dbt_reverse_etl import owner
 from tests.faults.scene import SECOND, Place, Scene, state_of, wait_for
 from tests.faults.victim import KEYS
 
@@ -76,8 +76,8 @@ def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene:
 def test_a_killed_process_that_nobody_waited_for_does_not_hold_its_sync() -> None:
     host = socket.gethostname()
     with subprocess.Popen(["sleep", "600"]) as process:
-        assert owner_alive(f"{host}:{process.pid}")
+        assert owner.is_alive(f"{host}:{process.pid}")
         process.kill()
         wait_for(lambda: state_of(process.pid) == "Z")
-        assert not owner_alive(f"{host}:{process.pid}")
-    assert owner_alive("elsewhere:1"), "on another machine only the lease tells"
+        assert not owner.is_alive(f"{host}:{process.pid}")
+    assert owner.is_alive("elsewhere:1"), "on another machine only the lease tells"
