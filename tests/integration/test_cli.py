@@ -54,6 +54,9 @@ def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Pro
     assert row.split() == ["crm_contacts", "crm.contacts", "2", "0", "0", "0", "1"]
     assert 'insert  {"id":1}' in shown
     assert "crm_people" not in shown
+    review = call(shop, "plan", "--markdown", "--select", "crm_contacts").output
+    assert "insert 2" in review
+    assert "Ann" not in review
     assert not (shop.folder / "crm.db").exists()
 
 
@@ -67,6 +70,7 @@ def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_push
     again = call(shop, "push", "--select", "crm_contacts")
     assert isinstance(again.exception, ReverseEtlError)
     assert "which were pushed before" in str(again.exception)
+    assert call(shop, "push", "--select", "crm_contacts", "--if-due").return_value == ExitCode.OK
     assert call(shop, "push", "--select", "crm_people").return_value == ExitCode.OK, (
         "another sync of that run was not pushed yet"
     )

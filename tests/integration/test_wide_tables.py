@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dbt_reverse_etl.cli import cli
+from tests.integration.operations import killed_after
 from tests.integration.project import Project, Result
 
 pytestmark = pytest.mark.spark
@@ -155,6 +156,8 @@ def test_late_early_re_targeted_deleted_and_null_references_reach_exactly_the_wi
         assert "full compare" not in message, (case, message)
 
 
+# Each ends with one statement that writes.
+STEPS = ["pinned inputs and their changes", "affected keys", "recompute and diff", "old images", "commit"]
 REGIONAL = {
     "root": "orders",
     "nodes": [
@@ -228,6 +231,34 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
     result = project.run()
     assert result.messages["wide"] == "+0 ~4 -0, snapshot 2 (full compare: 4 of 12 keys may have changed)"
     assert "wide: (full compare: 4 of 12 keys may have changed)" in result.text
+
+
+def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_captures_its_changes_once(
+    project: Project,
+) -> None:
+    regional(project, "changelog", capture={"strategy": "affected_keys", "full_above": 1})
+
+    def run() -> Result:
+        return project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+
+    def snapshots() -> list[tuple[int, str]]:
+        query = "select _snapshot_id, _header.positions['orders'] from {s}.wide where _change = 'snapshot' order by 1"
+        return [tuple(row) for row in project.rows(query)]
+
+    assert run().success
+    first = snapshots()
+    project.rows("update {s}.regions set name = 'newer' where id = 5")
+    for step in ("pinned inputs and their changes", "affected keys", "recompute and diff", "old images"):
+        with killed_after(STEPS.index(step) + 1):
+            run()
+        assert snapshots() == first, step
+    with killed_after(STEPS.index("commit") + 1):
+        run()
+    assert len(snapshots()) == 2
+    result = run()
+    assert result.messages["wide"].startswith("+0 ~0 -0")
+    changed = project.rows("select id, region from {s}.wide where _change = 'update_postimage' order by id")
+    assert [tuple(row) for row in changed] == [(n, "newer") for n in (5, 6, 11, 12)]
 
 
 def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_is_not_believed(project: Project) -> None:
