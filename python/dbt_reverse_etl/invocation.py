@@ -28,7 +28,7 @@ from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
-from dbt_reverse_etl.tracing import tracers
+from dbt_reverse_etl.tracing import trace_captures, tracers
 
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"
@@ -161,6 +161,8 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     elif refuse_repeat:
         _refuse_repeat(invocation, wanted, overview)
         _refuse_older(wanted, pusher)
+    if not retry_now:
+        trace_captures(invocation)
     with screen or nullcontext():
         reports = _execute(wanted, pusher, overview, say, screen)
     if not pusher.interrupt.is_set():

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of pushes: of the run, its plan, its waves, and each call of the sink. Ids and counts only.
+"""OpenTelemetry spans: of each capture, and of each push with its plan, its waves, and each call of the sink. Ids and counts only.
 
 Where and whether they go is the SDK's configuration (`opentelemetry-instrument dbt run`, `OTEL_*`); without it the API does nothing.
 """
@@ -6,13 +6,17 @@ Where and whether they go is the SDK's configuration (`opentelemetry-instrument 
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.artifacts import Invocation
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
+_NAME = "dbt_reverse_etl"
 _GOOD = ("succeeded", "idle")
 
 
@@ -22,9 +26,30 @@ def tracers() -> tuple[Watch, ...]:
         from opentelemetry import trace
     except ImportError:
         return ()
-    from dbt_reverse_etl import __version__
+    return (Tracing(trace.get_tracer(_NAME, __version__)),)
 
-    return (Tracing(trace.get_tracer("dbt_reverse_etl", __version__)),)
+
+def trace_captures(invocation: Invocation) -> None:
+    """A span for each changelog that a dbt command executed, with the times that its artifacts tell."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return
+    tracer = trace.get_tracer(_NAME, __version__)
+    for unique_id, result in invocation.changelogs.items():
+        if result.began is None or result.ended is None:
+            continue
+        told = {"dbt.unique_id": unique_id, "dbt.invocation_id": invocation.invocation_id, "dbt.status": result.status}
+        span = tracer.start_span("capture", attributes=told, start_time=_nanoseconds(result.began))
+        if result.snapshot is not None:
+            span.set_attribute("reverse_etl.snapshot", result.snapshot)
+        span.set_status(trace.StatusCode.OK if result.status == "success" else trace.StatusCode.ERROR)
+        span.end(_nanoseconds(result.ended))
+
+
+def _nanoseconds(at: datetime) -> int:
+    """Since 1970."""
+    return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1) * 1000
 
 
 class Tracing:

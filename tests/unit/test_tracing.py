@@ -10,8 +10,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from dbt_reverse_etl.artifacts import run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
-from dbt_reverse_etl.tracing import Tracing, tracers
+from dbt_reverse_etl.tracing import Tracing, trace_captures, tracers
+from tests.unit.dbt_project import CONTACTS, ORDERS, good_project
 from tests.unit.pushes_on_screen import ROWS, SECRET, push
 
 
@@ -85,6 +87,37 @@ def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_e
     spans = list(exporter.get_finished_spans())
     assert {span.name for span in spans} == {"push", "plan", "wave"}
     assert named(spans, "push")[0].status.status_code is StatusCode.ERROR
+
+
+def test_a_capture_is_a_span_with_the_times_of_dbts_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    manifest, results = (good_project().artifact(f"{name}.json") for name in ("manifest", "run_results"))
+    times = {"name": "execute", "started_at": "2026-01-01T00:00:01.000002Z", "completed_at": "2026-01-01T00:00:03Z"}
+    model = next(one for one in results["results"] if one["unique_id"] == CONTACTS)
+    results["results"] = [
+        {
+            **model,
+            "status": "success",
+            "timing": [*model["timing"][:1], times],
+            "adapter_response": {"code": "snapshot 7 of c"},
+        },
+        {**model, "unique_id": ORDERS, "status": "error", "timing": [times]},
+        {**model, "unique_id": "model.shop.contacts", "timing": [times]},
+    ]
+    trace_captures(run(results, manifest))
+    good, bad = exporter.get_finished_spans()
+    assert (good.name, good.status.status_code, bad.status.status_code) == ("capture", StatusCode.OK, StatusCode.ERROR)
+    assert good.start_time
+    assert good.end_time
+    assert good.end_time - good.start_time == 1_999_998_000
+    assert dict(good.attributes or {}) == {
+        "dbt.unique_id": CONTACTS,
+        "dbt.invocation_id": manifest["metadata"]["invocation_id"],
+        "dbt.status": "success",
+        "reverse_etl.snapshot": 7,
+    }
 
 
 class Broken:
