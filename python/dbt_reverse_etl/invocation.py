@@ -108,7 +108,7 @@ def due(invocation: Invocation, configuration: Configuration, selectors: Sequenc
 
 def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     project: Project,
-    spark: SparkSession,
+    connect: Callable[[], SparkSession],
     say: Say,
     *,
     retried: bool = False,
@@ -121,6 +121,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     """Push what the last dbt command made due.
 
     Args:
+        connect: gives the session; not asked where there is nothing to look at.
         retried: the command was `dbt retry`: syncs whose last push failed are due, too.
         refuse_repeat: stop at artifacts that were pushed before, or that a later run has overtaken.
         skip_stale: leave out each sync of which that is so, instead.
@@ -139,9 +140,10 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
-    ledger = open_ledger(spark, manifest)
     if not (wanted.push or wanted.plan or retried or invocation.failed_tests or invocation.passed_tests):
         return []
+    spark = connect()
+    ledger = open_ledger(spark, manifest)
     overview = _with_tests(ledger.overview(ledger_names(configuration.resolved)), ledger, invocation, manifest)
     if retried:
         again = wanted.plan if project.switch == PLAN else wanted.push

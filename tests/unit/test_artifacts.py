@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.artifacts import configure, run, select, syncs
 from dbt_reverse_etl.config import PlanOnly
 from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.invocation import Project, after_dbt
 from dbt_reverse_etl.settings import Sync
 from tests.unit.dbt_project import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 
@@ -195,3 +196,16 @@ class TestConfigure:
     def test_a_project_without_syncs_needs_no_profile(self, manifest: Json, tmp_path: Path) -> None:
         none = {**manifest, "exposures": {}, "disabled": {}}
         assert configure(none, [tmp_path], "prod", {}) == ([], {}, [], ())
+
+
+@pytest.mark.parametrize("switch", ["off", "on"])
+def test_where_nothing_is_to_be_sent_no_session_is_made_so_that_dbt_may_reach_spark_in_any_way(switch: str) -> None:
+    project = good_project()
+    plans_only = Project(project.path / "target", [project.path], "dev", project.path, {"DBT_REVERSE_ETL_PUSH": switch})
+
+    def connect() -> NoReturn:
+        raise AssertionError("dbt's adapter may have none to give")
+
+    said: list[str] = []
+    assert after_dbt(plans_only, connect, lambda text, *_: said.append(text)) == []
+    assert not (switch == "off" and said)
