@@ -202,11 +202,15 @@
         [found.backwards, ' rows that end before they begin', 'half-open intervals'],
         [found.overlap, ' rows that share their key with another one at the same time', 'each key at most once at any time'],
         [found.future, ' moments that are yet to come', 'history'],
-        [found.no_label, ' snapshots without a label', 'a label for each'],
-        [found.labels_back, ' snapshots whose label is smaller than the one before', 'labels that grow with the time'],
     ] -%}
     {%- for count, what, expected in wrong if count -%}
         {{ return({'found': count ~ what ~ ' in ' ~ history.relation, 'expected': expected, 'next': 'correct them in a view over the relation, and import that'}) }}
+    {%- endfor -%}
+    {%- for count, what, expected in [
+        [found.no_label, ' snapshots without a label', 'a label for each'],
+        [found.labels_back, ' snapshots whose label is smaller than the one before', 'labels that grow with the time'],
+    ] if count -%}
+        {{ return({'found': count ~ what, 'expected': expected, 'next': 'correct label in --args: SQL over _captured_at'}) }}
     {%- endfor -%}
     {%- if not found.changes -%}
         {{ return({'found': 'no rows in ' ~ history.relation, 'expected': 'history', 'next': 'dbt run captures the first snapshot'}) }}

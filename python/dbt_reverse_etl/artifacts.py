@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,14 +67,14 @@ class ChangelogResult:
         status: dbt's word, such as `success`, `error` or `skipped`.
         snapshot: its head afterwards; None where the model reports none.
         changelog_uuid: the identity of the changelog that has this head, or None.
-        began, ended: of its execution, None where it was not executed.
+        began, ended: of its execution, as dbt wrote them; empty where it was not executed.
     """
 
     status: str
     snapshot: int | None = None
     changelog_uuid: str | None = None
-    began: datetime | None = field(default=None, compare=False)
-    ended: datetime | None = field(default=None, compare=False)
+    began: str = field(default="", compare=False)
+    ended: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -161,15 +160,11 @@ def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str,
 
 def _changelog_result(result: Node) -> ChangelogResult:
     head = _HEAD.fullmatch(str((result.get("adapter_response") or {}).get("code", "")))
-    executed: Node = next((one for one in result.get("timing") or () if one["name"] == "execute"), {})
-    times = [_time(executed.get(name)) for name in ("started_at", "completed_at")]
+    executed: Node = next((one for one in result.get("timing") or () if one.get("name") == "execute"), {})
+    times = [executed.get(name) or "" for name in ("started_at", "completed_at")]
     if head is None:
         return ChangelogResult(str(result["status"]), None, None, *times)
     return ChangelogResult(str(result["status"]), int(head[1]), head[2], *times)
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
 def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +135,7 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
 
     project.configuration(project.manifest())
     shown = _shown()
-    connect = partial(place.session, project.target)
-    reports = invocation.after_dbt(project, connect, shown.say, screen=shown, **how)
+    reports = invocation.after_dbt(project, place.session(project.target), shown.say, screen=shown, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,12 @@ class Place:
         found = self._target or written or self.env.get("DBT_TARGET")
         return found or self._default_target()
 
-    def session(self, target: str) -> Any:
-        """The Spark session that the dbt profile describes."""
+    def session(self, target: str) -> Callable[[], Any]:
+        """What gives the Spark session that the dbt profile describes; the profile is read and checked at once.
+
+        Raises:
+            ConfigurationError: the profile describes no session in this process.
+        """
         place, profile = self._profile()
         output = profile["outputs"].get(target)
         where = f"{place.at('outputs')}.{target}"
@@ -65,7 +70,7 @@ class Place:
         os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
         from dbt_reverse_etl.spark import connect
 
-        return connect({name: str(value) for name, value in rendered.value.items()})
+        return partial(connect, {name: str(value) for name, value in rendered.value.items()})
 
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
         file = self.folder / "dbt_project.yml"
@@ -104,7 +109,7 @@ class Opened:
         from dbt_reverse_etl.invocation import open_ledger
         from dbt_reverse_etl.push import Pusher
 
-        spark = self._place.session(self._project.target)
+        spark = self._place.session(self._project.target)()
         self.pusher = Pusher(spark, open_ledger(spark, self._manifest), project_dir=self._place.folder)
         self.overview = self.overview_now()
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,13 +47,16 @@ def cancel_jobs(spark: SparkSession) -> None:
 @contextmanager
 def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
     """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
-    name = "spark.sql.inMemoryColumnarStorage.compressed"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")
+    name, before = "spark.sql.inMemoryColumnarStorage.compressed", None
+    with suppress(Exception):  # where the session does not allow it, the push is only slower
+        before = spark.conf.get(name)
+        spark.conf.set(name, "false")
     try:
         yield
     finally:
-        spark.conf.set(name, str(before))
+        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be told
+            if before is not None:
+                spark.conf.set(name, before)
 
 
 @dataclass(frozen=True)

@@ -6,49 +6,59 @@ Where and whether they go is the SDK's configuration (`opentelemetry-instrument 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.artifacts import Invocation
+from dbt_reverse_etl.artifacts import ChangelogResult, Invocation
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-_NAME = "dbt_reverse_etl"
 _GOOD = ("succeeded", "idle")
 
 
 def tracers() -> tuple[Watch, ...]:
-    """What makes spans; nothing where the API is not installed."""
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return ()
-    return (Tracing(trace.get_tracer(_NAME, __version__)),)
+    """What makes spans of pushes; nothing where the API is not installed."""
+    tracer = _tracer()
+    return (Tracing(tracer),) if tracer else ()
 
 
 def trace_captures(invocation: Invocation) -> None:
-    """A span for each changelog that a dbt command executed, with the times that its artifacts tell."""
+    """A span for each changelog that a dbt command executed, with the times that its artifacts tell. What it raises is its own affair: the
+    push does not depend on it.
+    """
+    tracer = _tracer()
+    with suppress(Exception):
+        for unique_id, result in invocation.changelogs.items():
+            if tracer and result.began and result.ended:
+                _trace_capture(tracer, invocation.invocation_id, unique_id, result)
+
+
+def _trace_capture(tracer: Tracer, invocation_id: str, unique_id: str, result: ChangelogResult) -> None:
+    from opentelemetry.trace import StatusCode
+
+    told = {"dbt.unique_id": unique_id, "dbt.invocation_id": invocation_id, "dbt.status": result.status}
+    span = tracer.start_span("capture", attributes=told, start_time=_nanoseconds(result.began))
+    if result.snapshot is not None:
+        span.set_attribute("reverse_etl.snapshot", result.snapshot)
+    span.set_status(StatusCode.OK if result.status == "success" else StatusCode.ERROR)
+    span.end(_nanoseconds(result.ended))
+
+
+def _tracer() -> Tracer | None:
     try:
         from opentelemetry import trace
     except ImportError:
-        return
-    tracer = trace.get_tracer(_NAME, __version__)
-    for unique_id, result in invocation.changelogs.items():
-        if result.began is None or result.ended is None:
-            continue
-        told = {"dbt.unique_id": unique_id, "dbt.invocation_id": invocation.invocation_id, "dbt.status": result.status}
-        span = tracer.start_span("capture", attributes=told, start_time=_nanoseconds(result.began))
-        if result.snapshot is not None:
-            span.set_attribute("reverse_etl.snapshot", result.snapshot)
-        span.set_status(trace.StatusCode.OK if result.status == "success" else trace.StatusCode.ERROR)
-        span.end(_nanoseconds(result.ended))
+        return None
+    return trace.get_tracer("dbt_reverse_etl", __version__)
 
 
-def _nanoseconds(at: datetime) -> int:
+def _nanoseconds(text: str) -> int:
     """Since 1970."""
+    at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1) * 1000
 
 

@@ -221,6 +221,7 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
             last_day, "empty_changelog", "copies", date_column="day", label=label, leave_out=["is_extra"]
         ).text
         assert problem in refused
+        assert "correct label in --args" in refused
     refused = imported(last_day, "empty_changelog", "twice", date_column="day").text
     assert "rows that share their key with another one at the same time" in refused
     assert last_day.rows("select count(*) as n from {s}.empty_changelog")[0].n == 0

@@ -248,12 +248,10 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
     assert run().success
     first = snapshots()
     project.rows("update {s}.regions set name = 'newer' where id = 5")
-    for step in ("pinned inputs and their changes", "affected keys", "recompute and diff", "old images"):
-        with killed_after(STEPS.index(step) + 1):
+    for number, step in enumerate(STEPS, 1):
+        with killed_after(number):
             run()
-        assert snapshots() == first, step
-    with killed_after(STEPS.index("commit") + 1):
-        run()
+        assert (snapshots() == first) is (step != "commit"), step
     assert len(snapshots()) == 2
     result = run()
     assert result.messages["wide"].startswith("+0 ~0 -0")

@@ -206,6 +206,4 @@ def test_where_nothing_is_to_be_sent_no_session_is_made_so_that_dbt_may_reach_sp
     def connect() -> NoReturn:
         raise AssertionError("dbt's adapter may have none to give")
 
-    said: list[str] = []
-    assert after_dbt(plans_only, connect, lambda text, *_: said.append(text)) == []
-    assert not (switch == "off" and said)
+    assert after_dbt(plans_only, connect, lambda *_: None) == []

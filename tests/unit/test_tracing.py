@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dbt_reverse_etl.artifacts import run
+from dbt_reverse_etl.artifacts import ChangelogResult, Invocation, run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
 from dbt_reverse_etl.tracing import Tracing, trace_captures, tracers
 from tests.unit.dbt_project import CONTACTS, ORDERS, good_project
@@ -118,6 +118,11 @@ def test_a_capture_is_a_span_with_the_times_of_dbts_artifacts(monkeypatch: pytes
         "dbt.status": "success",
         "reverse_etl.snapshot": 7,
     }
+
+
+def test_times_that_cannot_be_read_keep_no_push_back() -> None:
+    result = ChangelogResult("success", 7, "c", "yesterday", "today")
+    trace_captures(Invocation("i", "run", False, False, None, {CONTACTS: result}, {}))
 
 
 class Broken:
