@@ -28,15 +28,13 @@ counted as (
     where runs.changelog = (select any_value(_header.changelog_uuid) from {{ relation }} where _change = 'snapshot')
         and (facts.fact <> 'wave_acknowledged' or runs.next_run_at is null or facts.recorded_at <= runs.next_run_at)
 ),
+{#- Spark plans a query once for each place that names it: what reads the ledger names it as seldom as it can. -#}
 acks as (
-    select fence, seq, recorded_at as at, said.lo as lo, said.hi as hi, said.snapshot as snapshot, said.spec as spec, said.undelivered as left_out
-    from counted where fact = 'wave_acknowledged'
-    union all
-    select fence, seq, recorded_at, place.lo, place.hi, place.snapshot, place.spec, array()
-    from (select fence, seq, recorded_at, explode(said.delivered) as place from counted where fact = 'claims_settled')
+    select fence, seq, recorded_at as at, left_out, inline(if(fact = 'wave_acknowledged', array(struct(said.lo, said.hi, said.snapshot, said.spec)), said.delivered))
+    from (select *, if(fact = 'wave_acknowledged', said.undelivered, null) as left_out from counted where fact in ('wave_acknowledged', 'claims_settled'))
 ),
 left_out as (
-    select fence, seq, at, explode(left_out) as entry from acks
+    select fence, seq, at, snapshot, explode(left_out) as entry from acks
 ),
 {#- One row per version, as in scd2, deletes included; a checkpoint is one only where pruning left nothing older. -#}
 versions as (
@@ -79,10 +77,8 @@ claims as (
     group by claim.id
 ),
 endings as (
-    select fence, recorded_at as at, explode(said.closes) as id, coalesce(said.lo, 0) as lo, coalesce(said.hi, 65536) as hi
-    from counted where fact in ('wave_acknowledged', 'claims_settled', 'doubt_recorded')
-    union all
-    select fence, recorded_at, explode(said.releases), 0, 65536 from counted where fact = 'run_finished'
+    select fence, recorded_at as at, explode(if(fact = 'run_finished', said.releases, said.closes)) as id, coalesce(said.lo, 0) as lo, coalesce(said.hi, 65536) as hi
+    from counted where fact in ('wave_acknowledged', 'claims_settled', 'doubt_recorded', 'run_finished')
 ),
 doubtful as (
     select k.row_key, c.id, c.snapshot, c.spec, c.everything, c.fence, c.at, min(o.at) as until, min_by(o.fence, o.at) as ended_by
@@ -107,8 +103,7 @@ doubts as (
     union all
     select u.entry.key, u.at, min(t.at), any_value(v.from_snapshot)
     from left_out u
-    inner join acks a on a.fence = u.fence and a.seq = u.seq
-    inner join slim v on v.row_key = u.entry.key and a.snapshot >= v.from_snapshot and (v.to_snapshot is null or a.snapshot < v.to_snapshot)
+    inner join slim v on v.row_key = u.entry.key and u.snapshot >= v.from_snapshot and (v.to_snapshot is null or u.snapshot < v.to_snapshot)
     left join told t on t.row_key = u.entry.key and (t.fence > u.fence or t.fence = u.fence and t.seq > u.seq)
     where u.entry.doubt
     group by u.entry.key, u.fence, u.seq, u.at
@@ -117,9 +112,9 @@ points as (
     select row_key, at, fence * 1000000 + seq as turn, true as tells, if(hash is null, cast(null as bigint), from_snapshot) as held, 0 as doubt, cast(null as bigint) as maybe
     from changed
     union all
-    select row_key, at, 0, false, null, 1, from_snapshot from doubts
-    union all
-    select row_key, until, 0, false, null, -1, null from doubts where until is not null
+    select row_key, place.at, 0, false, null, place.doubt, place.maybe
+    from (select row_key, explode(array(struct(at, 1 as doubt, from_snapshot as maybe), struct(until as at, -1 as doubt, cast(null as bigint) as maybe))) as place from doubts)
+    where place.at is not null
 ),
 states as (
     select row_key, at,
