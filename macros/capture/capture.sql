@@ -5,6 +5,8 @@
 #}
 {% macro _capture(target, head, columns, query, capture_uuid, settings, facts, drift_against=none) %}
     {%- do query.setdefault('rows', query.name) -%}
+    {#- The old rows of candidates are few: the diff brings them along, and saves a second look at the changelog. -#}
+    {%- do query.update({'old_images': query.candidates and head is not none and not (settings.label or columns.dropped or columns.widened)}) -%}
     {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
     {%- call statement('stage') -%}
         create table {{ stage }} using {{ reverse_etl._private_format() }} as
@@ -24,7 +26,7 @@
     {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
     {#- Rows that are kept aside are proposed again only from where the head stands. -#}
     {%- if split.kept_aside -%}{%- do facts.update({'positions': head.positions if head is not none else {}}) -%}{%- endif -%}
-    {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones) -%}
+    {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones, query.old_images) -%}
     {%- do adapter.drop_relation(stage) -%}
     {%- set header, counts = captured.header, captured.counts -%}
     {{ return({
@@ -43,7 +45,7 @@
   The last alone may carry a full image: the old images of the later groups stand where the head of this capture saw them.
   Returns {header, counts, snapshots}
 #}
-{% macro _commit_groups(target, stage, head, groups, columns, capture_uuid, facts, tombstones) %}
+{% macro _commit_groups(target, stage, head, groups, columns, capture_uuid, facts, tombstones, old_images) %}
     {%- set captured = {'header': head, 'counts': {'inserts': 0, 'updates': 0, 'deletes': 0}, 'snapshots': 0} -%}
     {%- for group in groups -%}
         {%- set said = {'kind': facts.kind} -%}
@@ -56,7 +58,7 @@
         {%- if changes or loop.last and (tombstones or columns.widened or reverse_etl._says_more(facts, head)) -%}
             {%- set part = reverse_etl._part_of(target, stage, group, capture_uuid) -%}
             {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=columns.widened | length > 0 if loop.last else none) -%}
-            {%- do reverse_etl._commit(target, part, captured.header, header, columns) -%}
+            {%- do reverse_etl._commit(target, part, captured.header, header, columns, old_images) -%}
             {%- if part != stage -%}{%- do adapter.drop_relation(part) -%}{%- endif -%}
             {%- do captured.update({'header': header, 'snapshots': captured.snapshots + (1 if changes else 0)}) -%}
             {%- for name in captured.counts -%}{%- do captured.counts.update({name: captured.counts[name] + group[name]}) -%}{%- endfor -%}

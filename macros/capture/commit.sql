@@ -3,20 +3,24 @@
 {#
   Before the commit, the old images of updated and deleted rows join the stage, and with a checkpoint the rows that stay.
   Not in the commit itself: Delta drops txnVersion from an insert whose query reads the table that it writes.
+    are_there  the stage has the old images of its changes already
 #}
-{% macro _stage_old_images(target, stage, head, header, columns) %}
+{% macro _stage_old_images(target, stage, head, header, columns, are_there) %}
     {%- set checkpoint = header.base == header.snapshot_id and head is not none -%}
     {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
-    {%- if header.updates + header.deletes > 0 or checkpoint -%}
+    {%- set wanted = header.updates + header.deletes > 0 and not are_there -%}
+    {%- if wanted or checkpoint -%}
         {%- call statement('old_images') -%}
             insert into {{ stage }} by name
+            {%- if wanted %}
             select if(s._stage = 'update', 'update_preimage', 'delete_image') as _stage, {{ reverse_etl._columns(names, 'l') }}, l._row_hash, s._old_snapshot_id
             from {{ target }} l
             join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and l._snapshot_id = s._old_snapshot_id
             where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
+            {%- endif %}
+            {{ 'union all' if wanted and checkpoint }}
             {%- if checkpoint %}
-            union all
-            select 'checkpoint', {{ reverse_etl._columns(names) }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }}, _snapshot_id
+            select 'checkpoint' as _stage, {{ reverse_etl._columns(names) }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id as _old_snapshot_id
             from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }}) image
             where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
             {%- endif %}
@@ -25,8 +29,8 @@
 {% endmacro %}
 
 
-{% macro _commit(target, stage, head, header, columns) %}
-    {%- do reverse_etl._stage_old_images(target, stage, head, header, columns) -%}
+{% macro _commit(target, stage, head, header, columns, old_images) %}
+    {%- do reverse_etl._stage_old_images(target, stage, head, header, columns, old_images) -%}
     {%- do reverse_etl._commit_staged(target, stage, head, header, columns) -%}
 {% endmacro %}
 

@@ -1,6 +1,7 @@
 {#
   The diff. All ways give the same stage, change-sized: `_stage` (insert, update, delete, null_key, duplicate_key; `total` for the number of
-  model rows), the columns of the new row (for a delete only the key), its hash, and the snapshot where the old image stands.
+  model rows), the columns of the new row (for a delete only the key), its hash, and the snapshot where the old image stands. With
+  `query.old_images` the old images stand there, too (update_preimage, delete_image).
 #}
 
 {#
@@ -26,9 +27,9 @@
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.key, query.candidates) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query.candidates) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names if query.old_images else columns.key, query.candidates) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query.candidates) }}
     )
-    {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
+    {{ reverse_etl._with_old_images(columns) if query.old_images else reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
     {%- if counted %}
     union all
     select 'total', {{ reverse_etl._null_columns(columns.model) }}, cast(null as bigint), count_if(_row_number >= 0) from model_rows
@@ -83,7 +84,25 @@
 {% endmacro %}
 
 
-{% macro _classify(columns, changed) %}
+{# Of each update and delete two rows: the change, and what stood before it. #}
+{% macro _with_old_images(columns) %}
+    {%- set change -%}
+        struct(_stage, {{ reverse_etl._columns(columns.names) }}, _row_hash, _old_snapshot_id)
+    {%- endset -%}
+    select inline(case
+        when _stage in ('update', 'delete') then array(
+            {{ change }},
+            struct(if(_stage = 'update', 'update_preimage', 'delete_image') as _stage, {{ reverse_etl._columns(columns.names, '_old') }}, _old._row_hash, _old_snapshot_id)
+        )
+        else array({{ change }})
+    end)
+    from (
+        {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash', old_images=true) }}
+    )
+{% endmacro %}
+
+
+{% macro _classify(columns, changed, old_images=false) %}
     select
         case
             when n._row_hash is not null and {{ reverse_etl._any_null(columns.key, 'n') }} then 'null_key'
@@ -96,6 +115,7 @@
             {% if name in columns.key %}coalesce(n.{{ reverse_etl._quote(name) }}, o.{{ reverse_etl._quote(name) }}) as {{ reverse_etl._quote(name) }}{% else %}n.{{ reverse_etl._quote(name) }}{% endif %},
         {% endfor -%}
         n._row_hash, o._snapshot_id as _old_snapshot_id
+        {%- if old_images %}, struct({{ reverse_etl._columns(columns.names, 'o') }}, o._row_hash) as _old {%- endif %}
     from new_rows n
     full outer join old_rows o on {{ reverse_etl._same_key(columns.key, 'n', 'o') }}
     where n._row_hash is null or n._copies > 1 or o._snapshot_id is null or {{ changed }}
