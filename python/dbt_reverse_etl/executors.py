@@ -27,7 +27,7 @@ from dbt_reverse_etl.shipping import reach_executors
 from dbt_reverse_etl.sinks.base import Limits, Sink, SinkTask
 from dbt_reverse_etl.spark import PendingRows
 
-_CHUNK = 50_000  # rows in the memory of a task
+_CHUNK = 50_000  # rows in the memory of a task; where a batch may hold more, those of one batch
 _MARGIN = timedelta(seconds=60)  # clocks differ, and a request that is under way needs its time
 _ACKS = pa.schema([("sent", pa.string())])
 _SENT = TypeAdapter(Sent)
@@ -142,7 +142,7 @@ class Work:
     def _sent(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sent]:
         clock, sink, stop = self.clock, None, None
         try:
-            for table in _chunks(batches):
+            for table in _chunks(batches, self.limits):
                 if sink is None:
                     sink = self.make_sink()
                     sink.open(self.task)
@@ -165,13 +165,17 @@ class Work:
                 sink.close()
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _chunks(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pa.Table]:
+    most = max(_CHUNK, limits.rows)
     waiting: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        waiting.append(batch)
-        if sum(one.num_rows for one in waiting) >= _CHUNK:
+        more, larger = rows + batch.num_rows, size + batch.nbytes
+        if waiting and (more > most or (more > _CHUNK and larger > limits.bytes)):
             yield pa.Table.from_batches(waiting)
-            waiting = []
+            waiting, more, larger = [], batch.num_rows, batch.nbytes
+        waiting.append(batch)
+        rows, size = more, larger
     if waiting:
         yield pa.Table.from_batches(waiting)
 

@@ -77,8 +77,8 @@ class PostgresSink(DatabaseSink):
     _settings: PostgresSettings
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
-        """Batches that keep the number of commits low, and few connections; more only compete for the same index pages."""
-        return Limits(rows=100_000, bytes=64 * 2**20, concurrency=4)
+        """Large batches, for each passes over the whole index once, and few connections; more only compete for its pages."""
+        return Limits(rows=250_000, bytes=64 * 2**20, concurrency=4)
 
     def check(self) -> None:
         """Log in and read, nothing else."""
