@@ -1,4 +1,4 @@
-"""Servers of Spark as processes of this machine: a standalone cluster of a master and two workers, and Spark Connect."""
+"""Servers of Spark as processes of this machine: a standalone cluster of a master and two workers, Spark Connect, and a thrift server with its metastore."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.conftest import JVM
+from tests.conftest import JVM, delta_lake
 from tests.faults.scene import wait_for
+from tests.maven import jars, java
+from tests.unit.http_server import free_port
 
 _BIN = Path(pyspark.__file__).parent / "bin"
 _DEPLOY = "org.apache.spark.deploy"
+_DERBY, _DERBY_VERSION = "org.apache.derby", "10.16.1.1"  # the version that PySpark brings
 
 
 @dataclass
@@ -106,15 +109,75 @@ def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
         "spark.connect.grpc.binding.port": "0",
         "spark.log.level": "INFO",
     }
-    given = [word for name, value in said.items() for word in ("--conf", f"{name}={value}")]
     log = folder / "server.log"
-    given += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    server = _process(log, "spark-submit", *given, memory="2g")
+    server = _submitted(log, "org.apache.spark.sql.connect.service.SparkConnectServer", said)
     try:
         port = _found(log, r"Spark Connect server started at: \S*:(\d+)", server)
         yield f"sc://127.0.0.1:{port}"
     finally:
         _kill(server)
+
+
+@contextmanager
+def metastore(folder: Path) -> Iterator[dict[str, str]]:
+    """In a database server, so that several processes share it: settings of their sessions."""
+    folder.mkdir(parents=True)
+    log, port = folder / "metastore.log", free_port()
+    (client,) = [path for path in jars(_DERBY, "derbyclient", _DERBY_VERSION) if "derbyclient" in path]
+    place = ["-cp", ":".join(jars(_DERBY, "derbynet", _DERBY_VERSION)), f"-Dderby.system.home={folder}", *JVM.split()]
+    command = [
+        java(),
+        *place,
+        "org.apache.derby.drda.NetworkServerControl",
+        "start",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+    try:
+        _found(log, "(started and ready)", server)
+        yield {
+            "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby://127.0.0.1:{port}/metastore;create=true",
+            "spark.hadoop.javax.jdo.option.ConnectionDriverName": "org.apache.derby.client.ClientAutoloadedDriver",
+            "spark.driver.extraClassPath": client,
+        }
+    finally:
+        _kill(server)
+
+
+@contextmanager
+def thrift_server(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
+    """Its port; `settings` are those of its sessions, but for packages: its threads see its class path alone."""
+    folder.mkdir(parents=True)
+    port = free_port()
+    said = {
+        **{name: value for name, value in settings.items() if name != "spark.jars.packages"},
+        "spark.driver.extraClassPath": ":".join([settings["spark.driver.extraClassPath"], *_delta_jars()]),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.hive.server2.thrift.bind.host": "127.0.0.1",
+        "spark.hadoop.hive.server2.thrift.port": str(port),
+        "spark.log.level": "INFO",
+    }
+    log = folder / "server.log"
+    server = _submitted(log, "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2", said, "spark-internal")
+    try:
+        _found(log, "(ThriftBinaryCLIService on port)", server)
+        yield port
+    finally:
+        _kill(server)
+
+
+def _delta_jars() -> list[str]:
+    organisation, module, version = delta_lake().split(":")
+    return [path for path in jars(organisation, module, version) if f"/{organisation}/" in path]
+
+
+def _submitted(log: Path, name: str, settings: Mapping[str, str], *application: str) -> subprocess.Popen[bytes]:
+    given = [word for setting, value in settings.items() for word in ("--conf", f"{setting}={value}")]
+    return _process(log, "spark-submit", *given, "--class", name, *application, memory="2g")
 
 
 def _start(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
