@@ -16,6 +16,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt_reverse_etl.delivery.waves import batches
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.sinks.postgres_values import staged
 from tests.benchmarks.peers import DLT, DRT, is_there
@@ -209,10 +210,9 @@ def _dropped(database: Database) -> Iterator[Database]:
 def _deliver(database: Database, task: SinkTask, table: pa.Table) -> None:
     sink = database.sink()
     sink.open(task)
-    limit = sink.limits(task).rows
-    for start in range(0, table.num_rows, limit):
-        last = start + limit >= table.num_rows
-        assert not sink.deliver(Batch(table.slice(start, limit), f"claim {last}", last=last)).results
+    for part in batches(table, sink.limits(task)):
+        last = part.stop == table.num_rows
+        assert not sink.deliver(Batch(table.slice(part.start, len(part)), f"claim {last}", last=last)).results
     if task.full_load:
         sink.swap("claim")
     sink.close()

@@ -78,7 +78,7 @@ class PostgresSink(DatabaseSink):
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
         """Large batches, for each passes over the whole index once, and few connections; more only compete for its pages."""
-        return Limits(rows=250_000, bytes=64 * 2**20, concurrency=4)
+        return Limits(rows=500_000, bytes=64 * 2**20, concurrency=4)
 
     def check(self) -> None:
         """Log in and read, nothing else."""
