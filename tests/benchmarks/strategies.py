@@ -74,7 +74,7 @@ def _change(project: Project, rows: int, number: int) -> None:
 def _asks(name: str, text: str) -> bool:
     """Questions about the inputs, which do not name the changelog."""
     return {
-        "by_cdf": text.startswith(("describe history", "describe detail")),
+        "by_cdf": text.startswith(("describe history", "describe detail")) and "by_" not in text,
         "by_change_table": "max(`number`)" in text and "log" in text and "__" not in text,
     }.get(name, False)
 
