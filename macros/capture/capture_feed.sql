@@ -29,17 +29,21 @@
             select *, row_number() over (partition by {{ reverse_etl._columns(key) }} order by {{ sequence }} desc, _operation) as _rank from events where _operation <> 'ignore'
         ),
         known as (
-            select {{ reverse_etl._columns(key) }}, max({{ sequence }}) as _known
-            from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')) r
-            left semi join events e on {{ reverse_etl._same_key(key, 'r', 'e') }}
-            group by {{ reverse_etl._columns(key) }}
+            select {{ reverse_etl._columns(key) }}, _known, if(_change in ('delete', 'tombstone'), null, struct({{ reverse_etl._columns(capture.columns.names) }}, _row_hash, _snapshot_id)) as _old
+            from (
+                select r.*, max({{ sequence }}) over versions as _known, lead(true) over versions as _next
+                from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
+                left semi join events e on {{ reverse_etl._same_key(key, 'r', 'e') }}
+                window versions as (partition by {{ reverse_etl._columns(key) }} order by _change <> 'tombstone', _snapshot_id, _change = 'checkpoint')
+            )
+            where _next is null
         )
-        select n.* except (_rank), n._operation = 'delete' as _gone, coalesce(n.{{ sequence }} <= k._known, false) as _late
+        select n.* except (_rank), n._operation = 'delete' as _gone, coalesce(n.{{ sequence }} <= k._known, false) as _late, k._old
         from newest n left join known k on {{ reverse_etl._same_key(key, 'n', 'k') }}
         where _rank = 1
     {%- endset -%}
     {{ return({
-        'candidates': candidates, 'measures': measures, 'carries_rows': true, 'only_changes': true, 'compared': 'not _late',
+        'candidates': candidates, 'measures': measures, 'carries_rows': true, 'carries_old': true, 'only_changes': true, 'compared': 'not _late',
         'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
             ~ operations.values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
     }) }}

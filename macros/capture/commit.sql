@@ -3,12 +3,12 @@
 {#
   Before the commit, the old images of updated and deleted rows join the stage, and with a checkpoint the rows that stay.
   Not in the commit itself: Delta drops txnVersion from an insert whose query reads the table that it writes.
-    are_there  the stage has the old images of its changes already
+    old_images: the stage has the old images of its changes already
 #}
-{% macro _stage_old_images(target, stage, head, header, columns, are_there) %}
+{% macro _stage_old_images(target, stage, head, header, columns, old_images) %}
     {%- set checkpoint = header.base == header.snapshot_id and head is not none -%}
     {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}
-    {%- set wanted = header.updates + header.deletes > 0 and not are_there -%}
+    {%- set wanted = header.updates + header.deletes > 0 and not old_images -%}
     {%- if wanted or checkpoint -%}
         {%- call statement('old_images') -%}
             insert into {{ stage }} by name

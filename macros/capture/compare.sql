@@ -27,9 +27,10 @@
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names if query.old_images else columns.key, query.candidates) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query.candidates) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names if query.old_images else columns.key, query) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query) }}
     )
-    {{ reverse_etl._with_old_images(columns) if query.old_images else reverse_etl._classify(columns, 'n._row_hash <> o._row_hash') }}
+    {%- set classified = reverse_etl._classify(columns, 'n._row_hash <> o._row_hash', query.old_images) %}
+    {{ reverse_etl._with_old_images(columns, classified) if query.old_images else classified }}
     {%- if counted %}
     union all
     select 'total', {{ reverse_etl._null_columns(columns.model) }}, cast(null as bigint), count_if(_row_number >= 0) from model_rows
@@ -44,7 +45,7 @@
         {{ reverse_etl._new_rows(query.rows, columns, copies=true) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names, query.candidates) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names, query) }}
     ),
     different as (
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from new_rows except select {{ names }} from old_rows)
@@ -68,24 +69,26 @@
 
 
 {# The head image; before the first snapshot, no row. #}
-{% macro _old_rows(target, head, columns, names, only) %}
+{% macro _old_rows(target, head, columns, names, query) %}
     {%- if head is none -%}
         select {{ reverse_etl._columns(names) }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _snapshot_id from {{ target }} where false
+    {%- elif query.old_rows -%}
+        select {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id from {{ query.old_rows }}
     {%- else -%}
-        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, only) }}
+        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, query.candidates) }}
     {%- endif -%}
 {% endmacro %}
 
 
 {# A value has another hash in a wider type; the full image of this snapshot keeps the new ones (see _commit_groups). #}
-{% macro _hashed_anew(target, head, columns, only) %}
+{% macro _hashed_anew(target, head, columns, query) %}
     select {{ reverse_etl._columns(columns.key) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash, _snapshot_id
-    from ({{ reverse_etl._old_rows(target, head, columns, columns.names, only) }})
+    from ({{ reverse_etl._old_rows(target, head, columns, columns.names, query) }})
 {% endmacro %}
 
 
 {# Of each update and delete two rows: the change, and what stood before it. #}
-{% macro _with_old_images(columns) %}
+{% macro _with_old_images(columns, classified) %}
     {%- set change -%}
         struct(_stage, {{ reverse_etl._columns(columns.names) }}, _row_hash, _old_snapshot_id)
     {%- endset -%}
@@ -96,9 +99,7 @@
         )
         else array({{ change }})
     end)
-    from (
-        {{ reverse_etl._classify(columns, 'n._row_hash <> o._row_hash', old_images=true) }}
-    )
+    from ({{ classified }})
 {% endmacro %}
 
 

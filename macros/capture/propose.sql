@@ -13,6 +13,7 @@
     live          filter of the model's rows: the others count as deleted
     compared      filter of the candidates: the others are left as they are
     carries_rows  the candidates are the rows of the model, those with `_gone` deleted
+    carries_old   the candidates have the old row of their key in `_old`: a struct of the columns, _row_hash and _snapshot_id; NULL where there is none
     only_changes  the model gives changes, not an image: there is nothing else to compare with
     temporary     tables of its own that the capture drops at its end
 #}
@@ -65,7 +66,7 @@
 {% macro _proposal(asked) %}
     {%- set name = 'capture_' ~ asked.options.strategy -%}
     {%- set proposal = {
-        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'only_changes': false, 'temporary': [],
+        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'carries_old': false, 'only_changes': false, 'temporary': [],
     } -%}
     {%- do proposal.update((reverse_etl[name] if name in reverse_etl else context[name])(asked)) -%}
     {{ return(proposal) }}
@@ -86,7 +87,7 @@
             create table {{ wider }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._whole_groups(target, head, columns, query, stored, together) }}
         {%- endcall -%}
         {%- do temporary.append(wider) -%}
-        {%- do proposal.update({'carries_rows': false, 'measured_on': stored}) -%}
+        {%- do proposal.update({'carries_rows': false, 'carries_old': false, 'measured_on': stored}) -%}
         {{ return(wider) }}
     {%- endif -%}
     {{ return(stored) }}
@@ -140,7 +141,8 @@
 
 
 {#
-  What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; tombstones: deleted keys to remember}
+  What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; old_rows: their old rows, or none;
+  tombstones: deleted keys to remember}
 #}
 {% macro _rows_to_compare(query, columns, proposal, stored) %}
     {%- set live = ' where ' ~ proposal.live if proposal.live else '' -%}
@@ -155,6 +157,7 @@
     {%- endif -%}
     {{ return({
         'rows': rows, 'candidates': candidates,
+        'old_rows': '(select _old.* from ' ~ candidates ~ ' where _old is not null)' if proposal.carries_old else none,
         'tombstones': '(select * from ' ~ candidates ~ ' where _gone)' if proposal.only_changes else none,
     }) }}
 {% endmacro %}
