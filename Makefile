@@ -29,7 +29,7 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink .ci/java.py .ci/parse.py .ci/reference.py .ci/matrix.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink examples/excel/pyspark_excel.py .ci/java.py .ci/parse.py .ci/reference.py .ci/matrix.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
 

@@ -17,6 +17,8 @@ from tests.maven import jars
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
+# Spark's workers find the data source for Excel there.
+EXCEL = str(Path(__file__).parents[1] / "examples" / "excel")
 
 
 def delta_lake() -> str:
@@ -71,6 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
     builder = SparkSession.builder.enableHiveSupport()
     sources = source_settings() if MASTER.startswith("local[") else {}
+    os.environ["PYTHONPATH"] = os.pathsep.join([EXCEL, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = spark_settings(tmp_path_factory.mktemp("spark")) | sources | INTERPRETED
     for name, value in settings.items():
         builder = builder.config(name, value)

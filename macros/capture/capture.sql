@@ -1,7 +1,28 @@
 {#
+  What the model changed, as one capture; of a feed whose events lead a key through several labels, one for each of them, as if it had run before the
+  first event of the next one. Returns {message, code, changes, drift, note}
+#}
+{% macro _capture_model(target, head, columns, query, capture_uuid, settings) %}
+    {%- set captures = [] -%}
+    {%- for until in reverse_etl._labels_left(target, head, columns, query, settings) + [none] -%}
+        {%- set before = captures[-1].header if captures else head -%}
+        {%- set proposal = reverse_etl._propose(target, before, columns, query, capture_uuid, settings, until) -%}
+        {#- Only the last one has read everything. -#}
+        {%- if until is not none -%}{%- do proposal.facts.update({'positions': before.positions if before is not none else {}}) -%}{%- endif -%}
+        {%- do captures.append(reverse_etl._capture(target, before, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against)) -%}
+        {%- for relation in proposal.temporary -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
+        {%- do captures[-1].update({'note': proposal.note}) -%}
+        {#- What is committed holds the wider types already. -#}
+        {%- do columns.update({'widened': []}) if captures[-1].snapshots -%}
+    {%- endfor -%}
+    {{ return(reverse_etl._captured(captures)) }}
+{% endmacro %}
+
+
+{#
   The difference of a query's rows and the head image, staged, checked and committed as one snapshot, or as one for each label; nothing, where nothing changed.
   facts: what the header says beside the counts (see _next_header); drift_against: candidates that a reconcile ought to have needed no more than.
-  Returns {message, code, changes, drift}
+  Returns {header, counts, snapshots, kept_aside, quarantined, drift}
 #}
 {% macro _capture(target, head, columns, query, capture_uuid, settings, facts, drift_against=none) %}
     {%- do query.setdefault('rows', query.name) -%}
@@ -28,14 +49,23 @@
     {%- if split.kept_aside -%}{%- do facts.update({'positions': head.positions if head is not none else {}}) -%}{%- endif -%}
     {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones, query.old_images) -%}
     {%- do adapter.drop_relation(stage) -%}
-    {%- set header, counts = captured.header, captured.counts -%}
+    {%- do captured.update({'kept_aside': split.kept_aside, 'quarantined': quarantined | length, 'drift': facts.drift}) -%}
+    {{ return(captured) }}
+{% endmacro %}
+
+
+{# Captures of one run, as dbt tells of them: {message, code, changes, drift, note} #}
+{% macro _captured(captures) %}
+    {%- set last, counts = captures[-1], {} -%}
+    {%- for name in ['inserts', 'updates', 'deletes'] -%}{%- do counts.update({name: captures | map(attribute='counts') | sum(attribute=name)}) -%}{%- endfor -%}
+    {%- set snapshots = captures | sum(attribute='snapshots') -%}
     {{ return({
-        'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ header.snapshot_id
-            ~ (' (' ~ captured.snapshots ~ ' labels)' if captured.snapshots > 1 else '') ~ (' (' ~ split.kept_aside ~ ' rows kept aside)' if split.kept_aside else '')
-            ~ (' (' ~ quarantined | length ~ ' keys quarantined)' if quarantined else '') ~ (' (drift: ' ~ facts.drift ~ ' changes that were not proposed)' if facts.drift else ''),
-        'code': 'snapshot ' ~ header.changed ~ ' of ' ~ header.changelog_uuid,
+        'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ last.header.snapshot_id
+            ~ (' (' ~ snapshots ~ ' labels)' if snapshots > 1 else '') ~ (' (' ~ last.kept_aside ~ ' rows kept aside)' if last.kept_aside else '')
+            ~ (' (' ~ last.quarantined ~ ' keys quarantined)' if last.quarantined else '') ~ (' (drift: ' ~ last.drift ~ ' changes that were not proposed)' if last.drift else ''),
+        'code': 'snapshot ' ~ last.header.changed ~ ' of ' ~ last.header.changelog_uuid,
         'changes': counts.inserts + counts.updates + counts.deletes,
-        'drift': facts.drift,
+        'drift': last.drift, 'note': last.note,
     }) }}
 {% endmacro %}
 

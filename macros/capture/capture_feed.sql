@@ -10,21 +10,9 @@
     {%- set options = capture.options -%}
     {%- set key = capture.columns.key -%}
     {%- set sequence = reverse_etl._quote(options.sequence) -%}
-    {%- set type = reverse_etl._type_of(capture, 'sequence') -%}
-    {%- set operations = reverse_etl._feed_operations(capture) -%}
-    {%- set name = 'feed/' ~ options.sequence -%}
-    {%- set measures = reverse_etl._feed_measures() or {name: reverse_etl._position_text(sequence, type)} -%}
-    {%- set since = (capture.since or {}).get(name) if name in measures else none -%}
+    {%- set measures = reverse_etl._feed_measures() or {reverse_etl._feed_position(capture): reverse_etl._position_text(sequence, reverse_etl._type_of(capture, 'sequence'))} -%}
     {%- set candidates %}
-        with events as (
-            select {{ reverse_etl._columns(capture.columns.names) }},
-                case lower({{ reverse_etl._quote(options.operation) }})
-                {%- for operation, values in operations.items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
-            from {{ capture.query.name }}
-            {%- if since is not none %}
-            where {{ sequence }} >= {{ reverse_etl._position_literal(since, type, options.overlap) }}
-            {%- endif %}
-        ),
+        with events as ({{ reverse_etl._feed_events(capture) }}),
         newest as (
             select *, row_number() over (partition by {{ reverse_etl._columns(key) }} order by {{ sequence }} desc, _operation) as _rank from events where _operation <> 'ignore'
         ),
@@ -45,9 +33,47 @@
     {{ return({
         'candidates': candidates, 'measures': measures, 'carries_rows': true, 'carries_old': true, 'only_changes': true, 'compared': 'not _late',
         'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
-            ~ operations.values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
+            ~ reverse_etl._feed_operations(capture).values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
     }) }}
 {% endmacro %}
+
+
+{#
+  The events that are not known yet, and maybe some that are: their columns and _operation. With a label also _reached, the greatest one of their key up to
+  them; only those up to `capture.until`, where that is given.
+#}
+{% macro _feed_events(capture) %}
+    {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
+    {%- set since = (capture.since or {}).get(reverse_etl._feed_position(capture)) if not reverse_etl._feed_measures() else none -%}
+    {%- set events %}
+            select {{ reverse_etl._columns(capture.columns.names) }},
+                case lower({{ reverse_etl._quote(capture.options.operation) }})
+                {%- for operation, values in reverse_etl._feed_operations(capture).items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
+            from {{ capture.query.name }}
+            {%- if since is not none %}
+            where {{ sequence }} >= {{ reverse_etl._position_literal(since, reverse_etl._type_of(capture, 'sequence'), capture.options.overlap) }}
+            {%- endif %}
+    {%- endset -%}
+    {%- if not capture.label -%}{{ return(events) }}{%- endif -%}
+    {%- set reached %}
+            select *, max(if(_operation = 'upsert', cast({{ capture.label.by }} as string), null)) over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by {{ sequence }}) as _reached
+            from ({{ events }})
+    {%- endset -%}
+    {{ return(reached if capture.until is none else 'select * from (' ~ reached ~ ") where _reached <= " ~ reverse_etl._string(capture.until) ~ ' or _reached is null') }}
+{% endmacro %}
+
+
+{# The labels that events of one key leave for a later one, ascending, and the time of the newest event in microseconds: [(label, time)] #}
+{% macro _feed_labels_left(capture) %}
+    {%- set at = 'cast(' ~ capture.label.at ~ ' as timestamp)' if capture.label.drift else 'cast(null as timestamp)' -%}
+    {{ return(run_query(
+        'with events as (' ~ reverse_etl._feed_events(capture) ~ ') select _reached, (select unix_micros(max(' ~ at ~ ')) from events) from (select _reached, max(_reached) over (partition by '
+        ~ reverse_etl._columns(capture.columns.key) ~ ") as _last from events) where _reached < _last and not (select bool_or(_operation = 'unknown') from events) group by _reached order by _reached"
+    ).rows) }}
+{% endmacro %}
+
+
+{% macro _feed_position(capture) %}{{ return('feed/' ~ capture.options.sequence) }}{% endmacro %}
 
 
 {% macro _feed_operations(capture) %}

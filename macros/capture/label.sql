@@ -22,7 +22,7 @@
             {%- do reverse_etl._refuse_labels(stage, (one.inserts + one.updates) ~ ' changed rows without a label', 'one for each row', 'correct label.by, or the rows') -%}
         {%- elif state.open is not none and one.label < state.open and one.label != reopened -%}
             {%- do late.append(one) -%}
-        {%- elif state.open is none or one.label <= state.open or not settings.label.drift or not state.kept_aside and reverse_etl._has_closed(labels, rest) -%}
+        {%- elif state.open is none or one.label <= state.open or not settings.label.drift or not state.kept_aside and reverse_etl._has_closed(labels, rest, settings.label.known_to) -%}
             {%- do groups.append({'label': one.label, 'labels': [one.label], 'inserts': one.inserts, 'updates': one.updates, 'deletes': 0}) -%}
             {%- if state.open is none or one.label > state.open -%}{%- do state.update({'open': one.label}) -%}{%- endif -%}
         {%- else -%}
@@ -54,6 +54,21 @@
 {% endmacro %}
 
 
+{#
+  The labels that a key leaves for a later one among the changes of this capture, ascending: where only the last change counted, their snapshots would lack
+  what was known of it then. Of images there is one row for each key, so it concerns feeds alone.
+#}
+{% macro _labels_left(target, head, columns, query, settings) %}
+    {%- if not settings.label or settings.capture.strategy != 'feed' -%}{{ return([]) }}{%- endif -%}
+    {%- set labels = [] -%}
+    {%- for row in reverse_etl._feed_labels_left(reverse_etl._asked(target, head, columns, query, settings, none)) -%}
+        {%- do labels.append(row[0] | string) -%}
+        {%- do settings.label.update({'known_to': row[1]}) -%}
+    {%- endfor -%}
+    {{ return(labels) }}
+{% endmacro %}
+
+
 {# The labels of the changed rows, ascending: [{label, inserts, updates, first, last: time in microseconds, drift: microseconds}] #}
 {% macro _stage_labels(stage, settings) %}
     {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.drift else 'timestamp_micros(0)' -%}
@@ -70,10 +85,10 @@
 {% endmacro %}
 
 
-{# Has the label before `rest`, the labels that have not been opened, closed? A row lies a drift behind the first of them. #}
-{% macro _has_closed(labels, rest) %}
+{# Has the label before `rest`, the labels that have not been opened, closed? A row lies a drift behind the first of them; `known_to`: or one that is captured later. #}
+{% macro _has_closed(labels, rest, known_to) %}
     {%- set first = rest | map(attribute='first') | reject('none') | list -%}
-    {%- set last = labels | map(attribute='last') | reject('none') | list -%}
+    {%- set last = ((labels | map(attribute='last') | list) + [known_to]) | reject('none') | list -%}
     {{ return(first | length > 0 and last | max >= first | min + rest[0].drift) }}
 {% endmacro %}
 

@@ -2,7 +2,8 @@
   Candidate keys: what a capture compares when it does not compare everything. The diff decides what changed, so a strategy may propose too much,
   never too little. A strategy is a macro capture_<strategy>(capture), of this package or of the user's own project.
 
-    capture: {relation, columns, query, options, since}; since: the positions in the head's header, or none: as if for the first time
+    capture: {relation, columns, query, options, since, label, until}; since: the positions in the head's header, or none: as if for the first time;
+    until: the label up to which changes count, or none
 
   It returns a dict with
     problem       why the changes since then are not known: everything is compared, and the run says why
@@ -17,12 +18,12 @@
     only_changes  the model gives changes, not an image: there is nothing else to compare with
     temporary     tables of its own that the capture drops at its end
 #}
-{% macro _propose(target, head, columns, query, capture_uuid, settings) %}
+{% macro _propose(target, head, columns, query, capture_uuid, settings, until=none) %}
     {%- set options = settings.capture -%}
     {%- if options.strategy == 'compare' -%}
         {{ return({'facts': {'kind': 'capture'}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
-    {%- set asked = {'relation': target, 'columns': columns, 'query': query, 'options': options, 'since': head.positions if head is not none else none} -%}
+    {%- set asked = reverse_etl._asked(target, head, columns, query, settings, until) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
     {%- set everything = reverse_etl._unknown_since(head, proposal) -%}
     {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
@@ -59,6 +60,13 @@
     {%- elif not head.positions and (proposal.positions or proposal.measures) -%}{{ return('the head has no positions, as after a rollback') }}
     {%- else -%}{{ return(proposal.problem) }}
     {%- endif -%}
+{% endmacro %}
+
+
+{% macro _asked(target, head, columns, query, settings, until) %}
+    {{ return({
+        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'until': until,
+    }) }}
 {% endmacro %}
 
 
@@ -216,9 +224,9 @@
 
 
 {# What the user should know of a capture that was no usual one; `on_drift: fail` is said after the commit, which holds the right rows. #}
-{% macro _report(result, proposal, settings) %}
-    {%- do result.update({'message': result.message ~ proposal.note}) -%}
-    {%- if proposal.note -%}{%- do log(model.name ~ ':' ~ proposal.note, info=true) -%}{%- endif -%}
+{% macro _report(result, settings) %}
+    {%- do result.update({'message': result.message ~ result.note}) -%}
+    {%- if result.note -%}{%- do log(model.name ~ ':' ~ result.note, info=true) -%}{%- endif -%}
     {%- if result.drift -%}
         {%- set text = 'changelog ' ~ model.name ~ ': found ' ~ result.drift ~ ' changes that capture.strategy ' ~ settings.capture.strategy
             ~ ' had not proposed; expected none; they are captured. Next: see why the source did not tell them, or reconcile more often' -%}

@@ -100,7 +100,7 @@
     {%- if label.get('late', 'fail') not in ['fail', 'open'] -%}
         {%- do problems.append("meta.reverse_etl.label.late: found '" ~ label.late ~ "'; expected fail or open") -%}
     {%- endif -%}
-    {{ return({'by': label.get('by'), 'drift': label.get('drift'), 'at': label.get('at'), 'late': label.get('late', 'fail')}) }}
+    {{ return({'by': label.get('by'), 'drift': label.get('drift'), 'at': label.get('at'), 'late': label.get('late', 'fail'), 'known_to': none}) }}
 {% endmacro %}
 
 

@@ -22,10 +22,8 @@
         {%- set result = reverse_etl._frozen_result(head, model.name) -%}
     {%- else -%}
         {%- set columns = reverse_etl._reconcile_columns(target, head, query.columns, settings) -%}
-        {%- set proposal = reverse_etl._propose(target, head, columns, query, capture_uuid, settings) -%}
-        {%- set result = reverse_etl._capture(target, head, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against) -%}
-        {%- for relation in proposal.temporary -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
-        {%- do reverse_etl._report(result, proposal, settings) -%}
+        {%- set result = reverse_etl._capture_model(target, head, columns, query, capture_uuid, settings) -%}
+        {%- do reverse_etl._report(result, settings) -%}
     {%- endif -%}
     {%- if query is not none -%}{%- do reverse_etl._drop_model_query(query) -%}{%- endif -%}
     {%- do reverse_etl._drop_feed_inputs() -%}

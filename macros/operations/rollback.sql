@@ -62,7 +62,7 @@
     {%- call statement('image') -%} create or replace temporary view {{ view }} as select {{ reverse_etl._columns(columns.names) }} from {{ rows }} {%- endcall -%}
     {%- set query = {'name': view, 'rows': view, 'columns': columns.model, 'stored': false, 'candidates': none, 'types': {}} -%}
     {%- set settings = {'key': columns.key, 'compare': 'hash', 'on_bad_key': 'fail', 'capture': {'strategy': 'compare'}} -%}
-    {%- set result = reverse_etl._capture(changelog.target, changelog.head, columns, query, changelog.uuid, settings, facts) -%}
+    {%- set result = reverse_etl._captured([reverse_etl._capture(changelog.target, changelog.head, columns, query, changelog.uuid, settings, facts)]) -%}
     {%- do reverse_etl._drop_model_query(query) -%}
     {{ return(result) }}
 {% endmacro %}

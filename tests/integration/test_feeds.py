@@ -7,11 +7,13 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from openpyxl import Workbook
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.debezium_events import COMPARED, MYSQL, POSTGRES, Event, SourceTable, compacted
 from tests.integration.kafka_broker import PASSWORD as KAFKA_PASSWORD
@@ -174,11 +176,11 @@ FORMATS = {
     "csv": "csv",
     "json": "json",
     "parquet": "parquet",
-    "other": "org.apache.spark.sql.execution.datasources.json.JsonFileFormat",
+    "excel": "excel",  # the data source of examples/excel
 }
 
 
-def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_any_other_data_source(project: Project) -> None:
+def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(project: Project) -> None:
     landing = project.folder / "landing"
     schema = "id bigint, value string, op string, number bigint"
     sources = []
@@ -221,11 +223,23 @@ def deliver(project: Project, number: int, at: int, rows: str) -> None:
     frame = project.spark.sql(f"select * from values {rows} as v(id, value, op, number)").coalesce(1)
     for name in FORMATS:
         written = project.folder / "written" / name / str(number)
-        form = "json" if name == "other" else name
-        frame.write.format(form).option("header", "true").save(str(written))
-        (part,) = written.glob("part-*")
+        if name == "excel":
+            part = write_sheet(written, frame)
+        else:
+            frame.write.format(name).option("header", "true").save(str(written))
+            (part,) = written.glob("part-*")
         os.utime(part, (at, at))
-        part.rename(project.folder / "landing" / name / f"{number}.{form}")
+        part.rename(project.folder / "landing" / name / f"{number}.{'xlsx' if name == 'excel' else name}")
+
+
+def write_sheet(folder: Path, frame: DataFrame) -> Path:
+    """The rows in an Excel file."""
+    workbook = Workbook()
+    for row in (frame.columns, *frame.collect()):
+        workbook.worksheets[0].append([*row])
+    folder.mkdir(parents=True)
+    workbook.save(folder / "part.xlsx")
+    return folder / "part.xlsx"
 
 
 # --- Debezium --------------------------------------------------------------------------------------------------------

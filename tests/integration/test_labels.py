@@ -117,3 +117,31 @@ def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project
     assert capture("(3, 1, timestamp'2024-01-01 23:00', 'I', 3)") == "+1 ~0 -0, snapshot 2 (1 rows kept aside)"
     assert capture("(4, 2, timestamp'2024-01-02 02:00', 'I', 4)") == "+2 ~0 -0, snapshot 3"
     assert capture("(4, 2, timestamp'2024-01-02 02:00', 'I', 4)") == "+0 ~0 -0, snapshot 3"
+
+
+def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as_it_was_then(project: Project) -> None:
+    events = f"{project.schema}.events"
+    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+
+    def capture(rows: str) -> str:
+        project.spark.sql(f"insert into {events} values {rows}")
+        return project.run().messages["log"]
+
+    assert capture(
+        "(1, 1, 'a', 'I', 1), (2, 1, 'x', 'I', 2), (1, 1, 'b', 'U', 3), (1, 2, 'c', 'U', 4), (3, 3, 'z', 'I', 5)"
+    ) == ("+3 ~1 -0, snapshot 3 (3 labels)")
+    assert capture("(2, 3, 'y', 'U', 6), (1, 3, 'c', 'D', 7), (1, 4, 'd', 'I', 8), (2, 4, 'y2', 'U', 9)") == (
+        "+1 ~2 -1, snapshot 5 (2 labels)"
+    )
+
+    for day in range(1, 5):
+        project.model(f"label_{day}", f"select id, value from {{{{ reverse_etl.as_of(ref('log'), label='{day}') }}}}")
+    assert project.run().success
+    assert [{row.id: row.value for row in project.rows(f"select * from {{s}}.label_{day}")} for day in range(1, 5)] == [
+        {1: "b", 2: "x"},
+        {1: "c", 2: "x"},
+        {2: "y", 3: "z"},
+        {1: "d", 2: "y2", 3: "z"},
+    ]
