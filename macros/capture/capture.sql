@@ -33,11 +33,7 @@
         create table {{ stage }} using {{ reverse_etl._private_format() }} as
         select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
         from (
-            {{ reverse_etl['compare_' ~ settings.compare](target, head, columns, query, settings) }}
-            {%- if query.tombstones %}
-            union all
-            select 'tombstone', {{ reverse_etl._columns(columns.names) }}, cast(null as bigint), cast(null as bigint) from {{ query.tombstones }}
-            {%- endif %}
+            {{ reverse_etl['compare_' ~ (query.compare or settings.compare)](target, head, columns, query, settings) }}
         )
     {%- endcall -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}

@@ -7,34 +7,59 @@
                 know what is new
 #}
 {% macro capture_feed(capture) %}
-    {%- set options = capture.options -%}
-    {%- set key = capture.columns.key -%}
-    {%- set sequence = reverse_etl._quote(options.sequence) -%}
+    {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
     {%- set measures = reverse_etl._feed_measures() or {reverse_etl._feed_position(capture): reverse_etl._position_text(sequence, reverse_etl._type_of(capture, 'sequence'))} -%}
     {%- set candidates %}
-        with events as ({{ reverse_etl._feed_events(capture) }}),
-        newest as (
-            select *, row_number() over (partition by {{ reverse_etl._columns(key) }} order by {{ sequence }} desc, _operation) as _rank from events where _operation <> 'ignore'
-        ),
-        known as (
-            select {{ reverse_etl._columns(key) }}, _known, if(_change in ('delete', 'tombstone'), null, struct({{ reverse_etl._columns(capture.columns.names) }}, _row_hash, _snapshot_id)) as _old
-            from (
-                select r.*, max({{ sequence }}) over versions as _known, lead(true) over versions as _next
-                from (select * from {{ capture.relation }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
-                left semi join events e on {{ reverse_etl._same_key(key, 'r', 'e') }}
-                window versions as (partition by {{ reverse_etl._columns(key) }} order by _change <> 'tombstone', _snapshot_id, _change = 'checkpoint')
-            )
-            where _next is null
+        select * except (_rank), _operation = 'delete' as _gone
+        from (
+            select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by {{ sequence }} desc, _operation) as _rank
+            from ({{ reverse_etl._feed_events(capture) }}) where _operation <> 'ignore'
         )
-        select n.* except (_rank), n._operation = 'delete' as _gone, coalesce(n.{{ sequence }} <= k._known, false) as _late, k._old
-        from newest n left join known k on {{ reverse_etl._same_key(key, 'n', 'k') }}
         where _rank = 1
     {%- endset -%}
     {{ return({
-        'candidates': candidates, 'measures': measures, 'carries_rows': true, 'carries_old': true, 'only_changes': true, 'compared': 'not _late',
+        'candidates': candidates, 'measures': measures, 'only_changes': true, 'compare': 'feed',
         'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
             ~ reverse_etl._feed_operations(capture).values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
     }) }}
+{% endmacro %}
+
+
+{#
+  The diff of events, in one pass over the changelog: it tells what is known of a key and how its row stands. An event is late that comes after a greater sequence of its
+  key, be that of a row, or of a tombstone, which remembers a delete.
+#}
+{% macro compare_feed(target, head, columns, query, settings) %}
+    {%- set key, names = reverse_etl._columns(columns.key), reverse_etl._columns(columns.names) -%}
+    {%- set sequence = reverse_etl._quote(settings.capture.sequence) -%}
+    {%- set event -%} {{ names }}, _row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
+    {%- set old_image -%} {{ reverse_etl._columns(columns.names, '_old') }}, _old._row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
+    {%- set tombstone -%} struct('tombstone' as _stage, {{ names }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _old_snapshot_id) {%- endset %}
+    with known as (
+        select {{ key }}, _known,
+            if(_change in ('delete', 'tombstone'), null, struct({{ names }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id)) as _old
+        from (
+            select r.*, max({{ sequence }}) over versions as _known, lead(true) over versions as _next
+            from (select * from {{ target }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
+            left semi join {{ query.candidates }} c on {{ reverse_etl._same_key(columns.key, 'r', 'c') }}
+            window versions as (partition by {{ key }} order by _change <> 'tombstone', _snapshot_id, _change = 'checkpoint')
+        )
+        where _next is null
+    ),
+    events as (
+        select n.*, k._known, k._old
+        from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates }}) n
+        left join known k on {{ reverse_etl._same_key(columns.key, 'n', 'k') }}
+    )
+    select inline(case
+        when {{ reverse_etl._any_null(columns.key) }} then array(struct('null_key' as _stage, {{ event }}))
+        when not _gone and _old is null then array(struct('insert' as _stage, {{ event }}))
+        when not _gone then array(struct('update' as _stage, {{ event }}) {%- if query.old_images %}, struct('update_preimage' as _stage, {{ old_image }}) {%- endif %})
+        when _old is null then array({{ tombstone }})
+        else array(struct('delete' as _stage, {{ event }}), {{ tombstone }} {%- if query.old_images %}, struct('delete_image' as _stage, {{ old_image }}) {%- endif %})
+    end)
+    from events
+    where not coalesce({{ sequence }} <= _known, false) and (_gone or _old is null or _old._row_hash <> _row_hash)
 {% endmacro %}
 
 

@@ -27,7 +27,7 @@
         {{ reverse_etl._new_rows('model_rows', columns, copies=not counted) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names if query.old_images else columns.key, query) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names if query.old_images else columns.key, query.candidates) if not columns.widened else reverse_etl._hashed_anew(target, head, columns, query.candidates) }}
     )
     {%- set classified = reverse_etl._classify(columns, 'n._row_hash <> o._row_hash', query.old_images) %}
     {{ reverse_etl._with_old_images(columns, classified) if query.old_images else classified }}
@@ -45,7 +45,7 @@
         {{ reverse_etl._new_rows(query.rows, columns, copies=true) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names, query) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names, query.candidates) }}
     ),
     different as (
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from new_rows except select {{ names }} from old_rows)
@@ -69,21 +69,19 @@
 
 
 {# The head image; before the first snapshot, no row. #}
-{% macro _old_rows(target, head, columns, names, query) %}
+{% macro _old_rows(target, head, columns, names, only) %}
     {%- if head is none -%}
         select {{ reverse_etl._columns(names) }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _snapshot_id from {{ target }} where false
-    {%- elif query.old_rows -%}
-        select {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id from {{ query.old_rows }}
     {%- else -%}
-        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, query.candidates) }}
+        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, only) }}
     {%- endif -%}
 {% endmacro %}
 
 
 {# A value has another hash in a wider type; the full image of this snapshot keeps the new ones (see _commit_groups). #}
-{% macro _hashed_anew(target, head, columns, query) %}
+{% macro _hashed_anew(target, head, columns, only) %}
     select {{ reverse_etl._columns(columns.key) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash, _snapshot_id
-    from ({{ reverse_etl._old_rows(target, head, columns, columns.names, query) }})
+    from ({{ reverse_etl._old_rows(target, head, columns, columns.names, only) }})
 {% endmacro %}
 
 

@@ -12,10 +12,9 @@
     measures      {name: aggregate over the candidates}: more positions; a name that ends in / gives a JSON object of them
     refuse        {aggregate over candidates, true where they are wrong: why}
     live          filter of the model's rows: the others count as deleted
-    compared      filter of the candidates: the others are left as they are
     carries_rows  the candidates are the rows of the model, those with `_gone` deleted
-    carries_old   the candidates have the old row of their key in `_old`: a struct of the columns, _row_hash and _snapshot_id; NULL where there is none
     only_changes  the model gives changes, not an image: there is nothing else to compare with
+    compare       a diff of its own: a macro compare_<diff>, as in compare.sql, that reads the candidates
     temporary     tables of its own that the capture drops at its end
 #}
 {% macro _propose(target, head, columns, query, capture_uuid, settings, until=none) %}
@@ -74,7 +73,7 @@
 {% macro _proposal(asked) %}
     {%- set name = 'capture_' ~ asked.options.strategy -%}
     {%- set proposal = {
-        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'compared': none, 'carries_rows': false, 'carries_old': false, 'only_changes': false, 'temporary': [],
+        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'carries_rows': false, 'only_changes': false, 'compare': none, 'temporary': [],
     } -%}
     {%- do proposal.update((reverse_etl[name] if name in reverse_etl else context[name])(asked)) -%}
     {{ return(proposal) }}
@@ -95,7 +94,7 @@
             create table {{ wider }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._whole_groups(target, head, columns, query, stored, together) }}
         {%- endcall -%}
         {%- do temporary.append(wider) -%}
-        {%- do proposal.update({'carries_rows': false, 'carries_old': false, 'measured_on': stored}) -%}
+        {%- do proposal.update({'carries_rows': false, 'measured_on': stored}) -%}
         {{ return(wider) }}
     {%- endif -%}
     {{ return(stored) }}
@@ -148,26 +147,19 @@
 {% endmacro %}
 
 
-{#
-  What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; old_rows: their old rows, or none;
-  tombstones: deleted keys to remember}
-#}
+{# What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; compare: the diff, or none for that of the settings} #}
 {% macro _rows_to_compare(query, columns, proposal, stored) %}
     {%- set live = ' where ' ~ proposal.live if proposal.live else '' -%}
     {%- if stored is none -%}
-        {{ return({'rows': '(select * from ' ~ query.name ~ live ~ ')', 'candidates': none}) }}
-    {%- endif -%}
-    {%- set candidates = '(select * from ' ~ stored ~ ' where ' ~ proposal.compared ~ ')' if proposal.compared else stored | string -%}
-    {%- if proposal.carries_rows -%}
-        {%- set rows = '(select * from ' ~ candidates ~ ' where not _gone)' -%}
+        {%- set rows = '(select * from ' ~ query.name ~ live ~ ')' -%}
+    {%- elif proposal.compare -%}
+        {%- set rows = stored | string -%}
+    {%- elif proposal.carries_rows -%}
+        {%- set rows = '(select * from ' ~ stored ~ ' where not _gone)' -%}
     {%- else -%}
-        {%- set rows = '(select * from ' ~ query.name ~ ' q left semi join ' ~ candidates ~ ' c on ' ~ reverse_etl._same_key(columns.key, 'q', 'c') ~ live ~ ')' -%}
+        {%- set rows = '(select * from ' ~ query.name ~ ' q left semi join ' ~ stored ~ ' c on ' ~ reverse_etl._same_key(columns.key, 'q', 'c') ~ live ~ ')' -%}
     {%- endif -%}
-    {{ return({
-        'rows': rows, 'candidates': candidates,
-        'old_rows': '(select _old.* from ' ~ candidates ~ ' where _old is not null)' if proposal.carries_old else none,
-        'tombstones': '(select * from ' ~ candidates ~ ' where _gone)' if proposal.only_changes else none,
-    }) }}
+    {{ return({'rows': rows, 'candidates': stored, 'compare': proposal.compare if stored is not none else none}) }}
 {% endmacro %}
 
 
