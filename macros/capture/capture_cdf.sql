@@ -22,7 +22,7 @@
 {% endmacro %}
 
 
-{# {id, format, properties} #}
+{# {id, properties}. A map comes as the JSON text of a mapping or, from Databricks, of pairs. #}
 {% macro _delta_detail(table, option='capture.table') %}
     {%- set found = run_query('describe detail ' ~ table) -%}
     {%- set detail = {} -%}
@@ -30,7 +30,7 @@
     {%- if detail.format != 'delta' -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ option ~ ': found ' ~ table ~ ' as ' ~ detail.format ~ '; expected a Delta table; use another strategy') }}
     {%- endif -%}
-    {{ return({'id': detail.id, 'properties': fromjson(detail.properties)}) }}
+    {{ return({'id': detail.id, 'properties': dict(fromjson(detail.properties))}) }}
 {% endmacro %}
 
 
@@ -49,7 +49,7 @@
     {%- for version in versions -%}
         {%- set parameters = version['operationParameters'] | string -%}
         {%- if version['operation'] not in told or version['operation'] in ('WRITE', 'STREAMING UPDATE') and '"Append"' not in parameters -%}
-            {{ return(table ~ ' had ' ~ version['operation'] ~ (' ' ~ fromjson(parameters).get('mode', '') if version['operation'] == 'WRITE' else '') ~ ' in version ' ~ version['version']) }}
+            {{ return(table ~ ' had ' ~ version['operation'] ~ (' ' ~ dict(fromjson(parameters)).get('mode', '') if version['operation'] == 'WRITE' else '') ~ ' in version ' ~ version['version']) }}
         {%- endif -%}
         {%- if 'TBLPROPERTIES' in version['operation'] and 'enableChangeDataFeed' in parameters -%}
             {{ return('the change data feed of ' ~ table ~ ' was switched in version ' ~ version['version']) }}

@@ -11,9 +11,9 @@
         {%- call statement('model_query') -%} create or replace temporary view {{ relation }} as {{ model.compiled_code }} {%- endcall -%}
     {%- endif -%}
     {%- set columns, types = [], {} -%}
-    {%- for row in run_query('describe table ' ~ relation).rows if row[0] and not row[0].startswith('#') -%}
-        {%- do types.update({row[0]: row[1]}) -%}
-        {%- if row[0] not in settings.only_captured -%}{%- do columns.append({'name': row[0], 'type': row[1]}) -%}{%- endif -%}
+    {%- for column in reverse_etl._columns_of(relation) -%}
+        {%- do types.update({column.name: column.type}) -%}
+        {%- if column.name not in settings.only_captured -%}{%- do columns.append(column) -%}{%- endif -%}
     {%- endfor -%}
     {%- set query = {'name': relation, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
     {%- set problems = reverse_etl._model_column_problems(columns, settings) -%}

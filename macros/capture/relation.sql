@@ -47,7 +47,7 @@
         )
         using delta
         cluster by (_snapshot_id)
-        {{ location_clause() }}
+        {{ reverse_etl._location_clause() }}
         {{ comment_clause() }}
         tblproperties (
             {%- for name, value in properties.items() %}
@@ -55,6 +55,21 @@
             {%- endfor %}
         )
     {%- endcall -%}
+{% endmacro %}
+
+
+{# dbt-databricks takes the location from where the model or its catalog says. #}
+{% macro _location_clause() %}{{ location_clause(adapter.build_catalog_relation(config.model)) if target.type == 'databricks' else location_clause() }}{% endmacro %}
+
+
+{# The columns of a table or view, [{name, type}], with types as Spark writes them: each adapter has a way of its own. #}
+{% macro _columns_of(relation) %}
+    {%- set columns = [] -%}
+    {%- for row in run_query('describe table ' ~ relation).rows -%}
+        {%- if not row[0] or row[0].startswith('#') -%}{{ return(columns) }}{%- endif -%}
+        {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
+    {%- endfor -%}
+    {{ return(columns) }}
 {% endmacro %}
 
 
@@ -80,7 +95,7 @@
 #}
 {% macro _reconcile_columns(target, head, columns, settings) %}
     {%- set types, types_before, problems, added, dropped, altered, widened = {}, {}, [], [], [], [], [] -%}
-    {%- set present = adapter.get_columns_in_relation(target)[reverse_etl._own_columns() | length:] -%}
+    {%- set present = reverse_etl._columns_of(target)[reverse_etl._own_columns() | length:] -%}
     {%- set present_names = present | map(attribute='name') | map('lower') | list -%}
     {%- for column in (head.columns if head is not none else []) -%}
         {%- do types_before.update({column.name | lower: column.type}) -%}
@@ -93,14 +108,14 @@
     {%- for column in present -%}
         {%- set type = types.get(column.name | lower) -%}
         {%- if type is none -%}
-            {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
+            {%- do dropped.append({'name': column.name, 'type': column.type}) -%}
             {%- if column.name | lower in types_before and settings.on_column_change != 'sync_all_columns' -%}
                 {%- do problems.append('column ' ~ column.name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
             {%- endif -%}
-        {%- elif type != column.dtype and reverse_etl._is_wider(type, column.dtype) and column.name not in settings.key and settings.on_column_change != 'fail' -%}
+        {%- elif type != column.type and reverse_etl._is_wider(type, column.type) and column.name not in settings.key and settings.on_column_change != 'fail' -%}
             {%- do altered.append({'name': column.name, 'type': type}) -%}
-        {%- elif type != column.dtype -%}
-            {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.dtype ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
+        {%- elif type != column.type -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.type ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
         {%- endif -%}
     {%- endfor -%}
     {%- set gone = dropped | map(attribute='name') | map('lower') | select('in', types_before) | list -%}

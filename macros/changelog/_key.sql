@@ -28,7 +28,8 @@
 {# By name and not by text: --empty and --sample wrap the relation, which keeps its names. #}
 {% macro _is_relation_of(relation, node) -%}
     {%- if relation.identifier -%}
-        {{- return(relation.identifier | lower == node.alias | lower and relation.schema | lower == node.schema | lower) -}}
+        {%- set same_catalog = (relation.database or '') | lower == (node.database or '') | lower -%}
+        {{- return(same_catalog and relation.identifier | lower == node.alias | lower and relation.schema | lower == node.schema | lower) -}}
     {%- endif -%}
     {{- return(relation | string | lower == node.relation_name | lower) -}}
 {%- endmacro %}

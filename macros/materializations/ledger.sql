@@ -6,7 +6,7 @@
     {{ run_hooks(pre_hooks) }}
     {%- if existing is none -%}
         {%- call statement('main') -%}
-            {{ reverse_etl._create_ledger(target, compiled_code, location_clause(), comment_clause()) }}
+            {{ reverse_etl._create_ledger(target, compiled_code, reverse_etl._location_clause(), comment_clause()) }}
         {%- endcall -%}
     {%- else -%}
         {%- do store_raw_result(name='main', message='present', code='', rows_affected=0, agate_table=none) -%}

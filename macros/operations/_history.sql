@@ -7,7 +7,7 @@
 {% macro _opened_changelog(operation, name) %}
     {%- set node = reverse_etl._changelog_node(name) -%}
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
-    {%- set present = adapter.get_columns_in_relation(target) if target is not none else [] -%}
+    {%- set present = reverse_etl._columns_of(target) if target is not none else [] -%}
     {%- set head = reverse_etl._head(target) if '_snapshot_id' in present | map(attribute='name') else none -%}
     {%- if head is none -%}
         {%- do reverse_etl._operation_refuse(operation, name, 'no snapshot', 'a changelog that was captured', 'dbt run --select ' ~ name) -%}
@@ -30,7 +30,7 @@
     {%- endfor -%}
     {%- set dropped = [] -%}
     {%- for column in present if column.name | lower not in names -%}
-        {%- do dropped.append({'name': column.name, 'type': column.dtype}) -%}
+        {%- do dropped.append({'name': column.name, 'type': column.type}) -%}
     {%- endfor -%}
     {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'widened': [], 'present': present}) }}
 {% endmacro %}

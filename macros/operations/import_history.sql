@@ -48,16 +48,14 @@
         {%- do reverse_etl._operation_refuse('import_history', model, 'no table', 'an empty changelog', 'dbt run --empty --select ' ~ model) -%}
     {%- endif -%}
     {%- set own = reverse_etl._own_columns() | map(attribute='name') | list -%}
-    {%- set present = adapter.get_columns_in_relation(target) -%}
+    {%- set present = reverse_etl._columns_of(target) -%}
     {%- if present[:own | length] | map(attribute='name') | list != own -%}
         {%- do reverse_etl._operation_refuse('import_history', model, 'a table that is no changelog', 'an empty changelog', reverse_etl._command('adopt', 'model: ' ~ model)) -%}
     {%- elif reverse_etl._head(target) is not none -%}
         {%- do reverse_etl._operation_refuse('import_history', model, 'a changelog that has snapshots', 'one without any: history cannot be put before what was captured', reverse_etl._command('reset', 'model: ' ~ model)) -%}
     {%- endif -%}
-    {%- set columns = [] -%}
-    {%- for column in present[own | length:] -%}{%- do columns.append({'name': column.name, 'type': column.dtype}) -%}{%- endfor -%}
     {{ return({
-        'name': model, 'uuid': local_md5(invocation_id ~ '.import_history.' ~ node.unique_id), 'target': target, 'columns': columns,
+        'name': model, 'uuid': local_md5(invocation_id ~ '.import_history.' ~ node.unique_id), 'target': target, 'columns': present[own | length:],
         'key': [node.config.unique_key] if node.config.unique_key is string else node.config.unique_key,
     }) }}
 {% endmacro %}
@@ -66,12 +64,12 @@
 {# The relation and its columns, each as an expression. Returns {relation, moments, expressions, valid_from, valid_to, is_deleted, every, copies} #}
 {% macro _history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) %}
     {%- set parts = (relation | string).replace('`', '').split('.') -%}
-    {%- set found = adapter.get_relation(database=none, schema=parts[-2] if parts | length > 1 else changelog.target.schema, identifier=parts[-1]) -%}
+    {%- set found = adapter.get_relation(database=parts[-3] if parts | length > 2 else changelog.target.database, schema=parts[-2] if parts | length > 1 else changelog.target.schema, identifier=parts[-1]) -%}
     {%- if found is none -%}
         {%- do reverse_etl._operation_refuse('import_history', changelog.name, "relation: '" ~ relation ~ "', which is not there", 'a table or a view, as schema.name', 'correct --args') -%}
     {%- endif -%}
     {%- set types = {} -%}
-    {%- for column in adapter.get_columns_in_relation(found) -%}{%- do types.update({column.name | lower: column.dtype}) -%}{%- endfor -%}
+    {%- for column in reverse_etl._columns_of(found) -%}{%- do types.update({column.name | lower: column.type}) -%}{%- endfor -%}
     {%- set times = [date_column] if date_column else [valid_from, valid_to] -%}
     {%- set problems, expressions = reverse_etl._import_column_problems(changelog, types, times, every), [] -%}
     {%- set names = changelog.columns | map(attribute='name') | map('lower') | list -%}

@@ -28,6 +28,7 @@ from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
+from dbt_reverse_etl.sql import quoted
 from dbt_reverse_etl.tracing import trace_captures, tracers
 
 OFF, PLAN, ON = "off", "plan", "on"
@@ -250,7 +251,8 @@ def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger
         raise ReverseEtlError(
             Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps")
         )
-    spark.sql(f"create schema if not exists `{node['schema']}`")
+    schema = ".".join(quoted(part) for part in (node.get("database"), node["schema"]) if part)
+    spark.sql(f"create schema if not exists {schema}")
     ledger = DeltaLedger(spark, node["relation_name"])
     ledger.create()
     return ledger

@@ -50,6 +50,13 @@ class Project:
         self.folder, self.spark, self.schema, self._quiet = folder, spark, schema, quiet
         self.destinations: Any = {"crm": {"type": "sqlite", "path": str(folder / "crm.db")}}
         self.alerts: list[Any] = []
+        self.output: dict[str, Any] = {
+            "type": "spark",
+            "method": "session",
+            "host": "NA",
+            "schema": schema,
+            "threads": 1,
+        }
         (folder / "models").mkdir(parents=True)
         self._yaml(
             "dbt_project.yml",
@@ -161,11 +168,10 @@ class Project:
         )
 
     def _profiles(self) -> None:
-        output = {"type": "spark", "method": "session", "host": "NA", "schema": self.schema, "threads": 1}
         self._yaml(
             "profiles.yml",
             {
-                "shop": {"target": "dev", "outputs": {"dev": output}},
+                "shop": {"target": "dev", "outputs": {"dev": self.output}},
                 "dbt_reverse_etl": {"outputs": {"dev": self.destinations}, "alerts": self.alerts},
             },
         )
