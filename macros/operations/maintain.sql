@@ -46,11 +46,10 @@
 {% endmacro %}
 
 
-{# {files: their number, clustered: columns}; lists come as JSON text. #}
+{# {files: their number, clustered: columns}. A list comes as text: as JSON, or from Databricks as an array prints itself. #}
 {% macro _detail(relation) %}
     {%- set found = run_query('describe detail ' ~ relation).rows[0].dict() -%}
-    {%- set clustered = found.get('clusteringColumns') or [] -%}
-    {{ return({'files': found['numFiles'], 'clustered': fromjson(clustered) if clustered is string else clustered}) }}
+    {{ return({'files': found['numFiles'], 'clustered': modules.re.findall('[\'"]([^\'"]+)[\'"]', found.get('clusteringColumns') | string)}) }}
 {% endmacro %}
 
 
