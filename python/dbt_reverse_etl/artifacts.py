@@ -15,7 +15,7 @@ from dbt_reverse_etl.manifest import Node, collect_syncs, syncs
 from dbt_reverse_etl.settings import Sync
 from dbt_reverse_etl.validation import closest, raise_if_any
 
-__all__ = ["ChangelogResult", "Configuration", "Invocation", "configure", "run", "select", "syncs"]
+__all__ = ["ChangelogResult", "Configuration", "Invocation", "asked", "configure", "run", "select", "syncs"]
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
@@ -135,6 +135,11 @@ def run(run_results: Node, manifest: Node) -> Invocation:
     if invocation.command not in PUSHING_COMMANDS or invocation.empty or invocation.sample:
         return invocation
     return _decided(invocation, [sync for sync in found if _is_due(sync, results)])
+
+
+def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
+    """A command that asks for all of these syncs, of whose results nothing is known here."""
+    return _decided(Invocation(invocation_id, command, False, False, None, {}, {}), found)
 
 
 def _decided(invocation: Invocation, due: Sequence[Sync]) -> Invocation:

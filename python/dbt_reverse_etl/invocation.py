@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl import alerts, console
 from dbt_reverse_etl.alert_channels import Channel
-from dbt_reverse_etl.artifacts import Configuration, Invocation, configure, run, select
+from dbt_reverse_etl.artifacts import Configuration, Invocation, asked, configure, run, select
 from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
@@ -170,6 +170,33 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         reports = _execute(wanted, pusher, overview, say, screen)
     if not pusher.interrupt.is_set():
         _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+    return reports
+
+
+def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession, say: Say) -> list[Report]:
+    """Push every sync that is handed over, for a Python model: that dbt runs it tells that what it depends on went well.
+
+    Args:
+        syncs: a part of the manifest, with `invocation_id`, `command` and `target`.
+
+    Raises:
+        ReverseEtlError: of the configuration; nothing was sent.
+    """
+    configuration = project.configuration(syncs)
+    invocation = asked(syncs["invocation_id"], syncs["command"], configuration.syncs)
+    if project.switch == OFF or not configuration.syncs:
+        return []
+    if isinstance(configuration.destinations, PlanOnly):
+        _say_plan_only(invocation, project.target, say)
+        return []
+    ledger = open_ledger(spark, syncs)
+    overview = ledger.overview(ledger_names(configuration.resolved))
+    overrides = project.env.get(OVERRIDE, "").split()
+    pusher = Pusher(
+        spark, ledger, invocation_id=invocation.invocation_id, overrides=overrides, project_dir=project.folder
+    )
+    reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
+    _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
 
 

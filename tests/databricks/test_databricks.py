@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import databricks.sql
 import pytest
+from dbt.adapters.contracts.connection import AdapterResponse
+from dbt.adapters.databricks import DatabricksAdapter
+from dbt.adapters.databricks.python_models.python_config import ParsedPythonModel
 from dbt.adapters.databricks.spog import probe
 from pyspark.sql import SparkSession
 
@@ -16,6 +22,7 @@ from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "databricks"
 WAREHOUSE, CLUSTER = "/sql/1.0/warehouses/0123456789abcdef", "/sql/protocolv1/o/1/0123-456789-abcdefgh"
 PEOPLE = (
     "id bigint, name varchar(20), amount decimal(10, 2), at timestamp, day date, paid boolean, "
@@ -192,10 +199,82 @@ def test_operations_on_the_history_and_views_of_it_work(project: Project, worksp
 
     operate(project, "prune", model="people_changelog", keep=1)
     operate(project, "maintain", model="people_changelog", vacuum=False)
+    assert not [sql for sql in workspace.recorded if sql.startswith("optimize") and "full" in sql], "it is clustered"
     operate(project, "reset", model="people_changelog")
-    assert done(project, "run").messages["people_changelog"] == "+20 ~0 -0, snapshot 1"
+    done(project, "run", "--empty", "--select", "people_changelog")
+    project.table("days", f"select id, name, sizes, explode(sequence(day, day + 1)) as day from {people}")
+    days = f"spark_catalog.{project.schema}.days"
+    operate(project, "import_history", model="people_changelog", relation=days, date_column="day")
+    assert done(project, "run").messages["people_changelog"] == "+1 ~0 -0, snapshot 3", "the new one has no day"
     assert not outside_of_the_catalog(workspace, project)
 
 
 def operate(project: Project, operation: str, **arguments: Any) -> None:
     done(project, "run-operation", operation, "--args", json.dumps(arguments))
+
+
+@pytest.fixture
+def shop(project: Project, workspace: Workspace, people: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with the Python model of the example, which runs here in place of a cluster."""
+    project.changelog("customers_changelog", "select id, name, amount from {{ source('app', 'people') }}")
+    project.sync("crm_customers", "customers_changelog", mode="mirror")
+    for file in (EXAMPLE / "models").iterdir():
+        shutil.copy(file, project.folder / "models")
+    model = project.folder / "models" / "push_customers.py"
+    model.write_text(model.read_text().replace("/Volumes/main/shop/reverse_etl", str(project.folder)))
+    secrets = SimpleNamespace(get=lambda scope, key: f"{scope}/{key}")
+
+    def submit(_: DatabricksAdapter, parsed_model: Any, compiled_code: str) -> AdapterResponse:
+        ParsedPythonModel(**parsed_model)  # what it says of the cluster is what the adapter knows
+        session = workspace.connect().session
+        exec(compiled_code, {"spark": session, "dbutils": SimpleNamespace(secrets=secrets)})
+        return AdapterResponse("OK")
+
+    monkeypatch.setattr(DatabricksAdapter, "submit_python_job", submit)
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    monkeypatch.setattr("dbt_reverse_etl.plugin.PUSHING", ())  # the package is not installed beside dbt
+    return project
+
+
+def test_the_python_model_of_the_example_compiles_and_pushes_what_changed_of_what_it_refers_to(
+    shop: Project, people: str
+) -> None:
+    done(shop, "compile", "--select", "push_customers", "--warn-error-options", "{error: [Deprecations]}")
+    shop.changelog("other_changelog", "select 1 as id")
+    shop.sync("crm_others", "other_changelog", object="others")
+    done(shop, "build")
+    query = "select sync, status, snapshot_id, delivered_inserts, delivered_updates, delivered_deletes from {s}.push_customers"
+    assert rows(shop, query) == [("crm_customers", "succeeded", 1, 20, 0, 0)], "crm_others is of another changelog"
+    assert shop.crm("select count(*) from contacts") == [(20,)]
+
+    changed(shop, people)
+    done(shop, "build")
+    assert rows(shop, query) == [("crm_customers", "succeeded", 2, 1, 1, 1)]
+    assert shop.crm("select id, name from contacts where id in (2, 3, 21)") == [(2, "other"), (21, "new")]
+    assert rows(shop, "select sync, position_snapshot_id from {s}.sync_status") == [("crm_customers", 2)]
+
+
+def test_the_python_model_fails_with_its_push_and_is_left_out_after_a_test_that_failed(
+    shop: Project, people: str
+) -> None:
+    done(shop, "build")
+    changed(shop, people)
+    shop.sync("crm_customers", "customers_changelog", mode="mirror", guards={"max_changes": 2})
+    blocked = shop.dbt("build")
+    assert not blocked.success
+    assert "3 changes, of 20 rows (max_changes: 2)" in blocked.messages["push_customers"]
+    assert shop.crm("select count(*) from contacts where name = 'other'") == [(0,)]
+
+    shop.sync("crm_customers", "customers_changelog", mode="mirror")
+    config = {"materialized": "changelog", "unique_key": "id"}
+    tested = [{"name": "name", "data_tests": [{"reverse_etl.current_not_null": {}}, "reverse_etl.current_unique"]}]
+    tested += [
+        {"name": "amount", "data_tests": [{"reverse_etl.current_accepted_values": {"arguments": {"values": [1]}}}]}
+    ]
+    shop.properties(
+        "customers_changelog", {"models": [{"name": "customers_changelog", "config": config, "columns": tested}]}
+    )
+    assert shop.dbt("build").statuses["push_customers"] == "skipped"
+
+    assert done(shop, "run", "--empty").statuses["push_customers"] == "success"
+    assert rows(shop, "select count(*) from {s}.push_customers") == [(0,)], "a part of the rows is not pushed"
