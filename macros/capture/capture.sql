@@ -36,7 +36,7 @@
             {{ reverse_etl['compare_' ~ (query.compare or settings.compare)](target, head, columns, query, settings) }}
         )
     {%- endcall -%}
-    {%- set counts = reverse_etl._stage_counts(stage, head, columns) -%}
+    {%- set counts = reverse_etl._stage_counts(stage, head, columns, query) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
     {%- do facts.update({'quarantined': quarantined}) -%}
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}

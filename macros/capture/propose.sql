@@ -126,7 +126,8 @@
 
 {# How many keys there are, and how far they lead: {count, positions} #}
 {% macro _measured(candidates, proposal, columns) %}
-    {%- set wanted = ['count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
+    {#- Where there is nothing else to compare with, it does not matter how many they are. -#}
+    {%- set wanted = ['0' if proposal.only_changes else 'count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
     {%- set row = run_query('select ' ~ wanted | join(', ') ~ ' from ' ~ candidates).rows[0] -%}
     {%- for problem in proposal.refuse.values() -%}
         {%- if row[1 + proposal.measures | length + loop.index0] -%}

@@ -28,11 +28,14 @@
 {% endmacro %}
 
 
-{# Returns {inserts, updates, deletes, null_keys, duplicate_keys: rows; surplus: rows that share their key with another one, not listed} #}
-{% macro _stage_counts(stage, head, columns) %}
+{#
+  Returns {inserts, updates, deletes, null_keys, duplicate_keys: rows; surplus: rows that share their key with another one, not listed}. Of candidates
+  each one that does is listed, and no keys need to be counted.
+#}
+{% macro _stage_counts(stage, head, columns, query) %}
     {%- set counts = {'inserts': 0, 'updates': 0, 'deletes': 0, 'tombstones': 0, 'null_keys': 0, 'duplicate_keys': 0, 'totals': 0, 'total': none, 'new_keys': 0} -%}
     {%- for row in run_query(
-        'select _stage, count(*), max(_old_snapshot_id), count(distinct ' ~ reverse_etl._columns(columns.key) ~ ') from ' ~ stage ~ ' group by _stage'
+        'select _stage, count(*), max(_old_snapshot_id), ' ~ ('0' if query.candidates else 'count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')') ~ ' from ' ~ stage ~ ' group by _stage'
     ).rows -%}
         {%- do counts.update({row[0] ~ 's': row[1] | int}) -%}
         {%- if row[0] == 'total' -%}{%- do counts.update({'total': row[2] | int}) -%}{%- endif -%}
