@@ -1,22 +1,26 @@
-{#
-  What the model changed, as one capture; of a feed whose events lead a key through several labels, one for each of them, as if it had run before the
-  first event of the next one. Returns {message, code, changes, drift, note}
-#}
+{# What the model changed: one capture, or one for each part of a feed with labels. Returns {message, code, changes, drift, note} #}
 {% macro _capture_model(target, head, columns, query, capture_uuid, settings) %}
     {%- set captures = [] -%}
-    {%- for until in reverse_etl._labels_left(target, head, columns, query, settings) + [none] -%}
+    {%- for labels in reverse_etl._parts_by_label(target, head, columns, query, capture_uuid, settings) -%}
         {%- set before = captures[-1].header if captures else head -%}
-        {%- set proposal = reverse_etl._propose(target, before, columns, query, capture_uuid, settings, until) -%}
-        {#- Only the last one has read everything. -#}
-        {%- if until is not none -%}{%- do proposal.facts.update({'positions': before.positions if before is not none else {}}) -%}{%- endif -%}
+        {%- set proposal = reverse_etl._propose(target, before, columns, query, capture_uuid, settings, labels) -%}
+        {%- if not loop.last -%}
+            {#- Only the last one has seen everything. -#}
+            {%- do proposal.facts.update({'positions': before.positions if before is not none else {}, 'quarantined': before.quarantined if before is not none else []}) -%}
+        {%- endif -%}
         {%- do captures.append(reverse_etl._capture(target, before, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against)) -%}
-        {%- for relation in proposal.temporary -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
+        {%- for relation in proposal.temporary + ([labels.events] if loop.last and labels else []) -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
         {%- do captures[-1].update({'note': proposal.note}) -%}
-        {#- What is committed holds the wider types already. -#}
-        {%- do columns.update({'widened': []}) if captures[-1].snapshots -%}
+        {%- do columns.update({'widened': []}) -%}
+        {%- if not loop.last -%}{%- do settings.update({'captured_until': labels.until}) -%}{%- endif -%}
     {%- endfor -%}
     {{ return(reverse_etl._captured(captures)) }}
 {% endmacro %}
+
+
+{% macro _nothing_captured(settings) -%}
+    {{ 'nothing was captured' if not settings.captured_until else 'what comes before a label after ' ~ settings.captured_until ~ ' is captured, and nothing else' }}
+{%- endmacro %}
 
 
 {#
@@ -33,12 +37,12 @@
         create table {{ stage }} using {{ reverse_etl._private_format() }} as
         select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
         from (
-            {{ reverse_etl['compare_' ~ (query.compare or settings.compare)](target, head, columns, query, settings) }}
+            {{ reverse_etl._diff(query.compare or settings.compare)(target, head, columns, query, settings) }}
         )
     {%- endcall -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns, query) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
-    {%- do facts.update({'quarantined': quarantined}) -%}
+    {%- do facts.setdefault('quarantined', quarantined) -%}
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}
     {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
     {#- Rows that are kept aside are proposed again only from where the head stands. -#}
@@ -48,6 +52,9 @@
     {%- do captured.update({'kept_aside': split.kept_aside, 'quarantined': quarantined | length, 'drift': facts.drift}) -%}
     {{ return(captured) }}
 {% endmacro %}
+
+
+{% macro _diff(name) %}{{ return(reverse_etl['compare_' ~ name] if 'compare_' ~ name in reverse_etl else context['compare_' ~ name]) }}{% endmacro %}
 
 
 {# Captures of one run, as dbt tells of them: {message, code, changes, drift, note} #}

@@ -26,12 +26,13 @@
 
 
 {#
-  The diff of events, in one pass over the changelog: it tells what is known of a key and how its row stands. An event is late that comes after a greater sequence of its
-  key, be that of a row, or of a tombstone, which remembers a delete.
+  The diff of events, in one pass over the image: it tells what is known of a key and how its row stands. An event is late that comes after a greater
+  sequence of its key, be that of a row, or of a tombstone, which remembers a delete.
 #}
 {% macro compare_feed(target, head, columns, query, settings) %}
     {%- set key, names = reverse_etl._columns(columns.key), reverse_etl._columns(columns.names) -%}
     {%- set sequence = reverse_etl._quote(settings.capture.sequence) -%}
+    {%- set base = head.base if head is not none else 1 -%}
     {%- set event -%} {{ names }}, _row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
     {%- set old_image -%} {{ reverse_etl._columns(columns.names, '_old') }}, _old._row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
     {%- set tombstone -%} struct('tombstone' as _stage, {{ names }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _old_snapshot_id) {%- endset %}
@@ -40,16 +41,24 @@
             if(_change in ('delete', 'tombstone'), null, struct({{ names }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id)) as _old
         from (
             select r.*, max({{ sequence }}) over versions as _known, lead(true) over versions as _next
-            from (select * from {{ target }} where _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
+            from (select * from {{ target }} where _snapshot_id >= {{ base }} and _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
             left semi join {{ query.candidates }} c on {{ reverse_etl._same_key(columns.key, 'r', 'c') }}
             window versions as (partition by {{ key }} order by _change <> 'tombstone', _snapshot_id, _change = 'checkpoint')
         )
         where _next is null
     ),
+    {#- Before the newest full image stand no rows that count, but sequences that do: of deletes, and of what a rollback took back. #}
+    known_before as (
+        select {{ key }}, max({{ sequence }}) as _known_before
+        from (select * from {{ target }} where _snapshot_id < {{ base }} and _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')) r
+        left semi join {{ query.candidates }} c on {{ reverse_etl._same_key(columns.key, 'r', 'c') }}
+        group by {{ key }}
+    ),
     events as (
-        select n.*, k._known, k._old
+        select n.*, greatest(k._known, b._known_before) as _known, k._old
         from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates }}) n
         left join known k on {{ reverse_etl._same_key(columns.key, 'n', 'k') }}
+        left join known_before b on {{ reverse_etl._same_key(columns.key, 'n', 'b') }}
     )
     select inline(case
         when {{ reverse_etl._any_null(columns.key) }} then array(struct('null_key' as _stage, {{ event }}))
@@ -63,11 +72,9 @@
 {% endmacro %}
 
 
-{#
-  The events that are not known yet, and maybe some that are: their columns and _operation. With a label also _reached, the greatest one of their key up to
-  them; only those up to `capture.until`, where that is given.
-#}
+{# The events that are not known yet, and maybe some that are: their columns and _operation. With a label, of the part that `capture.labels` says. #}
 {% macro _feed_events(capture) %}
+    {%- if capture.labels -%}{{ return('select * except (_reached, _next_label) from ' ~ capture.labels.events ~ ' where ' ~ capture.labels.part) }}{%- endif -%}
     {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
     {%- set since = (capture.since or {}).get(reverse_etl._feed_position(capture)) if not reverse_etl._feed_measures() else none -%}
     {%- set events %}
@@ -79,22 +86,22 @@
             where {{ sequence }} >= {{ reverse_etl._position_literal(since, reverse_etl._type_of(capture, 'sequence'), capture.options.overlap) }}
             {%- endif %}
     {%- endset -%}
-    {%- if not capture.label -%}{{ return(events) }}{%- endif -%}
-    {%- set reached %}
-            select *, max(if(_operation = 'upsert', cast({{ capture.label.by }} as string), null)) over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by {{ sequence }}) as _reached
-            from ({{ events }})
-    {%- endset -%}
-    {{ return(reached if capture.until is none else 'select * from (' ~ reached ~ ") where _reached <= " ~ reverse_etl._string(capture.until) ~ ' or _reached is null') }}
+    {{ return(events) }}
 {% endmacro %}
 
 
-{# The labels that events of one key leave for a later one, ascending, and the time of the newest event in microseconds: [(label, time)] #}
-{% macro _feed_labels_left(capture) %}
-    {%- set at = 'cast(' ~ capture.label.at ~ ' as timestamp)' if capture.label.drift else 'cast(null as timestamp)' -%}
-    {{ return(run_query(
-        'with events as (' ~ reverse_etl._feed_events(capture) ~ ') select _reached, (select unix_micros(max(' ~ at ~ ')) from events) from (select _reached, max(_reached) over (partition by '
-        ~ reverse_etl._columns(capture.columns.key) ~ ") as _last from events) where _reached < _last and not (select bool_or(_operation = 'unknown') from events) group by _reached order by _reached"
-    ).rows) }}
+{#
+  The events, each with the greatest label that its key has reached (`_reached`), and with the label of the next row of its key (`_next_label`). What has no
+  place among the events of its key has neither.
+#}
+{% macro _feed_events_by_label(capture) %}
+    {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
+    {%- set label = "if(_operation = 'upsert', cast(" ~ capture.label.by ~ ' as string), null)' -%}
+    {%- set events = 'partition by ' ~ reverse_etl._columns(capture.columns.key) ~ ' order by ' ~ sequence -%}
+    {%- set placed = sequence ~ ' is not null and not ' ~ reverse_etl._any_null(capture.columns.key) %}
+    select *, if({{ placed }}, max({{ label }}) over ({{ events }} rows unbounded preceding), null) as _reached,
+        if({{ placed }}, first({{ label }}, true) over ({{ events }} rows between 1 following and unbounded following), null) as _next_label
+    from ({{ reverse_etl._feed_events(capture) }})
 {% endmacro %}
 
 

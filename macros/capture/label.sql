@@ -19,7 +19,7 @@
     {%- for one in labels -%}
         {%- set rest = labels[loop.index0:] -%}
         {%- if one.label is none -%}
-            {%- do reverse_etl._refuse_labels(stage, (one.inserts + one.updates) ~ ' changed rows without a label', 'one for each row', 'correct label.by, or the rows') -%}
+            {%- do reverse_etl._refuse_labels(stage, settings, (one.inserts + one.updates) ~ ' changed rows without a label', 'one for each row', 'correct label.by, or the rows') -%}
         {%- elif state.open is not none and one.label < state.open and one.label != reopened -%}
             {%- do late.append(one) -%}
         {%- elif state.open is none or one.label <= state.open or not settings.label.drift or not state.kept_aside and reverse_etl._has_closed(labels, rest, settings.label.known_to) -%}
@@ -31,7 +31,7 @@
     {%- endfor -%}
     {%- if late and settings.label.late != 'open' -%}
         {%- do reverse_etl._refuse_labels(
-            stage, (late | sum(attribute='inserts') + late | sum(attribute='updates')) ~ ' changed rows of closed labels (' ~ late | map(attribute='label') | join(', ') ~ ')',
+            stage, settings, (late | sum(attribute='inserts') + late | sum(attribute='updates')) ~ ' changed rows of closed labels (' ~ late | map(attribute='label') | join(', ') ~ ')',
             'none before ' ~ state.open, "dbt run-operation reopen --args '{model: " ~ model.name ~ ', label: "' ~ late[0].label ~ '"}' ~ "', or set label.late: open"
         ) -%}
     {%- endif -%}
@@ -55,17 +55,33 @@
 
 
 {#
-  The labels that a key leaves for a later one among the changes of this capture, ascending: where only the last change counted, their snapshots would lack
-  what was known of it then. Of images there is one row for each key, so it concerns feeds alone.
+  The parts in which the changes are captured, one after the other: [{events: a table of them, part: filter, until: label}], the last one everything. Where
+  events lead a key from a label to a later one, the snapshot of the first shows the key as it was then, so what comes before is captured by itself, as by a
+  run in between. A delete goes with the row before it, if another one follows; the last events of a key, deletes without a row after them, to the last part.
+  Of images there is one row for each key, so it concerns feeds alone, whose events are read once.
 #}
-{% macro _labels_left(target, head, columns, query, settings) %}
-    {%- if not settings.label or settings.capture.strategy != 'feed' -%}{{ return([]) }}{%- endif -%}
-    {%- set labels = [] -%}
-    {%- for row in reverse_etl._feed_labels_left(reverse_etl._asked(target, head, columns, query, settings, none)) -%}
-        {%- do labels.append(row[0] | string) -%}
+{% macro _parts_by_label(target, head, columns, query, capture_uuid, settings) %}
+    {%- if not settings.label or settings.capture.strategy != 'feed' -%}{{ return([none]) }}{%- endif -%}
+    {%- set events = reverse_etl._temporary_relation(target, '__events_', capture_uuid) -%}
+    {%- call statement('events') -%}
+        create table {{ events }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._feed_events_by_label(reverse_etl._asked(target, head, columns, query, settings, none)) }}
+    {%- endcall -%}
+    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.drift else 'cast(null as timestamp)' -%}
+    {%- set left = run_query(
+        'select _reached, (select unix_micros(max(' ~ at ~ ')) from ' ~ events ~ ') from (select _reached, max(_reached) over (partition by ' ~ reverse_etl._columns(columns.key)
+        ~ ') as _last from ' ~ events ~ ') where _reached < _last group by 1 order by 1'
+    ).rows -%}
+    {%- set parts = [] -%}
+    {%- for row in left -%}
+        {%- set until = reverse_etl._string(row[0]) -%}
+        {%- set upto = ' and _next_label <= ' ~ reverse_etl._string(left[loop.index][0]) if not loop.last else '' -%}
+        {%- do parts.append({
+            'events': events, 'until': row[0] | string,
+            'part': "(_reached <= " ~ until ~ " and (_operation <> 'delete' or _next_label is not null) or _reached is null and _next_label > " ~ until ~ upto ~ ')',
+        }) -%}
         {%- do settings.label.update({'known_to': row[1]}) -%}
     {%- endfor -%}
-    {{ return(labels) }}
+    {{ return(parts + [{'events': events, 'until': none, 'part': 'true'}]) }}
 {% endmacro %}
 
 
@@ -93,9 +109,9 @@
 {% endmacro %}
 
 
-{% macro _refuse_labels(stage, found, expected, next_step) %}
+{% macro _refuse_labels(stage, settings, found, expected, next_step) %}
     {%- do adapter.drop_relation(stage) -%}
-    {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured. label: found ' ~ found ~ '; expected ' ~ expected ~ '. Next: ' ~ next_step) }}
+    {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ reverse_etl._nothing_captured(settings) ~ '. label: found ' ~ found ~ '; expected ' ~ expected ~ '. Next: ' ~ next_step) }}
 {% endmacro %}
 
 

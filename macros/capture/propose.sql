@@ -2,8 +2,8 @@
   Candidate keys: what a capture compares when it does not compare everything. The diff decides what changed, so a strategy may propose too much,
   never too little. A strategy is a macro capture_<strategy>(capture), of this package or of the user's own project.
 
-    capture: {relation, columns, query, options, since, label, until}; since: the positions in the head's header, or none: as if for the first time;
-    until: the label up to which changes count, or none
+    capture: {relation, columns, query, options, since, label, labels}; since: the positions in the head's header, or none: as if for the first time;
+    label, labels: of a feed (see _parts_by_label)
 
   It returns a dict with
     problem       why the changes since then are not known: everything is compared, and the run says why
@@ -17,12 +17,12 @@
     compare       a diff of its own: a macro compare_<diff>, as in compare.sql, that reads the candidates
     temporary     tables of its own that the capture drops at its end
 #}
-{% macro _propose(target, head, columns, query, capture_uuid, settings, until=none) %}
+{% macro _propose(target, head, columns, query, capture_uuid, settings, labels=none) %}
     {%- set options = settings.capture -%}
     {%- if options.strategy == 'compare' -%}
         {{ return({'facts': {'kind': 'capture'}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
-    {%- set asked = reverse_etl._asked(target, head, columns, query, settings, until) -%}
+    {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
     {%- set everything = reverse_etl._unknown_since(head, proposal) -%}
     {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
@@ -30,10 +30,10 @@
     {%- if everything -%}
         {%- do asked.update({'since': none}) -%}
         {%- set proposal = reverse_etl._proposal(asked) -%}
-        {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns) if proposal.candidates else {'count': none, 'positions': {}} -%}
+        {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns, settings) if proposal.candidates else {'count': none, 'positions': {}} -%}
     {%- else -%}
         {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
-        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns) -%}
+        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings) -%}
         {%- set too_many = not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
         {%- set everything = 'reconcile' if due else measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' if too_many else none -%}
     {%- endif -%}
@@ -62,9 +62,9 @@
 {% endmacro %}
 
 
-{% macro _asked(target, head, columns, query, settings, until) %}
+{% macro _asked(target, head, columns, query, settings, labels) %}
     {{ return({
-        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'until': until,
+        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'labels': labels,
     }) }}
 {% endmacro %}
 
@@ -75,7 +75,11 @@
     {%- set proposal = {
         'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'carries_rows': false, 'only_changes': false, 'compare': none, 'temporary': [],
     } -%}
-    {%- do proposal.update((reverse_etl[name] if name in reverse_etl else context[name])(asked)) -%}
+    {%- set told = (reverse_etl[name] if name in reverse_etl else context[name])(asked) -%}
+    {%- for field in told if field not in proposal -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ name ~ " returned the field '" ~ field ~ "'; expected some of " ~ proposal | join(', ') ~ '; nothing was captured. Next: correct the macro') }}
+    {%- endfor -%}
+    {%- do proposal.update(told) -%}
     {{ return(proposal) }}
 {% endmacro %}
 
@@ -94,7 +98,7 @@
             create table {{ wider }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._whole_groups(target, head, columns, query, stored, together) }}
         {%- endcall -%}
         {%- do temporary.append(wider) -%}
-        {%- do proposal.update({'carries_rows': false, 'measured_on': stored}) -%}
+        {%- do proposal.update({'carries_rows': false, 'compare': none, 'measured_on': stored}) -%}
         {{ return(wider) }}
     {%- endif -%}
     {{ return(stored) }}
@@ -125,13 +129,13 @@
 
 
 {# How many keys there are, and how far they lead: {count, positions} #}
-{% macro _measured(candidates, proposal, columns) %}
+{% macro _measured(candidates, proposal, columns, settings) %}
     {#- Where there is nothing else to compare with, it does not matter how many they are. -#}
     {%- set wanted = ['0' if proposal.only_changes else 'count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
     {%- set row = run_query('select ' ~ wanted | join(', ') ~ ' from ' ~ candidates).rows[0] -%}
     {%- for problem in proposal.refuse.values() -%}
         {%- if row[1 + proposal.measures | length + loop.index0] -%}
-            {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured. capture.' ~ problem) }}
+            {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ reverse_etl._nothing_captured(settings) ~ '. capture.' ~ problem) }}
         {%- endif -%}
     {%- endfor -%}
     {%- set positions = {} -%}

@@ -66,7 +66,7 @@
 {% macro _columns_of(relation) %}
     {%- set columns = [] -%}
     {%- for row in run_query('describe table ' ~ relation).rows -%}
-        {%- if not row[0] or row[0].startswith('#') -%}{{ return(columns) }}{%- endif -%}
+        {%- if not row[0] or row[0].startswith('# ') -%}{{ return(columns) }}{%- endif -%}
         {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
     {%- endfor -%}
     {{ return(columns) }}

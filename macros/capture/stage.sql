@@ -18,7 +18,7 @@
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}
     {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ "__*'").rows if not row[2] -%}
-        {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__changes_', '__kafka_', '__files_', '__landing_'] -%}
+        {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__changes_', '__kafka_', '__files_', '__landing_', '__events_'] -%}
             {%- set name, begin = row[1], target.identifier ~ purpose -%}
             {%- if name.startswith(begin) and name[begin | length:][:14] < day_ago -%}
                 {%- do adapter.drop_relation(target.incorporate(path={'identifier': name}, type='table')) -%}
@@ -75,7 +75,7 @@
         {%- do reverse_etl._drop_model_query(query) -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': found ' ~ found.null_key ~ ' rows with a NULL key and ' ~ found.duplicate_key ~ ' rows that share their key (' ~ settings.key | join(', ')
-            ~ '); expected each key once; nothing was captured. Next: select * from ' ~ bad_keys ~ ', correct the model, or set meta.reverse_etl.on_bad_key: quarantine'
+            ~ '); expected each key once; ' ~ reverse_etl._nothing_captured(settings) ~ '. Next: select * from ' ~ bad_keys ~ ', correct the model, or set meta.reverse_etl.on_bad_key: quarantine'
         ) }}
     {%- endif -%}
     {%- set listed = run_query(

@@ -136,12 +136,20 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
         "+1 ~2 -1, snapshot 5 (2 labels)"
     )
 
-    for day in range(1, 5):
+    assert (
+        capture(
+            "(1, 5, 'e', 'U', 10), (1, 6, 'f', 'U', 11), (2, null, null, 'D', 12), (4, 5, 'v', 'I', 13), (4, null, null, 'D', 14)"
+        )
+        == "+1 ~2 -2, snapshot 7 (2 labels)"
+    )
+    for day in range(1, 7):
         project.model(f"label_{day}", f"select id, value from {{{{ reverse_etl.as_of(ref('log'), label='{day}') }}}}")
     assert project.run().success
-    assert [{row.id: row.value for row in project.rows(f"select * from {{s}}.label_{day}")} for day in range(1, 5)] == [
+    assert [{row.id: row.value for row in project.rows(f"select * from {{s}}.label_{day}")} for day in range(1, 7)] == [
         {1: "b", 2: "x"},
         {1: "c", 2: "x"},
         {2: "y", 3: "z"},
         {1: "d", 2: "y2", 3: "z"},
+        {1: "e", 2: "y2", 3: "z", 4: "v"},
+        {1: "f", 3: "z"},
     ]
