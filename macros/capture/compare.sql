@@ -1,6 +1,6 @@
 {#
   The diff. All ways give the same stage, change-sized: `_stage` (insert, update, delete, null_key, duplicate_key; `total` for the number of
-  model rows), the columns of the new row (for a delete only the key), its hash, and the snapshot where the old image stands. With
+  model rows), the columns of the new row (for a delete the key is what counts), its hash, and the snapshot where the old image stands. With
   `query.old_images` the old images stand there, too (update_preimage, delete_image).
 #}
 

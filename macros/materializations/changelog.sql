@@ -1,5 +1,5 @@
 {#
-  The capture: one snapshot of the model's changes, in one atomic commit.
+  The capture: one snapshot of the model's changes, in one atomic commit; with labels, one for each.
     settings -> relation -> head -> the model query, once -> candidate keys -> stage (change-sized) -> keys checked -> commit -> read back
 #}
 {% materialization changelog, adapter='spark', supported_languages=['sql'] %}

@@ -174,17 +174,18 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
 
 
 def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession, say: Say) -> list[Report]:
-    """Push every sync that is handed over, for a Python model: that dbt runs it tells that what it depends on went well.
+    """Push for a Python model the syncs of what it refers to: that dbt runs it tells that this went well.
 
     Args:
-        syncs: a part of the manifest, with `invocation_id`, `command` and `target`.
+        syncs: a part of the manifest, with `invocation_id`, `command`, `target`, and `refers_to`, unique ids.
 
     Raises:
         ReverseEtlError: of the configuration; nothing was sent.
     """
     configuration = project.configuration(syncs)
-    invocation = asked(syncs["invocation_id"], syncs["command"], configuration.syncs)
-    if project.switch == OFF or not configuration.syncs:
+    wanted = [sync for sync in configuration.syncs if sync.changelog.unique_id in syncs["refers_to"]]
+    invocation = asked(syncs["invocation_id"], syncs["command"], wanted)
+    if project.switch == OFF or not wanted:
         return []
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, say)
