@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -73,11 +74,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Hive support, because dbt-spark's session method asks for it and must get this very session."""
     builder = SparkSession.builder.enableHiveSupport()
     sources = source_settings() if MASTER.startswith("local[") else {}
-    os.environ["PYTHONPATH"] = os.pathsep.join([EXCEL, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = spark_settings(tmp_path_factory.mktemp("spark")) | sources | INTERPRETED
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as jvm:
+        jvm.setenv("PYTHONPATH", EXCEL, prepend=os.pathsep)
+        jvm.setenv("PYSPARK_PYTHON", sys.executable)
+        session = builder.getOrCreate()
+    # As where nobody has told Spark's Python: that is what users start from.
+    session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", "python3")
     yield session
     session.stop()
 
