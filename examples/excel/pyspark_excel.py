@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 from openpyxl import load_workbook
 from pyspark.errors import PySparkValueError
@@ -67,11 +67,13 @@ class SheetReader(DataSourceReader):
             self._refuse(f"a cell in {field.name} that is no number", kind.simpleString())
         if isinstance(kind, DecimalType):
             return Decimal(str(cell))
+        if isinstance(kind, IntegralType) and cell != int(cell):
+            self._refuse(f"a fraction in {field.name}", kind.simpleString())
         if isinstance(kind, IntegralType):
-            return int(cell) if cell == int(cell) else self._refuse(f"a fraction in {field.name}", kind.simpleString())
+            return int(cell)
         return cell
 
-    def _refuse(self, found: str, expected: str) -> None:
+    def _refuse(self, found: str, expected: str) -> NoReturn:
         where = self._options["path"]
         raise PySparkValueError(f"{where}: found {found}; expected {expected}. Next: correct the sheet or the schema")
 

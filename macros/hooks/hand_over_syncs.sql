@@ -1,7 +1,7 @@
 {#
-  For a Python model that pushes (docs/databricks.md), as its pre_hook: the syncs of the project, in a table beside it, of which it pushes
-  those of the changelogs that it refers to: whether two syncs own one object is seen only of all. Where it runs
-  there is no artifact of dbt, and one that was copied there might tell of other settings than this invocation's. The push drops the table.
+  For a Python model that pushes (docs/databricks.md), as its pre_hook: the syncs of the project, in a table beside it. It pushes those of the changelogs that
+  it refers to; the others are there because only all of them show whether two own one object. Where it runs there is no artifact of dbt, and one that was
+  copied there might tell of other settings than this invocation's. The push drops the table.
     config: {pre_hook: "{{ reverse_etl.hand_over_syncs() }}"}
 #}
 {% macro hand_over_syncs() %}
