@@ -24,13 +24,15 @@
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
     {%- endif -%}
-    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if capture.since and not problems else {} -%}
+    {%- set is_known = capture.since and not problems -%}
+    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if is_known else {} -%}
     {%- set changes = {} -%}
     {%- for node in plan.nodes.values() if node.table in stored -%}{%- do changes.update({node.name: stored[node.table]}) -%}{%- endfor -%}
+    {%- set indexes = reverse_etl._fresh_indexes(plan, since) if is_known else {} -%}
     {{ return({
         'problem': problems | join('; ') or none,
         'positions': positions,
-        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes, reverse_etl._fresh_indexes(plan, since)) if capture.since and not problems else none,
+        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes, indexes, reverse_etl._nearby(plan, changes, indexes)) if is_known else none,
         'temporary': stored.values() | list,
     }) }}
 {% endmacro %}
@@ -42,14 +44,14 @@
 #}
 {% macro _stored_changes(capture, plan, read) %}
     {%- set stored = {} -%}
-    {%- for table, found in read.items() if found.images -%}
+    {%- for table, found in read.items() if found.changes -%}
         {%- set columns = [] -%}
         {%- for node in plan.nodes.values() if node.table == table -%}
             {%- do columns.extend(node.pairs | map(attribute='child') | list + node.key_of.values() | list) -%}
         {%- endfor -%}
         {%- set relation = reverse_etl._temporary_relation(capture.relation, '__changes_', local_md5(invocation_id ~ model.unique_id ~ table)) -%}
         {%- call statement('changes') -%}
-            create table {{ relation }} using {{ reverse_etl._private_format() }} as select distinct {{ reverse_etl._columns(columns | unique) }} from {{ found.images }}
+            create table {{ relation }} using {{ reverse_etl._private_format() }} as select distinct {{ reverse_etl._columns(columns | unique) }} from {{ found.changes }}
         {%- endcall -%}
         {%- do stored.update({table: relation}) -%}
     {%- endfor -%}
@@ -59,30 +61,23 @@
 
 {#
   What changed in one table after the position that the head knows:
-  {position: how far it has come, problem: why its changes are not known, images: all images of the changed rows, or none where nothing changed}
+  {position: how far it has come, problem: why its changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
 #}
 {% macro _input_changes(name, told, input, known, is_known) %}
     {%- set table = input.relation_name -%}
     {%- if input.config.materialized == 'changelog' -%}
         {%- set head = reverse_etl._head(table) -%}
-        {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'images': none}) }}{%- endif -%}
+        {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none}) }}{%- endif -%}
         {%- set read = known.split(':') -%}
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) if is_known else none -%}
         {%- set changed -%} {%- if is_known and not problem and head.snapshot_id > read[1] | int -%}
             (select * from {{ table }} where _snapshot_id > {{ read[1] | int }} and _snapshot_id <= {{ head.snapshot_id }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete'))
         {%- endif -%} {%- endset -%}
-        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'images': changed | trim or none}) }}
+        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none}) }}
     {%- elif told == 'cdf' -%}
-        {%- set detail = reverse_etl._delta_detail(table, 'wide_table, the changes of ' ~ name) -%}
-        {%- set newest = run_query('describe history ' ~ table ~ ' limit 1').rows[0][0] | int -%}
-        {%- set read = known.split(':') -%}
-        {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if is_known else none -%}
-        {%- set changed -%} {%- if is_known and not problem and newest > read[1] | int -%}
-            (select * from table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }}))
-        {%- endif -%} {%- endset -%}
-        {{ return({'position': detail.id ~ ':' ~ newest, 'problem': problem, 'images': changed | trim or none}) }}
+        {{ return(reverse_etl._delta_feed(table, known, is_known, 'wide_table, the changes of ' ~ name)) }}
     {%- endif -%}
-    {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'images': none}) }}
+    {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'changes': none}) }}
 {% endmacro %}
 
 

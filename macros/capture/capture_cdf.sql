@@ -6,24 +6,38 @@
 #}
 {% macro capture_cdf(capture) %}
     {%- set table = reverse_etl._input(capture, 'table') -%}
-    {%- set detail = reverse_etl._delta_detail(table) -%}
-    {%- set newest = run_query('describe history ' ~ table ~ ' limit 1').rows[0][0] | int -%}
-    {%- set read = (capture.since or {}).get('cdf', '').split(':') -%}
-    {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if capture.since else none -%}
+    {%- set feed = reverse_etl._delta_feed(table, (capture.since or {}).get('cdf', ''), capture.since, 'capture.table') -%}
     {%- set candidates -%}
-        {%- if capture.since and not problem -%}
-        select distinct {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from
-        {%- if newest == read[1] | int %} {{ table }} where false
-        {%- else %} table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }})
-        {%- endif %}
-        {%- endif -%}
+        select distinct {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from {{ feed.changes or table ~ ' where false' }}
     {%- endset -%}
-    {{ return({'problem': problem, 'positions': {'cdf': detail.id ~ ':' ~ newest}, 'candidates': candidates or none}) }}
+    {{ return({'problem': feed.problem, 'positions': {'cdf': feed.position}, 'candidates': candidates if capture.since and not feed.problem else none}) }}
+{% endmacro %}
+
+
+{#
+  How far a Delta table has come, and what changed in it after the position that is known: {position: id:version:time of that version, problem: why the
+  changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
+#}
+{% macro _delta_feed(table, known, is_known, option) %}
+    {%- set read = known.split(':', 2) -%}
+    {#- The newest version alone tells that nothing happened. -#}
+    {%- set detail = none if is_known and read | length == 3 else reverse_etl._delta_detail(table, option) -%}
+    {%- set commit = run_query('describe history ' ~ table ~ ' limit 1').rows[0] -%}
+    {%- set newest = commit['version'] | int -%}
+    {%- if detail is none and read[1:] == [newest | string, commit['timestamp'] | string] -%}
+        {{ return({'position': known, 'problem': none, 'changes': none}) }}
+    {%- endif -%}
+    {%- set detail = detail or reverse_etl._delta_detail(table, option) -%}
+    {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if is_known else none -%}
+    {%- set changes -%} {%- if is_known and not problem and newest > read[1] | int -%}
+        (select * from table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }}))
+    {%- endif -%} {%- endset -%}
+    {{ return({'position': detail.id ~ ':' ~ newest ~ ':' ~ commit['timestamp'], 'problem': problem, 'changes': changes | trim or none}) }}
 {% endmacro %}
 
 
 {# {id, properties}. A map comes as the JSON text of a mapping or, from Databricks, of pairs. #}
-{% macro _delta_detail(table, option='capture.table') %}
+{% macro _delta_detail(table, option) %}
     {%- set found = run_query('describe detail ' ~ table) -%}
     {%- set detail = {} -%}
     {%- for name in found.column_names -%}{%- do detail.update({name: found.rows[0][name]}) -%}{%- endfor -%}
@@ -34,9 +48,9 @@
 {% endmacro %}
 
 
-{# Why the feed from the version after `read` (id, version) on does not tell the changes; or none. #}
+{# Why the feed from the version after `read` (id, version, its time) on does not tell the changes; or none. #}
 {% macro _cdf_problem(table, read, detail, newest) %}
-    {%- if read | length != 2 -%}{{ return('the feed of ' ~ table ~ ' was not read before') }}{%- endif -%}
+    {%- if read | length < 2 -%}{{ return('the feed of ' ~ table ~ ' was not read before') }}{%- endif -%}
     {%- if detail.id != read[0] or newest < read[1] | int -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
     {%- if detail.properties.get('delta.enableChangeDataFeed') != 'true' -%}{{ return(table ~ ' has no change data feed; set delta.enableChangeDataFeed') }}{%- endif -%}
     {%- set missed = newest - read[1] | int -%}

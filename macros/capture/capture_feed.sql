@@ -41,8 +41,7 @@
             if(_change in ('delete', 'tombstone'), null, struct({{ names }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id)) as _old
         from (
             select r.*, max({{ sequence }}) over versions as _known, lead(true) over versions as _next
-            from (select * from {{ target }} where _snapshot_id >= {{ base }} and _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')) r
-            left semi join {{ query.candidates }} c on {{ reverse_etl._same_key(columns.key, 'r', 'c') }}
+            from {{ reverse_etl._rows_of(target, '_snapshot_id >= ' ~ base ~ " and _change in ('insert', 'update_postimage', 'delete', 'checkpoint', 'tombstone')", columns.key, query.candidates) }}
             window versions as (partition by {{ key }} order by _change <> 'tombstone', _snapshot_id, _change = 'checkpoint')
         )
         where _next is null
@@ -50,13 +49,12 @@
     {#- Before the newest full image stand no rows that count, but sequences that do: of deletes, and of what a rollback took back. #}
     known_before as (
         select {{ key }}, max({{ sequence }}) as _known_before
-        from (select * from {{ target }} where _snapshot_id < {{ base }} and _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')) r
-        left semi join {{ query.candidates }} c on {{ reverse_etl._same_key(columns.key, 'r', 'c') }}
+        from {{ reverse_etl._rows_of(target, '_snapshot_id < ' ~ base ~ " and _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')", columns.key, query.candidates) }}
         group by {{ key }}
     ),
     events as (
         select n.*, greatest(k._known, b._known_before) as _known, k._old
-        from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates }}) n
+        from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates.relation }}) n
         left join known k on {{ reverse_etl._same_key(columns.key, 'n', 'k') }}
         left join known_before b on {{ reverse_etl._same_key(columns.key, 'n', 'b') }}
     )

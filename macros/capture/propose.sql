@@ -33,11 +33,11 @@
         {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns, settings) if proposal.candidates else {'count': none, 'positions': {}} -%}
     {%- else -%}
         {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
-        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings) -%}
+        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings, stored) -%}
         {%- set too_many = not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
         {%- set everything = 'reconcile' if due else measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' if too_many else none -%}
     {%- endif -%}
-    {%- do query.update(reverse_etl._rows_to_compare(query, columns, proposal, none if everything else stored)) -%}
+    {%- do query.update(reverse_etl._rows_to_compare(query, columns, proposal, none if everything else {'relation': stored, 'ranges': measured.ranges})) -%}
     {%- set positions = {} -%}
     {%- for known in [head.positions if head is not none else {}, proposal.positions, measured.positions] -%}{%- do positions.update(known) -%}{%- endfor -%}
     {{ return({
@@ -128,10 +128,12 @@
 {%- endmacro %}
 
 
-{# How many keys there are, and how far they lead: {count, positions} #}
-{% macro _measured(candidates, proposal, columns, settings) %}
+{# How many keys there are, how far they lead, and where those lie that are compared: {count, positions, ranges} #}
+{% macro _measured(candidates, proposal, columns, settings, compared=none) %}
     {#- Where there is nothing else to compare with, it does not matter how many they are. -#}
     {%- set wanted = ['0' if proposal.only_changes else 'count(distinct ' ~ reverse_etl._columns(columns.key) ~ ')'] + proposal.measures.values() | list + proposal.refuse | list -%}
+    {%- set by = reverse_etl._range_column(columns) if compared else none -%}
+    {%- if by -%}{%- do wanted.append('(' ~ reverse_etl._occupied_cells(compared, by) ~ ')') -%}{%- endif -%}
     {%- set row = run_query('select ' ~ wanted | join(', ') ~ ' from ' ~ candidates).rows[0] -%}
     {%- for problem in proposal.refuse.values() -%}
         {%- if row[1 + proposal.measures | length + loop.index0] -%}
@@ -148,23 +150,23 @@
             {%- do positions.update({name: text | string}) -%}
         {%- endif -%}
     {%- endfor -%}
-    {{ return({'count': row[0] | int, 'positions': positions}) }}
+    {{ return({'count': row[0] | int, 'positions': positions, 'ranges': reverse_etl._in_cells(by, fromjson(row[-1])) if by else none}) }}
 {% endmacro %}
 
 
-{# What the diff reads: {rows: text behind `from`; candidates: the keys that are compared, or none for all; compare: the diff, or none for that of the settings} #}
-{% macro _rows_to_compare(query, columns, proposal, stored) %}
-    {%- set live = ' where ' ~ proposal.live if proposal.live else '' -%}
-    {%- if stored is none -%}
-        {%- set rows = '(select * from ' ~ query.name ~ live ~ ')' -%}
+{# What the diff reads: {rows: text behind `from`; candidates: those that are compared (see _rows_of), or none for all; compare: the diff, or none for that of the settings} #}
+{% macro _rows_to_compare(query, columns, proposal, candidates) %}
+    {%- set live = proposal.live or 'true' -%}
+    {%- if candidates is none -%}
+        {%- set rows = '(select * from ' ~ query.name ~ ' where ' ~ live ~ ')' -%}
     {%- elif proposal.compare -%}
-        {%- set rows = stored | string -%}
+        {%- set rows = candidates.relation | string -%}
     {%- elif proposal.carries_rows -%}
-        {%- set rows = '(select * from ' ~ stored ~ ' where not _gone)' -%}
+        {%- set rows = '(select * from ' ~ candidates.relation ~ ' where not _gone)' -%}
     {%- else -%}
-        {%- set rows = '(select * from ' ~ query.name ~ ' q left semi join ' ~ stored ~ ' c on ' ~ reverse_etl._same_key(columns.key, 'q', 'c') ~ live ~ ')' -%}
+        {%- set rows = '(select * from ' ~ reverse_etl._rows_of(query.name, live, columns.key, candidates) ~ ')' -%}
     {%- endif -%}
-    {{ return({'rows': rows, 'candidates': stored, 'compare': proposal.compare if stored is not none else none}) }}
+    {{ return({'rows': rows, 'candidates': candidates, 'compare': proposal.compare if candidates is not none else none}) }}
 {% endmacro %}
 
 

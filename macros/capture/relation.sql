@@ -13,7 +13,7 @@
 {% macro _existing_changelog(target) %}
     {%- set existing = load_cached_relation(target) -%}
     {%- if existing is none -%}{{ return(none) }}{%- endif -%}
-    {%- set names = adapter.get_columns_in_relation(existing) | map(attribute='name') | list if existing.type != 'view' else [] -%}
+    {%- set names = reverse_etl._columns_of(existing) | map(attribute='name') | list if existing.type != 'view' else [] -%}
     {%- for column in reverse_etl._own_columns() if column.name not in names -%}
         {{ exceptions.raise_compiler_error(
             target ~ ' is a ' ~ existing.type ~ ' without the column ' ~ column.name ~ ', so it is no changelog; nothing was written. Expected: no relation of this name, or a changelog. '
@@ -146,7 +146,7 @@
 
 {# Whether every value of a type is one of another type, which Delta can widen it to in place. #}
 {% macro _is_wider(type, than) %}
-    {%- set whole = ['tinyint', 'smallint', 'int', 'bigint'] -%}
+    {%- set whole = reverse_etl._whole_numbers() -%}
     {%- if type in whole and than in whole -%}{{ return(whole.index(type) > whole.index(than)) }}{%- endif -%}
     {%- if type.startswith('decimal(') and than.startswith('decimal(') -%}
         {%- set new, old = type[8:-1].split(','), than[8:-1].split(',') -%}

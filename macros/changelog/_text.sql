@@ -61,16 +61,11 @@
 
 {#
   The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. Where the newest full image is the
-  head itself, each key stands there once, and no window is needed. `only`: a relation; of its keys alone.
+  head itself, each key stands there once, and no window is needed. `only`: candidates; of their keys alone.
 #}
 {% macro _image(relation, key, columns, base, head, only=none) -%}
-    {%- set rows -%}
-        {%- if only -%}
-        (select * from {{ relation }} where {{ reverse_etl._image_rows(base, head) }}) r left semi join {{ only }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
-        {%- else -%}
-        {{ relation }} where {{ reverse_etl._image_rows(base, head) }}
-        {%- endif -%}
-    {%- endset -%}
+    {%- set image_rows = reverse_etl._image_rows(base, head) -%}
+    {%- set rows = reverse_etl._rows_of(relation, image_rows, key, only) if only else relation ~ ' where ' ~ image_rows -%}
     {%- if base == head -%}
     select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id from {{ rows }}
     {%- else -%}
@@ -82,6 +77,11 @@
     )
     where _next is null and _change <> 'delete'
     {%- endif -%}
+{%- endmacro %}
+
+{# Behind `from`: the rows of candidates, {relation: their keys; ranges: condition on the key where they lie, or none}. #}
+{% macro _rows_of(relation, condition, key, candidates) -%}
+    (select * from {{ relation }} where ({{ condition }}){{ ' and ' ~ candidates.ranges if candidates.ranges }}) r left semi join {{ candidates.relation }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
 {%- endmacro %}
 
 {% macro _same_key(key, left, right) -%}

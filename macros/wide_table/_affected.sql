@@ -7,11 +7,12 @@
     relations  {node: what stands behind `from`}
     changes    {node: all images of its changed rows, before and after; behind `from`, in parentheses}; nodes without changes are left out
     indexes    {node: reverse index}: which rows of its parent had which ids of the node, instead of the parent as it is now
+    nearby     {node: the part of its reverse index that may hold the ids which changed}
 #}
-{% macro _affected_keys(plan, relations, changes, indexes={}) -%}
+{% macro _affected_keys(plan, relations, changes, indexes={}, nearby={}) -%}
 {%- set branches = [] -%}
 {%- for node in plan.group + plan.joined if node.name in changes -%}
-    {%- do branches.extend(reverse_etl._affected_branches(plan, relations, node, changes[node.name], indexes)) -%}
+    {%- do branches.extend(reverse_etl._affected_branches(plan, relations, node, changes[node.name], indexes, nearby)) -%}
 {%- endfor -%}
 {%- if branches -%}
 select {{ reverse_etl._columns(plan.key) }} from (
@@ -25,7 +26,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
 
 
 {# From one node up to the root: a list, because the key may lie in several tables of the root's group. #}
-{% macro _affected_branches(plan, relations, node, images, indexes) %}
+{% macro _affected_branches(plan, relations, node, images, indexes, nearby) %}
     {%- set alias = reverse_etl._quote(node.name) -%}
     {%- if node in plan.group -%}
         {{ return([reverse_etl._affected_branch(node.name, reverse_etl._affected_select(plan, node.key_of, alias), images ~ ' as ' ~ alias)]) }}
@@ -34,6 +35,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
     {%- set branches = [] -%}
     {%- for _ in plan.nodes if not branches -%}
         {%- set child, parent = way.at, plan.nodes[way.at.parent] -%}
+        {%- set index = nearby.get(child.name, indexes.get(child.name)) if child.name == node.name else indexes.get(child.name) -%}
         {%- set columns = {} -%}
         {%- for pair in child.pairs -%}{%- do columns.update({pair.parent: pair.child}) -%}{%- endfor -%}
         {%- set from_key = columns | reject('in', plan.key) | list | length == 0 if parent.name == plan.root else false -%}
@@ -43,7 +45,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
             {%- do branches.append(reverse_etl._affected_branch(names | join(' -> '), reverse_etl._affected_select(plan, key_of, reverse_etl._quote(child.name)), way.from)) -%}
         {%- else -%}
             {%- for member in (plan.group if from_key else [parent]) -%}
-                {%- set source = way.from ~ reverse_etl._affected_step(child, member, indexes.get(child.name, relations[member.name]), from_key) -%}
+                {%- set source = way.from ~ reverse_etl._affected_step(child, member, index or relations[member.name], from_key) -%}
                 {%- if member in plan.group -%}
                     {%- do branches.append(reverse_etl._affected_branch((names + [member.name]) | join(' -> '), reverse_etl._affected_select(plan, member.key_of, reverse_etl._quote(member.name)), source)) -%}
                 {%- else -%}

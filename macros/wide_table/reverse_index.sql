@@ -61,3 +61,18 @@ group by {{ reverse_etl._columns((foreign + key) | unique) }}
     {%- endfor -%}
     {{ return(fresh) }}
 {% endmacro %}
+
+
+{# Of reverse indexes, the part where the ids lie that changed: {node: behind `from`}. One that is clustered by them is read in few files. #}
+{% macro _nearby(plan, changes, indexes) %}
+    {%- set nearby = {} -%}
+    {%- for name, index in indexes.items() if name in changes -%}
+        {%- set whole = reverse_etl._columns_of(index) | selectattr('type', 'in', reverse_etl._whole_numbers()) | map(attribute='name') | list -%}
+        {%- set pair = plan.nodes[name].pairs | selectattr('parent', 'in', whole) | first -%}
+        {%- if pair -%}
+            {%- set occupied = fromjson(run_query(reverse_etl._occupied_cells(changes[name], pair.child)).rows[0][0]) -%}
+            {%- do nearby.update({name: '(select * from ' ~ index ~ ' where ' ~ reverse_etl._in_cells(pair.parent, occupied) ~ ')'}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(nearby) }}
+{% endmacro %}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,23 +30,26 @@ STEP_2 = ("--vars", "{step: 2}")
 FIRST = {f"/people/{n}": f"name {n} 1" for n in range(40)}
 SECOND = {f"/people/{n}": f"name {n} 2" for n in range(4, 45)}
 
-# A first run, and a second one that dies with its JVM at the statement that would commit its snapshot.
-KILLED_AT_THE_COMMIT = """
-import os, signal
+# dbt's commands one after the other; the last one dies with its JVM at the statement that holds a text.
+COMMANDS = """
+import json, os, signal, sys
 from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
 
-assert dbtRunner().invoke(["run"]).success
+*before, last = json.loads(sys.argv[1])
+for command in before:
+    assert dbtRunner().invoke(command).success
 real = SparkSession.sql
 
 def sql(self, text, *arguments, **more):
-    if "txnVersion" in text:
+    if sys.argv[2:] and sys.argv[2] in text:
         os.killpg(0, signal.SIGKILL)
     return real(self, text, *arguments, **more)
 
 SparkSession.sql = sql
-dbtRunner().invoke(["run", "--vars", "{step: 2}"])
+assert dbtRunner().invoke(last).success
 """
+THE_COMMIT = "txnVersion"
 FROM_THE_EXECUTORS = """
 from functools import partial
 from dbt.cli.main import cli
@@ -53,13 +58,10 @@ from dbt_reverse_etl import invocation
 invocation.Policy = partial(invocation.Policy, executors_from=1)
 cli()
 """
-AND_THE_HISTORY = """
-from dbt.cli.main import dbtRunner
-
-assert dbtRunner().invoke(["run", "--vars", "{step: 2}"]).success
-query = "select _snapshot_id, _change, count(*) as n from {{ ref('people') }} group by all order by 1, 2"
-dbtRunner().invoke(["show", "--inline", query, "--output", "json", "--limit", "50"])
-"""
+HISTORY = "select _snapshot_id, _change, count(*) as n from {{ ref('people') }} group by all order by 1, 2"
+HISTORY_ROW = r'"_snapshot_id": (\d+),\s+"_change": "(\w+)",\s+"n": (\d+)'
+KINDS = "select snapshot_id, kind from {{ reverse_etl.snapshots(ref('people')) }} order by 1"
+KINDS_ROW = r'"snapshot_id": (\d+),\s+"kind": "(\w+)"'
 
 
 class Api:
@@ -101,6 +103,22 @@ def shop(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
     return home
 
 
+def commands(shop: Path, *given: tuple[str, ...], killed_at: str | None = None) -> str:
+    """Output of dbt's commands in a process of their own."""
+    run = start(shop, "-c", COMMANDS, json.dumps(given), *([killed_at] if killed_at else []), group=True)
+    output = output_of(run)
+    assert run.returncode == (-signal.SIGKILL if killed_at else 0), output
+    return output
+
+
+def operation(name: str, **arguments: Any) -> tuple[str, ...]:
+    return "run-operation", name, "--args", json.dumps({"model": "people", **arguments})
+
+
+def shown(query: str) -> tuple[str, ...]:
+    return "show", "--inline", query, "--output", "json", "--limit", "50"
+
+
 def output_of(run: subprocess.Popen[str]) -> str:
     return run.communicate(timeout=300)[0]
 
@@ -118,9 +136,7 @@ def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothi
     shop: Path, api: tuple[HttpServer, Api]
 ) -> None:
     keeps = api[1]
-    capture = start(shop, "-c", KILLED_AT_THE_COMMIT, group=True)
-    output = output_of(capture)
-    assert capture.returncode == -signal.SIGKILL, output
+    output = commands(shop, ("run",), ("run", *STEP_2), killed_at=THE_COMMIT)
     assert keeps.rows == FIRST, output
 
     # The next run captures the same changes, and dies while its executors send them.
@@ -139,12 +155,9 @@ def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothi
     assert len(keeps.times) == sent
     assert keeps.rows != SECOND
 
-    last = start(shop, "-c", AND_THE_HISTORY)
-    output = output_of(last)
-    assert last.returncode == 0, output
+    output = commands(shop, ("run", *STEP_2), shown(HISTORY))
     assert keeps.rows == SECOND
-    history = re.findall(r'"_snapshot_id": (\d+),\s+"_change": "(\w+)",\s+"n": (\d+)', output)
-    assert history == [
+    assert re.findall(HISTORY_ROW, output) == [
         ("1", "insert", "40"),
         ("1", "snapshot", "1"),
         ("2", "checkpoint", "41"),
@@ -154,3 +167,20 @@ def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothi
         ("2", "update_postimage", "36"),
         ("2", "update_preimage", "36"),
     ], output
+
+
+def test_a_rollback_and_a_prune_that_are_killed_leave_nothing_and_are_done_by_the_next_call(
+    shop: Path, api: tuple[HttpServer, Api]
+) -> None:
+    keeps = api[1]
+    back, prune = operation("rollback", savepoint="good"), operation("prune", keep=1)
+    commands(shop, ("run",), operation("savepoint", name="good"), ("run", *STEP_2), back, killed_at=THE_COMMIT)
+
+    release = operation("release")
+    commands(shop, ("run", *STEP_2), back, release, ("run", *STEP_2), prune, killed_at="merge into")
+    assert keeps.rows == SECOND
+
+    output = commands(shop, shown(KINDS), prune, shown(KINDS))
+    pruned = [("2", "savepoint"), ("6", "capture")]
+    kept = [("1", "capture"), *pruned[:1], ("3", "capture"), ("4", "rollback"), ("5", "release"), *pruned[1:]]
+    assert re.findall(KINDS_ROW, output) == kept + pruned, output

@@ -296,6 +296,8 @@ def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_is_not_b
     project.rows("delete from {s}.orders_by_customer where id = 3")
     message = run("wide", rename.format("Three", 3)).messages["wide"]
     assert message == "+0 ~1 -1, snapshot 2", "the index is what is read: order 9 is found, and order 3 is not"
+    executed = (project.folder / "logs" / "dbt.log").read_text()
+    assert "orders_by_customer where (`customer_id` between 0 and 1023))" in executed, "where the ids lie that changed"
     project.rows("delete from {s}.orders_by_customer")
     result = run("wide", rename.format("Six", 6))
     assert result.messages["wide"] == "+0 ~2 -0, snapshot 3"

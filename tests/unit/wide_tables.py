@@ -163,8 +163,14 @@ class World:
             if not by_key and self.rng.random() < share:
                 chosen.append(node["name"])
         indexes = {name: f"index_of_{name}" for name in chosen}
-        self.affected_sql = on_duckdb(render("_affected_keys", plan, self._relations, self._changes_of, indexes))
+        nearby = {name: self._nearby(plan["nodes"][name]) for name in chosen if self.rng.random() < 0.5}
+        self.affected_sql = on_duckdb(render("_affected_keys", plan, self._relations, self._changes_of, indexes, nearby))
         return chosen
+
+    def _nearby(self, node: dict[str, Any]) -> str:
+        pair = node["pairs"][0]
+        changed = f"select {pair['child']} from {self._changes_of[node['name']]}"
+        return f"(select * from index_of_{node['name']} where {pair['parent']} in ({changed}))"
 
     def index(self, name: str) -> None:
         """A run of the reverse index of a node: what its parent's changelog holds after the snapshots that it has read."""
