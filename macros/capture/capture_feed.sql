@@ -47,16 +47,20 @@
         where _next is null
     ),
     {#- Before the newest full image stand no rows that count, but sequences that do: of deletes, and of what a rollback took back. #}
+    {%- if base > 1 %}
     known_before as (
         select {{ key }}, max({{ sequence }}) as _known_before
         from {{ reverse_etl._rows_of(target, '_snapshot_id < ' ~ base ~ " and _change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')", columns.key, query.candidates) }}
         group by {{ key }}
     ),
+    {%- endif %}
     events as (
-        select n.*, greatest(k._known, b._known_before) as _known, k._old
+        select n.*, {{ 'greatest(k._known, b._known_before)' if base > 1 else 'k._known' }} as _known, k._old
         from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates.relation }}) n
         left join known k on {{ reverse_etl._same_key(columns.key, 'n', 'k') }}
+        {%- if base > 1 %}
         left join known_before b on {{ reverse_etl._same_key(columns.key, 'n', 'b') }}
+        {%- endif %}
     )
     select inline(case
         when {{ reverse_etl._any_null(columns.key) }} then array(struct('null_key' as _stage, {{ event }}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +19,32 @@ from tests.integration.project import Project
 
 # The statements that find what changed, and what stood there before: positions, candidates, diff, old images. The commit is the same for all.
 FINDING = ("__candidates_", "__uncommitted_", "describe history", "describe detail", "max(`number`)", "unix_micros(")
+TEMPORARY = re.compile(r"create table \w+\.(\w+__(?:candidates|uncommitted))_")
+FILES = 12
+Files = tuple[int, int]  # read, of all
 
 
 def strategies(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
-    """`rows` of ten columns; each round changes another 0.1 % of them."""
-    project = Project(home / "strategies", spark, "bench_strategies", quiet=True)
-    schema = project.schema
-    spark.sql(
-        f"create table {schema}.source using delta tblproperties ('delta.enableChangeDataFeed' = 'true') as "
-        f"select {COLUMNS}, cast(id as bigint) as number, 'I' as op from range({rows})"
+    """`rows` of ten columns; each round changes another 0.1 % of them: spread over all files, and side by side in a source in the order of its keys."""
+    share = rows // 1000
+    _compared(Project(home / "strategies", spark, "bench_strategies", quiet=True), "", "id % 1000 = {0}", rows, rounds)
+    _compared(
+        Project(home / "side_by_side", spark, "bench_side_by_side", quiet=True),
+        ", changes side by side, source clustered by key",
+        f"id between {rows // 2} + {{0}} * {share} and {rows // 2} + {{0}} * {share} + {share - 1}",
+        rows,
+        rounds,
     )
-    spark.sql(f"create table {schema}.log (id bigint, number bigint) using delta")
-    spark.sql(f"create table {schema}.events using delta as select * from {schema}.source")
+
+
+def _compared(project: Project, layout: str, changed: str, rows: int, rounds: int) -> None:
+    schema = project.schema
+    project.spark.sql(
+        f"create table {schema}.source using delta tblproperties ('delta.enableChangeDataFeed' = 'true') as "
+        f"select {COLUMNS}, cast(id as bigint) as number, 'I' as op from range(0, {rows}, 1, {FILES})"
+    )
+    project.spark.sql(f"create table {schema}.log (id bigint, number bigint) using delta")
+    project.spark.sql(f"create table {schema}.events using delta as select * from {schema}.source")
     source = {"name": "app", "schema": schema, "tables": [{"name": "source"}, {"name": "log"}]}
     project.properties("sources", {"sources": [source]})
     read = "select * except (number, op) from {{ source('app', 'source') }}"
@@ -44,25 +59,30 @@ def strategies(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     assert project.run().success
     best: dict[str, float] = {}
     for number in range(rounds + 1):
-        _change(project, rows, number)
-        with statements() as taken:
+        _change(project, changed.format(number), rows * (number + 2))
+        with statements(project.spark if not number else None) as (taken, files):
             result = project.run()
         assert set(result.messages.values()) == {f"+0 ~{rows // 1000} -0, snapshot {number + 2}"}, result.messages
+        if not number:  # the first round warms up, and counts files
+            read_of = files
+            continue
         for name in result.messages:
-            if number:  # the first round warms up
-                seconds = sum(took for text, took in taken if f"{name}__" in text or _asks(name, text))
-                best[name] = min(seconds, best.get(name, seconds))
+            seconds = sum(took for text, took in taken if f"{name}__" in text or _asks(name, text))
+            best[name] = min(seconds, best.get(name, seconds))
     for name in ("by_timestamp", "by_change_table", "by_cdf", "by_feed"):
+        files = ", ".join(
+            f"{some} of {every} files of {table}" for table, (some, every) in read_of[f"{name}__uncommitted"].items()
+        )
         report(
-            f"{name[3:]}: finding 0.1 % of changed rows / full compare",
+            f"{name[3:]}: finding 0.1 % of changed rows{layout} / full compare ({files})",
             best[name] / best["by_compare"],
-            "<= 0.35" if name == "by_feed" else "<= 0.55",
+            "<= 0.35" if name == "by_feed" or layout else "<= 0.55",
         )
 
 
-def _change(project: Project, rows: int, number: int) -> None:
-    schema, sequence = project.schema, rows * (number + 2)
-    changed = f"select * except (number, i), i + 1 as i, {sequence} + id as number from {schema}.source where id % 1000 = {number}"
+def _change(project: Project, where: str, sequence: int) -> None:
+    schema = project.schema
+    changed = f"select * except (number, i), i + 1 as i, {sequence} + id as number from {schema}.source where {where}"
     project.table("changed", changed)
     project.spark.sql(
         f"merge into {schema}.source s using {schema}.changed c on s.id = c.id when matched then update set *"
@@ -80,9 +100,17 @@ def _asks(name: str, text: str) -> bool:
 
 
 @contextmanager
-def statements() -> Iterator[list[tuple[str, float]]]:
-    """The statements that find changes, with their seconds; a query is carried out when its rows are fetched."""
+def statements(spark: SparkSession | None) -> Iterator[tuple[list[tuple[str, float]], dict[str, dict[str, Files]]]]:
+    """The statements that find changes, with their seconds; a query is carried out when its rows are fetched.
+
+    Args:
+        spark: counts files; None: nobody does, for it takes time.
+
+    Yields:
+        The statements; by the name of a temporary table, `<model>__candidates` or `<model>__uncommitted`, the files that its query reads of each table.
+    """
     taken: list[tuple[str, float]] = []
+    files: dict[str, dict[str, Files]] = {}
     execute, fetchall = Cursor.execute, Cursor.fetchall
 
     def timed(cursor: Cursor, work: Callable[[], Any]) -> Any:
@@ -95,14 +123,26 @@ def statements() -> Iterator[list[tuple[str, float]]]:
 
     def timed_execute(self: Cursor, sql: str, *arguments: Any) -> None:
         self.timed_sql = re.sub(r"^\s*/\*.*?\*/\s*", "", sql, flags=re.DOTALL)  # type: ignore[attr-defined]
+        if spark and (made := TEMPORARY.match(self.timed_sql)):  # type: ignore[attr-defined]
+            files[made[1]] = _files(spark, sql[sql.index("select") :])
         timed(self, lambda: execute(self, sql, *arguments))
 
     Cursor.execute = timed_execute  # type: ignore[method-assign]
     Cursor.fetchall = lambda self: timed(self, lambda: fetchall(self))  # type: ignore[method-assign]
     try:
-        yield taken
+        yield taken, files
     finally:
         Cursor.execute, Cursor.fetchall = execute, fetchall  # type: ignore[method-assign]
+
+
+def _files(spark: SparkSession, query: str) -> dict[str, Files]:
+    read = Counter(tuple(file.split("/")[-3:-1]) for file in spark.sql(query).inputFiles())
+    every = {
+        place: spark.sql(f"describe detail {place[0][:-3]}.{place[1]}").collect()[0]
+        for place in read
+        if "__" not in place[1]
+    }
+    return {place[1]: (read[place], detail.numFiles) for place, detail in every.items()}
 
 
 def against_dbt_snapshot(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:

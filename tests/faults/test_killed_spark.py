@@ -111,7 +111,7 @@ def commands(shop: Path, *given: tuple[str, ...], killed_at: str | None = None) 
     return output
 
 
-def operation(name: str, **arguments: Any) -> tuple[str, ...]:
+def operation(name: str, /, **arguments: Any) -> tuple[str, ...]:
     return "run-operation", name, "--args", json.dumps({"model": "people", **arguments})
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.sql import render
+from tests.benchmarks.strategies import statements
 from tests.integration.project import Project
+from tests.unit.test_ranges import GREATEST, LEAST, ranges_of
 
 pytestmark = pytest.mark.spark
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
-KEYS = 400
+KEYS = [(number - 200) * 46_000_000_000_000_003 for number in range(400)]  # almost all that a bigint can be
 RUNS = 4
 LATE = 4  # minutes by which a row may come late
 COLUMNS = "id, value, at"
@@ -42,7 +47,7 @@ class Source:
     def change(self, keys: int) -> None:
         """Change some keys, each up to three times; what was held back of the run before comes now, too."""
         rows, log, events = {}, [], []
-        for key in self.rng.sample(range(KEYS), keys):
+        for key in self.rng.sample(KEYS, keys):
             for _ in range(self.rng.randint(1, 3)):
                 rows[key] = self._once(key, log, events)
         late = [pair for pair in zip(log, events, strict=True) if self.rng.random() < 0.2]
@@ -109,7 +114,7 @@ def declare(project: Project, **capture: Any) -> None:
 def test_every_strategy_captures_what_the_full_compare_captures_over_random_histories(project: Project) -> None:
     source = Source(project, random.Random(SEED))
     declare(project, full_above=1)
-    source.change(KEYS // 2)
+    source.change(len(KEYS) // 2)
     for run in range(RUNS):
         source.change(20) if run < RUNS - 1 else source.settle()
         result = project.run()
@@ -134,7 +139,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
     query = "from {{ source('app', 'source') }}"
     project.changelog("rows", f"select id, value {query}", settings={"capture": capture})
     assert project.run().success
-    for statements, why in [
+    for changes, why in [
         ([f"insert into {source} values (100, 'b')", f"optimize {source}"], None),
         ([f"update {source} set value = 'b' where id in (3, 4)"], None),
         ([f"insert overwrite {source} select id, 'a' from range(41)"], "had WRITE Overwrite"),
@@ -157,7 +162,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
             "was made anew",
         ),
     ]:
-        for statement in statements:
+        for statement in changes:
             sql(statement).collect()
         result = project.run()
         assert result.success, result.text
@@ -184,6 +189,45 @@ def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group
     sql(f"insert into {source} values (100, 5, 1000, timestamp'2024-02-02')")
     assert project.run().messages["totals"] == "+1 ~6 -0, snapshot 3"
     assert project.image("totals", "id, part, at, total") == project.rows(f"{query} order by id")
+
+
+def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_is_in_the_order_of_its_keys(
+    project: Project,
+) -> None:
+    source, sql = f"{project.schema}.source", project.spark.sql
+    sql(
+        f"create table {source} using delta tblproperties ({FEED} = 'true') as select id, 'a' as value from range(0, 30000, 1, 3)"
+    )
+    table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
+    project.properties("sources", {"sources": [table]})
+    capture = {"strategy": "cdf", "table": "app.source"}
+    project.changelog("rows", "select id, value from {{ source('app', 'source') }}", settings={"capture": capture})
+    assert project.run().success
+    stored = [row.id for row in project.rows("select id from {s}.rows where id is not null")]
+    assert stored == sorted(stored)
+    sql(f"update {source} set value = 'b' where id between 12000 and 12010")
+    with statements(project.spark) as (_, files):
+        assert project.run().messages["rows"] == "+0 ~11 -0, snapshot 2"
+    assert files["rows__uncommitted"]["source"] == (1, 3)
+    sql(f"delete from {source} where id in (5, 29000)")
+    with statements(project.spark) as (_, files):
+        assert project.run().messages["rows"] == "+0 ~0 -2, snapshot 3"
+    assert files["rows__uncommitted"]["source"] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[], [None], [7, None, 7], [LEAST, GREATEST], [LEAST], [GREATEST - 1, GREATEST], list(range(0, 10**9, 10**6))],
+    ids=["none", "null", "one", "both_ends", "least", "greatest", "spread"],
+)
+def test_all_keys_lie_in_the_cells_that_spark_finds(spark: SparkSession, keys: list[int | None]) -> None:
+    spark.createDataFrame([(key,) for key in keys], "id bigint").createOrReplaceTempView("candidates_of_ranges")
+    ((found,),) = spark.sql(render("_occupied_cells", "candidates_of_ranges", "id")).collect()
+    occupied = json.loads(found)
+    ranges = ranges_of(occupied.get("bits"), occupied["cells"])
+    assert all(any(low <= key <= high for low, high in ranges) for key in keys if key is not None)
+    assert bool(ranges) == any(key is not None for key in keys)
+    assert len(occupied["cells"]) <= 1025
 
 
 def _set(table: str, name: str, value: str) -> str:

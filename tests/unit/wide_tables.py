@@ -164,7 +164,9 @@ class World:
                 chosen.append(node["name"])
         indexes = {name: f"index_of_{name}" for name in chosen}
         nearby = {name: self._nearby(plan["nodes"][name]) for name in chosen if self.rng.random() < 0.5}
-        self.affected_sql = on_duckdb(render("_affected_keys", plan, self._relations, self._changes_of, indexes, nearby))
+        self.affected_sql = on_duckdb(
+            render("_affected_keys", plan, self._relations, self._changes_of, indexes, nearby)
+        )
         return chosen
 
     def _nearby(self, node: dict[str, Any]) -> str:
