@@ -20,19 +20,26 @@
 #}
 {% macro _delta_feed(table, known, is_known, option) %}
     {%- set read = known.split(':', 2) -%}
-    {#- The newest version alone tells that nothing happened. -#}
-    {%- set detail = none if is_known and read | length == 3 else reverse_etl._delta_detail(table, option) -%}
-    {%- set commit = run_query('describe history ' ~ table ~ ' limit 1').rows[0] -%}
-    {%- set newest = commit['version'] | int -%}
-    {%- if detail is none and read[1:] == [newest | string, commit['timestamp'] | string] -%}
+    {#- A version of the same time is the same one, so that nothing happened. -#}
+    {%- if is_known and read | length == 3 and reverse_etl._delta_version(table) == read[1:] | join(':') -%}
         {{ return({'position': known, 'problem': none, 'changes': none}) }}
     {%- endif -%}
-    {%- set detail = detail or reverse_etl._delta_detail(table, option) -%}
+    {#- First whose versions they are: those of a table that is made anew meanwhile belong to another id, and everything is compared. -#}
+    {%- set detail = reverse_etl._delta_detail(table, option) -%}
+    {%- set version = reverse_etl._delta_version(table) -%}
+    {%- set newest = version.split(':')[0] | int -%}
     {%- set problem = reverse_etl._cdf_problem(table, read, detail, newest) if is_known else none -%}
     {%- set changes -%} {%- if is_known and not problem and newest > read[1] | int -%}
         (select * from table_changes({{ reverse_etl._string(table | replace('`', '')) }}, {{ read[1] | int + 1 }}, {{ newest }}))
     {%- endif -%} {%- endset -%}
-    {{ return({'position': detail.id ~ ':' ~ newest ~ ':' ~ commit['timestamp'], 'problem': problem, 'changes': changes | trim or none}) }}
+    {{ return({'position': detail.id ~ ':' ~ version, 'problem': problem, 'changes': changes | trim or none}) }}
+{% endmacro %}
+
+
+{# version:time of the newest commit #}
+{% macro _delta_version(table) %}
+    {%- set commit = run_query('describe history ' ~ table ~ ' limit 1').rows[0] -%}
+    {{ return(commit['version'] ~ ':' ~ commit['timestamp']) }}
 {% endmacro %}
 
 

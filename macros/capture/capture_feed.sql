@@ -56,7 +56,7 @@
     {%- endif %}
     events as (
         select n.*, {{ 'greatest(k._known, b._known_before)' if base > 1 else 'k._known' }} as _known, k._old
-        from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.candidates.relation }}) n
+        from (select *, {{ reverse_etl._model_hash(columns.model) }} as _row_hash from {{ query.rows }}) n
         left join known k on {{ reverse_etl._same_key(columns.key, 'n', 'k') }}
         {%- if base > 1 %}
         left join known_before b on {{ reverse_etl._same_key(columns.key, 'n', 'b') }}

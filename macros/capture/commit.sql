@@ -41,10 +41,11 @@
 #}
 {% macro _commit_staged(target, stage, head, header, columns) %}
     {%- set said = 'snapshot ' ~ header.snapshot_id ~ ' of capture ' ~ header.capture_uuid -%}
+    {%- set rows = reverse_etl._commit_rows(stage, head, header, columns) -%}
+    {%- set by = reverse_etl._range_column(columns) if stage and header.base == header.snapshot_id else none -%}
     {%- call statement('commit') -%}
-        {%- set by = reverse_etl._range_column(columns) if stage and header.base == header.snapshot_id else none %}
         insert into {{ target }} with (txnAppId = 'changelog', txnVersion = '{{ header.snapshot_id }}', userMetadata = '{{ said }}'{{ ", optimizeWrite = 'false'" if by }}) by name
-        {{ reverse_etl._sorted(reverse_etl._commit_rows(stage, head, header, columns), by, header.live_rows) if by else reverse_etl._commit_rows(stage, head, header, columns) }}
+        {{ reverse_etl._sorted(rows, by, columns.key, header.live_rows) if by else rows }}
     {%- endcall -%}
     {%- if not reverse_etl._is_committed(target, header, said) -%}
         {%- if stage -%}{%- do adapter.drop_relation(stage) -%}{%- endif -%}
@@ -55,11 +56,12 @@
 {% endmacro %}
 
 
-{# A full image lies in the order of its keys, so that candidates are looked up in few files, and in few pages of these. #}
-{% macro _sorted(rows, by, count) -%}
-    select /*+ repartition_by_range({{ count // 500000 + 1 }}, {{ reverse_etl._quote(by) }}) */ * from (
+{# A full image lies in the order of its keys, so that candidates are looked up in few files, and in few pages of these. By the whole key: equal values share a file. #}
+{% macro _sorted(rows, by, key, count) -%}
+    {%- set order = reverse_etl._columns([by] + (key | reject('equalto', by) | list)) -%}
+    select /*+ repartition_by_range({{ count // 500000 + 1 }}, {{ order }}) */ * from (
         {{- rows -}}
-    ) sort by {{ reverse_etl._quote(by) }}
+    ) sort by {{ order }}
 {%- endmacro %}
 
 

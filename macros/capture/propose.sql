@@ -14,7 +14,7 @@
     live          filter of the model's rows: the others count as deleted
     carries_rows  the candidates are the rows of the model, those with `_gone` deleted
     only_changes  the model gives changes, not an image: there is nothing else to compare with
-    compare       a diff of its own: a macro compare_<diff>, as in compare.sql, that reads the candidates
+    compare       a diff of its own: a macro compare_<diff>, as in compare.sql; its `query.rows` are the candidates
     temporary     tables of its own that the capture drops at its end
 #}
 {% macro _propose(target, head, columns, query, capture_uuid, settings, labels=none) %}
@@ -33,7 +33,7 @@
         {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns, settings) if proposal.candidates else {'count': none, 'positions': {}} -%}
     {%- else -%}
         {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
-        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings, stored) -%}
+        {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings, stored if head is not none and not due else none) -%}
         {%- set too_many = not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
         {%- set everything = 'reconcile' if due else measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' if too_many else none -%}
     {%- endif -%}
@@ -150,7 +150,7 @@
             {%- do positions.update({name: text | string}) -%}
         {%- endif -%}
     {%- endfor -%}
-    {{ return({'count': row[0] | int, 'positions': positions, 'ranges': reverse_etl._in_cells(by, fromjson(row[-1])) if by else none}) }}
+    {{ return({'count': row[0] | int, 'positions': positions, 'ranges': reverse_etl._in_cells(by, fromjson(row[-1] or 'null')) if by else none}) }}
 {% endmacro %}
 
 

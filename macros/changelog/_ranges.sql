@@ -5,23 +5,34 @@
 
 {# The column of the key that ranges and full images go by, or none. #}
 {% macro _range_column(columns) %}
-    {{ return(columns.model | selectattr('name', 'in', columns.key) | selectattr('type', 'in', reverse_etl._whole_numbers()) | map(attribute='name') | first | default(none)) }}
+    {%- for name in columns.key -%}
+        {%- if columns.model | selectattr('name', 'equalto', name) | selectattr('type', 'in', reverse_etl._whole_numbers()) | list -%}{{ return(name) }}{%- endif -%}
+    {%- endfor -%}
+    {{ return(none) }}
 {% endmacro %}
 
 {% macro _whole_numbers() %}{{ return(['tinyint', 'smallint', 'int', 'bigint']) }}{% endmacro %}
 
 
-{# A query of one text: about 1 000 cells from the least to the greatest value, of which those that hold one: {bits: log2 of the width of a cell, cells: their numbers} #}
+{#
+  A query of one text: a grid of about 1 000 cells from the least to the greatest value, and those that hold one: {bits: log2 of the width of a cell, cells: their
+  numbers}. NULL for a column of another type, which has ways of its own to equal a whole number.
+#}
 {% macro _occupied_cells(relation, column) -%}
-    {%- set number -%} try_cast({{ reverse_etl._quote(column) }} as bigint) {%- endset %}
-    select to_json(named_struct('bits', any_value(bits), 'cells', collect_set(shiftright({{ number }}, bits)))) from {{ relation }}
-    cross join (select cast(greatest(10, ceil(log2(cast(max({{ number }}) as double) - min({{ number }}) + 1)) - 10) as int) as bits from {{ relation }})
+    {%- set numbers = 'select ' ~ reverse_etl._quote(column) ~ ' as _value, try_cast(' ~ reverse_etl._quote(column) ~ ' as bigint) as _number from ' ~ relation %}
+    select if(
+        typeof(any_value(_value)) in ('{{ reverse_etl._whole_numbers() | join("', '") }}'),
+        to_json(named_struct('bits', any_value(_bits), 'cells', collect_set(shiftright(_number, _bits)))), null
+    ) from ({{ numbers }})
+    cross join (select cast(greatest(10, ceil(log2(cast(max(_number) as double) - min(_number) + 1)) - 10) as int) as _bits from ({{ numbers }}))
 {%- endmacro %}
 
 
-{# The condition that the cells make, of twenty ranges at most: where they are more, the cells get wider. #}
+{# The condition that the cells make, of twenty ranges at most: where they are more, the cells get wider. None where the cells are not known. #}
 {% macro _in_cells(column, occupied) %}
+    {%- if occupied is none -%}{{ return(none) }}{%- endif -%}
     {%- set grid = {'bits': occupied.bits, 'runs': reverse_etl._runs(occupied.cells)} -%}
+    {#- A bigint has no more bits. -#}
     {%- for _ in range(64) if grid.runs | length > 20 -%}
         {%- set wider = [] -%}
         {%- for run in grid.runs -%}{%- do wider.extend(range(run.first // 2, run.last // 2 + 1)) -%}{%- endfor -%}

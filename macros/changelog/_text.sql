@@ -79,7 +79,10 @@
     {%- endif -%}
 {%- endmacro %}
 
-{# Behind `from`: the rows of candidates, {relation: their keys; ranges: condition on the key where they lie, or none}. #}
+{#
+  Behind `from`: the rows of candidates, {relation: their keys; ranges: condition on the key where they lie, or none}. The header of a snapshot that was pruned
+  lies in no range: only a capture may ask so, whose commit fails if its head is no longer the newest.
+#}
 {% macro _rows_of(relation, condition, key, candidates) -%}
     (select * from {{ relation }} where ({{ condition }}){{ ' and ' ~ candidates.ranges if candidates.ranges }}) r left semi join {{ candidates.relation }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
 {%- endmacro %}

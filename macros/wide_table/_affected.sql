@@ -35,7 +35,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
     {%- set branches = [] -%}
     {%- for _ in plan.nodes if not branches -%}
         {%- set child, parent = way.at, plan.nodes[way.at.parent] -%}
-        {%- set index = nearby.get(child.name, indexes.get(child.name)) if child.name == node.name else indexes.get(child.name) -%}
+        {%- set index = nearby.get(child.name) if child.name == node.name else none -%}
         {%- set columns = {} -%}
         {%- for pair in child.pairs -%}{%- do columns.update({pair.parent: pair.child}) -%}{%- endfor -%}
         {%- set from_key = columns | reject('in', plan.key) | list | length == 0 if parent.name == plan.root else false -%}
@@ -45,7 +45,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
             {%- do branches.append(reverse_etl._affected_branch(names | join(' -> '), reverse_etl._affected_select(plan, key_of, reverse_etl._quote(child.name)), way.from)) -%}
         {%- else -%}
             {%- for member in (plan.group if from_key else [parent]) -%}
-                {%- set source = way.from ~ reverse_etl._affected_step(child, member, index or relations[member.name], from_key) -%}
+                {%- set source = way.from ~ reverse_etl._affected_step(child, member, index or indexes.get(child.name, relations[member.name]), from_key) -%}
                 {%- if member in plan.group -%}
                     {%- do branches.append(reverse_etl._affected_branch((names + [member.name]) | join(' -> '), reverse_etl._affected_select(plan, member.key_of, reverse_etl._quote(member.name)), source)) -%}
                 {%- else -%}

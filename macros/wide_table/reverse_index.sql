@@ -70,8 +70,8 @@ group by {{ reverse_etl._columns((foreign + key) | unique) }}
         {%- set whole = reverse_etl._columns_of(index) | selectattr('type', 'in', reverse_etl._whole_numbers()) | map(attribute='name') | list -%}
         {%- set pair = plan.nodes[name].pairs | selectattr('parent', 'in', whole) | first -%}
         {%- if pair -%}
-            {%- set occupied = fromjson(run_query(reverse_etl._occupied_cells(changes[name], pair.child)).rows[0][0]) -%}
-            {%- do nearby.update({name: '(select * from ' ~ index ~ ' where ' ~ reverse_etl._in_cells(pair.parent, occupied) ~ ')'}) -%}
+            {%- set ranges = reverse_etl._in_cells(pair.parent, fromjson(run_query(reverse_etl._occupied_cells(changes[name], pair.child)).rows[0][0] or 'null')) -%}
+            {%- if ranges -%}{%- do nearby.update({name: '(select * from ' ~ index ~ ' where ' ~ ranges ~ ')'}) -%}{%- endif -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(nearby) }}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.sql import render, value_of
 from tests.benchmarks.strategies import statements
 from tests.integration.project import Project
 from tests.unit.test_ranges import GREATEST, LEAST, ranges_of
@@ -139,6 +141,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
     query = "from {{ source('app', 'source') }}"
     project.changelog("rows", f"select id, value {query}", settings={"capture": capture})
     assert project.run().success
+    fed = f"using delta tblproperties ({FEED} = 'true')"
     for changes, why in [
         ([f"insert into {source} values (100, 'b')", f"optimize {source}"], None),
         ([f"update {source} set value = 'b' where id in (3, 4)"], None),
@@ -156,11 +159,16 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
             "is older than its retention",
         ),
         (
-            [
-                f"create or replace table {source} using delta tblproperties ({FEED} = 'true') as select id, 'z' as value from range(9)"
-            ],
+            [f"create or replace table {source} {fed} as select id, 'z' as value from range(9)"],
             "was made anew",
         ),
+        *[
+            (
+                [f"drop table {source}", f"create table {source} {fed} as select id, '{value}' as value from range(9)"],
+                "was made anew",
+            )
+            for value in "yx"
+        ],
     ]:
         for statement in changes:
             sql(statement).collect()
@@ -196,23 +204,32 @@ def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_i
 ) -> None:
     source, sql = f"{project.schema}.source", project.spark.sql
     sql(
-        f"create table {source} using delta tblproperties ({FEED} = 'true') as select id, 'a' as value from range(0, 30000, 1, 3)"
+        f"create table {source} using delta tblproperties ({FEED} = 'true') as "
+        "select 'a' as value, 1 as bits, cast(id % 2 as smallint) as line, cast(id div 2 as int) as id from range(0, 600000, 1, 3)"
     )
     table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
     project.properties("sources", {"sources": [table]})
+    query = "select value, bits, line, id from {{ source('app', 'source') }}"
     capture = {"strategy": "cdf", "table": "app.source"}
-    project.changelog("rows", "select id, value from {{ source('app', 'source') }}", settings={"capture": capture})
+    project.changelog("rows", query, ["id", "line"], settings={"capture": capture})
     assert project.run().success
-    stored = [row.id for row in project.rows("select id from {s}.rows where id is not null")]
-    assert stored == sorted(stored)
-    sql(f"update {source} set value = 'b' where id between 12000 and 12010")
-    with statements(project.spark) as (_, files):
-        assert project.run().messages["rows"] == "+0 ~11 -0, snapshot 2"
-    assert files["rows__uncommitted"]["source"] == (1, 3)
-    sql(f"delete from {source} where id in (5, 29000)")
-    with statements(project.spark) as (_, files):
-        assert project.run().messages["rows"] == "+0 ~0 -2, snapshot 3"
-    assert files["rows__uncommitted"]["source"] == (2, 3)
+    stored = project.rows("select _metadata.file_path, id, line from {s}.rows where id is not null")
+    assert len({file for file, _, _ in stored}) == 2
+    for _, image in groupby(stored, key=itemgetter(0)):
+        places = [row[1:] for row in image]
+        assert places == sorted(places)
+
+    def captured(*changes: str) -> tuple[str, dict[str, tuple[int, int]]]:
+        for change in changes:
+            project.rows(change)
+        with statements(project.spark) as (_, files):
+            return project.run().messages["rows"], files["rows__uncommitted"]
+
+    one = "update {s}.source set value = 'b' where id between 12000 and 12010"
+    assert captured(one) == ("+0 ~22 -0, snapshot 2", {"source": (1, 3), "rows": (1, 2)})
+    both = ("delete from {s}.source where id in (5, 299000)", "delete from {s}.source where id = 12000 and line = 1")
+    assert captured(*both) == ("+0 ~0 -5, snapshot 3", {"source": (2, 3), "rows": (3, 3)})
+    assert captured() == ("+0 ~0 -0, snapshot 3", {})
 
 
 @pytest.mark.parametrize(
@@ -228,6 +245,12 @@ def test_all_keys_lie_in_the_cells_that_spark_finds(spark: SparkSession, keys: l
     assert all(any(low <= key <= high for low, high in ranges) for key in keys if key is not None)
     assert bool(ranges) == any(key is not None for key in keys)
     assert len(occupied["cells"]) <= 1025
+
+
+def test_texts_that_may_equal_a_whole_number_have_no_cells(spark: SparkSession) -> None:
+    spark.createDataFrame([("7.0",)], "id string").createOrReplaceTempView("candidates_of_ranges")
+    assert spark.sql(render("_occupied_cells", "candidates_of_ranges", "id")).collect() == [(None,)]
+    assert value_of("_in_cells", "id", None) is None
 
 
 def _set(table: str, name: str, value: str) -> str:

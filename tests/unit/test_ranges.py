@@ -39,3 +39,10 @@ def test_keys_that_are_far_from_each_other_stay_in_ranges_of_their_own() -> None
 
 def test_without_keys_nothing_is_read() -> None:
     assert value_of("_in_cells", "id", {"bits": None, "cells": []}) == "false"
+
+
+def test_ranges_go_by_the_first_whole_number_of_the_key_in_its_own_order() -> None:
+    types = {"line": "smallint", "code": "string", "order_id": "bigint", "at": "date"}
+    model = [{"name": name, "type": type_} for name, type_ in types.items()]
+    assert value_of("_range_column", {"key": ["code", "order_id", "line"], "model": model}) == "order_id"
+    assert value_of("_range_column", {"key": ["code", "at"], "model": model}) is None
