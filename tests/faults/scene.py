@@ -123,6 +123,7 @@ class HttpPlace:
         self._rows: dict[str, int] = {}
         self._applied: list[tuple[str, int | None]] = []
         self._lock = threading.Lock()
+        self._server = server
         server.default = self._answer
 
     def _answer(self, request: Received) -> Reply:
@@ -140,6 +141,7 @@ class HttpPlace:
         return dict(self._rows)
 
     def applied(self) -> Sequence[tuple[str, int | None]]:
+        self._server.wait_until_left()
         return list(self._applied)
 
 

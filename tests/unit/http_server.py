@@ -63,9 +63,10 @@ class HttpServer:
         self.default = default
         self.received: list[Received] = []
         self.connections = 0
+        self._clients: set[tuple[str, int]] = set()
         self._script: list[Reply] = []
         self._lock = threading.RLock()
-        self._accepted = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._stopped = threading.Event()
         self._server = _Server(self, tls)
         scheme = "http" if tls is None else "https"
@@ -87,15 +88,26 @@ class HttpServer:
         with self._lock:
             self.received.append(request)
 
-    def connected(self) -> None:
+    def connected(self, client: tuple[str, int]) -> None:
         with self._lock:
             self.connections += 1
-            self._accepted.notify_all()
+            self._clients.add(client)
+            self._changed.notify_all()
+
+    def left(self, client: tuple[str, int]) -> None:
+        with self._lock:
+            self._clients.discard(client)
+            self._changed.notify_all()
 
     def wait_for_connections(self, count: int) -> None:
         """Wait until so many were accepted: a client may be gone before the server notices it."""
         with self._lock:
-            assert self._accepted.wait_for(lambda: self.connections >= count, timeout=30)
+            assert self._changed.wait_for(lambda: self.connections >= count, timeout=30)
+
+    def wait_until_left(self) -> None:
+        """Wait until the clients of processes that have ended are gone: what they sent last may still be under way."""
+        with socket.create_connection(("127.0.0.1", self.port)) as behind_them, self._lock:
+            assert self._changed.wait_for(lambda: self._clients == {behind_them.getsockname()}, timeout=30)
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not beyond the end of the server."""
@@ -140,10 +152,14 @@ class _Server(ThreadingHTTPServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
-        self.owner.connected()
+        self.owner.connected(address)
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, address
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        super().process_request_thread(request, client_address)
+        self.owner.left(client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is part of the tests."""
