@@ -73,14 +73,19 @@
 {% endmacro %}
 
 
+{# {name: text} #}
+{% macro _table_properties(relation) %}
+    {%- set properties = {} -%}
+    {%- for row in run_query('show tblproperties ' ~ relation).rows -%}{%- do properties.update({row[0]: row[1]}) -%}{%- endfor -%}
+    {{ return(properties) }}
+{% endmacro %}
+
+
 {# tblproperties of the model hold for a table that exists, too. #}
 {% macro _apply_table_properties(target, existing) %}
     {%- set wanted = config.get('tblproperties') or {} -%}
     {%- if existing and wanted -%}
-        {%- set present = {} -%}
-        {%- for row in run_query('show tblproperties ' ~ target).rows -%}
-            {%- do present.update({row[0]: row[1]}) -%}
-        {%- endfor -%}
+        {%- set present = reverse_etl._table_properties(target) -%}
         {%- for name, value in wanted.items() if present.get(name) != value | string -%}
             {%- do run_query('alter table ' ~ target ~ ' set tblproperties (' ~ reverse_etl._string(name) ~ ' = ' ~ reverse_etl._string(value) ~ ')') -%}
         {%- endfor -%}

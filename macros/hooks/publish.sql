@@ -58,8 +58,6 @@
 
 {# The snapshot that readers see; none: it was never published #}
 {% macro _published(target) %}
-    {%- for row in run_query('show tblproperties ' ~ target).rows if row[0] == 'dbt_reverse_etl.published' -%}
-        {{ return(row[1] | int) }}
-    {%- endfor -%}
-    {{ return(none) }}
+    {%- set snapshot_id = reverse_etl._table_properties(target).get('dbt_reverse_etl.published') -%}
+    {{ return(none if snapshot_id is none else snapshot_id | int) }}
 {% endmacro %}

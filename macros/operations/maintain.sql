@@ -75,7 +75,7 @@
     {%- set name = 'delta.dataSkippingStatsColumns' -%}
     {%- set key = [node.config.unique_key] if node.config.unique_key is string else node.config.unique_key -%}
     {%- set wanted = reverse_etl._statistics_columns(adapter.get_columns_in_relation(relation), key) -%}
-    {%- if name not in (node.config.tblproperties or {}) and reverse_etl._table_property(relation, name) != wanted -%}
+    {%- if name not in (node.config.tblproperties or {}) and reverse_etl._table_properties(relation).get(name) != wanted -%}
         {%- do run_query('alter table ' ~ relation ~ ' set tblproperties (' ~ reverse_etl._string(name) ~ ' = ' ~ reverse_etl._string(wanted) ~ ')') -%}
     {%- endif -%}
 {% endmacro %}
@@ -88,18 +88,13 @@
     {{ return(statistics | join(',')) }}
 {% endmacro %}
 
-{% macro _table_property(relation, name) %}
-    {%- for row in run_query('show tblproperties ' ~ relation).rows if row[0] == name -%}{{ return(row[1]) }}{%- endfor -%}
-    {{ return(none) }}
-{% endmacro %}
-
 
 {#
   Why no file may be deleted now, or ''. Whoever reads a table goes on reading the files of the version that it began with: they have to outlive
   the longest push and capture.
 #}
 {% macro _files_kept_for(relation, node) %}
-    {%- set retention = reverse_etl._table_property(relation, 'delta.deletedFileRetentionDuration') or 'interval 7 days' -%}
+    {%- set retention = reverse_etl._table_properties(relation).get('delta.deletedFileRetentionDuration') or 'interval 7 days' -%}
     {%- if not run_query('select current_timestamp() - ' ~ retention ~ ' <= current_timestamp() - interval 24 hours').rows[0][0] -%}
         {{ return("its delta.deletedFileRetentionDuration is '" ~ retention ~ "', and what began a day ago may still read; set it to 'interval 24 hours' or more") }}
     {%- endif -%}
