@@ -14,7 +14,7 @@
     {%- for node in plan.group + plan.joined if node.table not in read -%}
         {%- set known = since.get('affected_keys/' ~ node.table, '') -%}
         {%- set told = plan.nodes.values() | selectattr('table', 'equalto', node.table) | map(attribute='changes') | select | first -%}
-        {%- set found = reverse_etl._input_changes(node.table, told, plan.inputs[node.name], known, capture.since is not none) -%}
+        {%- set found = reverse_etl._input_changes(node.table, told, plan.inputs[node.name], known) -%}
         {%- do read.update({node.table: found}) -%}
         {%- if found.position -%}{%- do positions.update({'affected_keys/' ~ node.table: found.position}) -%}{%- endif -%}
         {%- if found.problem -%}{%- do problems.append(found.problem) -%}{%- endif -%}
@@ -24,15 +24,14 @@
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
     {%- endif -%}
-    {%- set is_known = capture.since and not problems -%}
-    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if is_known else {} -%}
+    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if not problems else {} -%}
     {%- set changes = {} -%}
     {%- for node in plan.nodes.values() if node.table in stored -%}{%- do changes.update({node.name: stored[node.table]}) -%}{%- endfor -%}
-    {%- set indexes = reverse_etl._fresh_indexes(plan, since) if is_known else {} -%}
+    {%- set indexes = reverse_etl._fresh_indexes(plan, since) if not problems else {} -%}
     {{ return({
         'problem': problems | join('; ') or none,
         'positions': positions,
-        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes, indexes, reverse_etl._nearby(plan, changes, indexes)) if is_known else none,
+        'candidates': reverse_etl._affected_keys(plan, plan.relations, changes, indexes, reverse_etl._nearby(plan, changes, indexes)) if not problems else none,
         'temporary': stored.values() | list,
     }) }}
 {% endmacro %}
@@ -63,19 +62,19 @@
   What changed in one table after the position that the head knows:
   {position: how far it has come, problem: why its changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
 #}
-{% macro _input_changes(name, told, input, known, is_known) %}
+{% macro _input_changes(name, told, input, known) %}
     {%- set table = input.relation_name -%}
     {%- if input.config.materialized == 'changelog' -%}
         {%- set head = reverse_etl._head(table) -%}
         {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none}) }}{%- endif -%}
         {%- set read = known.split(':') -%}
-        {%- set problem = reverse_etl._changelog_problem(name, table, read, head) if is_known else none -%}
-        {%- set changed -%} {%- if is_known and not problem and head.snapshot_id > read[1] | int -%}
+        {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
+        {%- set changed -%} {%- if not problem and head.snapshot_id > read[1] | int -%}
             (select * from {{ table }} where _snapshot_id > {{ read[1] | int }} and _snapshot_id <= {{ head.snapshot_id }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete'))
         {%- endif -%} {%- endset -%}
         {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none}) }}
     {%- elif told == 'cdf' -%}
-        {{ return(reverse_etl._delta_feed(table, known, is_known, 'wide_table, the changes of ' ~ name)) }}
+        {{ return(reverse_etl._delta_feed(table, known, 'wide_table, the changes of ' ~ name)) }}
     {%- endif -%}
     {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'changes': none}) }}
 {% endmacro %}

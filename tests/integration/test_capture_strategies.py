@@ -147,7 +147,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
         ([f"update {source} set value = 'b' where id in (3, 4)"], None),
         ([f"insert overwrite {source} select id, 'a' from range(41)"], "had WRITE Overwrite"),
         ([_set(source, FEED, "false"), f"delete from {source} where id = 5"], "has no change data feed"),
-        ([_set(source, FEED, "true"), f"delete from {source} where id = 6"], "was switched"),
+        ([_set(source, FEED, "true"), f"delete from {source} where id = 6"], "its change data feed switched"),
         ([f"restore table {source} to version as of 1"], "had RESTORE"),
         ([f"alter table {source} add columns (more int)"], "had ADD COLUMNS"),
         (
@@ -160,7 +160,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
         ),
         (
             [f"create or replace table {source} {fed} as select id, 'z' as value from range(9)"],
-            "was made anew",
+            "had CREATE OR REPLACE TABLE AS SELECT",
         ),
         *[
             (
