@@ -2,6 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLASSES := $(VENV)/classes.jsa
 # `make demo PYTHON=/path/to/python` uses that one.
 PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; do \
 	"$$p" -c "import sys, ensurepip; sys.exit(sys.version_info[:2] != (3, $$v))" 2>/dev/null && { echo "$$p"; exit; }; done; done)
@@ -19,7 +20,7 @@ help: ## Show this list
 demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of exactly what changed
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
-test: check ## Everything that must pass: the checks, then all tests
+test: check $(CLASSES) ## Everything that must pass: the checks, then all tests
 	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --ignore=tests/benchmarks
 
 matrix: $(STAMP) ## A few tests with other versions of Spark, Delta Lake and dbt: all rows, or ROWS=spark-4.0
@@ -46,6 +47,9 @@ clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .demo .bench .matrix .tools build dist
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CLASSES): $(STAMP)
+	@$(JAVA) $(BIN)/python -m tests.class_archive
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "There is no Python 3.10 to 3.13 with venv on PATH: install one, or name it: make PYTHON=..."; exit 1; }

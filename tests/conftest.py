@@ -17,6 +17,8 @@ from tests.integration.project import Project
 from tests.maven import jars
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+# Of this environment: `make test` makes it, see tests/class_archive.py.
+CLASS_ARCHIVE = Path(sys.prefix) / "classes.jsa"
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
 # Spark's workers find the data source for Excel there.
 EXCEL = str(Path(__file__).parents[1] / "examples" / "excel")
@@ -30,10 +32,11 @@ def delta_lake() -> str:
 
 def spark_settings(home: Path) -> dict[str, str]:
     """The settings of a small local session with Delta whose warehouse, metastore and logs stay below `home`."""
+    archive = f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else ""
     return {
         "spark.master": MASTER,
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"{JVM} -Dderby.system.home={home / 'derby'}",
+        "spark.driver.extraJavaOptions": f"{JVM}{archive} -Dderby.system.home={home / 'derby'}",
         "spark.executor.extraJavaOptions": JVM,
         "spark.jars.packages": delta_lake(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
