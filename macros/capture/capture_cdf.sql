@@ -8,7 +8,7 @@
     {%- set table = reverse_etl._input(capture, 'table') -%}
     {%- set feed = reverse_etl._delta_feed(table, (capture.since or {}).get('cdf', ''), 'capture.table') -%}
     {%- set candidates -%}
-        select distinct {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from {{ feed.changes or table ~ ' where false' }}
+        select {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from {{ feed.changes or table ~ ' where false' }}
     {%- endset -%}
     {{ return({'problem': feed.problem, 'positions': {'cdf': feed.position}, 'candidates': candidates if not feed.problem else none}) }}
 {% endmacro %}

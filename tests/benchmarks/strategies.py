@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from dbt.adapters.spark.session import Cursor
 from pyspark.sql import SparkSession
 
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import report
+from tests.integration.files_read import files_read
 from tests.integration.project import Project
 
 # The statements that find what changed, and what stood there before: positions, candidates, diff, old images. The commit is the same for all.
-FINDING = ("__candidates_", "__uncommitted_", "describe history", "describe detail", "max(`number`)", "unix_micros(")
-TEMPORARY = re.compile(r"create table \w+\.(\w+__(?:candidates|uncommitted))_")
+FINDING = ("__candidates_", "__uncommitted_", "describe history", "show tblproperties", "max(`number`)", "unix_micros(")
 FILES = 12
-Files = tuple[int, int]  # read, of all
 
 
 def strategies(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
@@ -57,16 +56,20 @@ def _compared(project: Project, layout: str, changed: str, rows: int, rounds: in
     ]:  # fmt: skip
         project.changelog(f"by_{name}", query, settings={"capture": {"strategy": name, **options}})
     assert project.run().success
-    best: dict[str, float] = {}
-    for number in range(rounds + 1):
+
+    def captured(number: int) -> Iterable[str]:
         _change(project, changed.format(number), rows * (number + 2))
-        with statements(project.spark if not number else None) as (taken, files):
-            result = project.run()
-        assert set(result.messages.values()) == {f"+0 ~{rows // 1000} -0, snapshot {number + 2}"}, result.messages
-        if not number:  # the first round warms up, and counts files
-            read_of = files
-            continue
-        for name in result.messages:
+        messages = project.run().messages
+        assert set(messages.values()) == {f"+0 ~{rows // 1000} -0, snapshot {number + 2}"}, messages
+        return messages
+
+    with files_read(project.spark) as read_of:  # which takes time; and the first round warms up
+        captured(0)
+    best: dict[str, float] = {}
+    for number in range(1, rounds + 1):
+        with statements() as taken:
+            names = captured(number)
+        for name in names:
             seconds = sum(took for text, took in taken if f"{name}__" in text or _asks(name, text))
             best[name] = min(seconds, best.get(name, seconds))
     for name in ("by_timestamp", "by_change_table", "by_cdf", "by_feed"):
@@ -94,23 +97,15 @@ def _change(project: Project, where: str, sequence: int) -> None:
 def _asks(name: str, text: str) -> bool:
     """Questions about the inputs, which do not name the changelog."""
     return {
-        "by_cdf": text.startswith(("describe history", "describe detail")) and "by_" not in text,
+        "by_cdf": text.startswith(("describe history", "show tblproperties")) and "by_" not in text,
         "by_change_table": "max(`number`)" in text and "log" in text and "__" not in text,
     }.get(name, False)
 
 
 @contextmanager
-def statements(spark: SparkSession | None) -> Iterator[tuple[list[tuple[str, float]], dict[str, dict[str, Files]]]]:
-    """The statements that find changes, with their seconds; a query is carried out when its rows are fetched.
-
-    Args:
-        spark: counts files; None: nobody does, for it takes time.
-
-    Yields:
-        The statements; by the name of a temporary table, `<model>__candidates` or `<model>__uncommitted`, the files that its query reads of each table.
-    """
+def statements() -> Iterator[list[tuple[str, float]]]:
+    """The statements that find changes, with their seconds; a query is carried out when its rows are fetched."""
     taken: list[tuple[str, float]] = []
-    files: dict[str, dict[str, Files]] = {}
     execute, fetchall = Cursor.execute, Cursor.fetchall
 
     def timed(cursor: Cursor, work: Callable[[], Any]) -> Any:
@@ -123,26 +118,13 @@ def statements(spark: SparkSession | None) -> Iterator[tuple[list[tuple[str, flo
 
     def timed_execute(self: Cursor, sql: str, *arguments: Any) -> None:
         self.timed_sql = re.sub(r"^\s*/\*.*?\*/\s*", "", sql, flags=re.DOTALL)  # type: ignore[attr-defined]
-        if spark and (made := TEMPORARY.match(self.timed_sql)):  # type: ignore[attr-defined]
-            files[made[1]] = _files(spark, sql[sql.index("select") :])
         timed(self, lambda: execute(self, sql, *arguments))
 
-    Cursor.execute = timed_execute  # type: ignore[method-assign]
-    Cursor.fetchall = lambda self: timed(self, lambda: fetchall(self))  # type: ignore[method-assign]
-    try:
-        yield taken, files
-    finally:
-        Cursor.execute, Cursor.fetchall = execute, fetchall  # type: ignore[method-assign]
-
-
-def _files(spark: SparkSession, query: str) -> dict[str, Files]:
-    read = Counter(tuple(file.split("/")[-3:-1]) for file in spark.sql(query).inputFiles())
-    every = {
-        place: spark.sql(f"describe detail {place[0][:-3]}.{place[1]}").collect()[0]
-        for place in read
-        if "__" not in place[1]
-    }
-    return {place[1]: (read[place], detail.numFiles) for place, detail in every.items()}
+    with (
+        patch.object(Cursor, "execute", timed_execute),
+        patch.object(Cursor, "fetchall", lambda self: timed(self, lambda: fetchall(self))),
+    ):
+        yield taken
 
 
 def against_dbt_snapshot(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.strategies import statements
 from tests.benchmarks.turns import report
+from tests.integration.files_read import files_read
 from tests.integration.project import Project
 
 CUSTOMERS = 20_000
@@ -77,7 +77,7 @@ def _looked_up(spark: SparkSession, home: Path, rows: int) -> None:
     clustered = "{model: orders_by_customer, cluster_by: [customer_id]}"
     assert project.dbt("run-operation", "maintain", "--args", clustered).success
     project.rows(f"update {{s}}.customers set name = 'renamed' where id < {HOT}")
-    with statements(spark) as (_, files):
+    with files_read(spark) as files:
         result = project.dbt(*ours)
     assert result.messages["indexed"].startswith(f"+0 ~{rows // 200} -0"), result.messages
     some, every = files["indexed__candidates"]["orders_by_customer"]

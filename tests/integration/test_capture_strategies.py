@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.sql import render, value_of
-from tests.benchmarks.strategies import statements
+from tests.integration.files_read import files_read
 from tests.integration.project import Project
 from tests.unit.test_ranges import GREATEST, LEAST, ranges_of
 
@@ -222,7 +222,7 @@ def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_i
     def captured(*changes: str) -> tuple[str, dict[str, tuple[int, int]]]:
         for change in changes:
             project.rows(change)
-        with statements(project.spark) as (_, files):
+        with files_read(project.spark) as files:
             return project.run().messages["rows"], files["rows__uncommitted"]
 
     one = "update {s}.source set value = 'b' where id between 12000 and 12010"
