@@ -55,9 +55,11 @@
 {% macro _cdf_problem(table, known, read, newest) %}
     {%- if not known -%}{{ return('the feed of ' ~ table ~ ' was not read before') }}{%- endif -%}
     {%- if newest < read -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
-    {#- Some more than there were: others may write meanwhile. -#}
-    {%- set commits = reverse_etl._delta_commits(table, newest - read + 10) | rejectattr('version', 'gt', newest) | selectattr('version', 'ge', read) | list -%}
-    {%- if not commits or commits[-1].version != read -%}{{ return('the history of ' ~ table ~ ' begins after version ' ~ read) }}{%- endif -%}
+    {#- From that version on: of equal times in a list Delta shows later ones, but for the first. Others may write meanwhile. -#}
+    {%- set commits = reverse_etl._delta_commits(table, newest - read + 1) -%}
+    {%- if commits[-1].version > read -%}{%- set commits = reverse_etl._delta_commits(table, commits[0].version - read + 1) -%}{%- endif -%}
+    {%- set commits = commits | rejectattr('version', 'gt', newest) | list -%}
+    {%- if commits[-1].version != read -%}{{ return('the history of ' ~ table ~ ' begins after version ' ~ read) }}{%- endif -%}
     {%- if commits[-1].position != known -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
     {%- set properties = reverse_etl._table_properties(table) -%}
     {%- if properties.get('delta.enableChangeDataFeed') | string | lower != 'true' -%}{{ return(table ~ ' has no change data feed; set delta.enableChangeDataFeed') }}{%- endif -%}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
@@ -179,6 +182,31 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
             assert why or "full compare" not in message, (name, message)
         truth = project.rows(f"select id, value from {source} order by id")
         assert project.image("rows", "id, value") == truth
+
+
+def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_same_time(project: Project) -> None:
+    source = f"{project.schema}.source"
+    project.rows(f"create table {source} using delta tblproperties ({FEED} = 'true') as select id from range(40)")
+    now = time.time()
+    log = Path(urlparse(project.rows(f"describe detail {source}")[0].location).path) / "_delta_log"
+    table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
+    project.properties("sources", {"sources": [table]})
+    capture = {"strategy": "cdf", "table": "app.source"}
+    project.changelog("rows", "select id from {{ source('app', 'source') }}", settings={"capture": capture})
+
+    def captured(*ids: int) -> str:
+        for one in ids:
+            project.rows(f"insert into {source} values ({one})")
+        for commit in log.glob("*.json"):
+            os.utime(commit, (now, now))
+        return project.run().messages["rows"]
+
+    assert captured(100, 101).startswith("+42")
+    assert [captured(102, 103), captured(104), captured()] == [
+        "+2 ~0 -0, snapshot 2",
+        "+1 ~0 -0, snapshot 3",
+        "+0 ~0 -0, snapshot 3",
+    ]
 
 
 def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(project: Project) -> None:
