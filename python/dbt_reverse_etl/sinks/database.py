@@ -185,6 +185,24 @@ def time_micros(array: Any) -> Converted:
     return array.cast(pa.time64("us")).cast(pa.int64()), []
 
 
+def timestamp_text(array: Any) -> Converted:
+    """`2024-01-31 10:00:00.000000`."""
+    micros, refusals = timestamp_micros(array)
+    return micros.cast(pa.timestamp("us")).cast(pa.string()), refusals
+
+
+def date_text(array: Any) -> Converted:
+    """`2024-01-31`."""
+    days, refusals = date_days(array)
+    return days.cast(pa.date32()).cast(pa.string()), refusals
+
+
+def time_text(array: Any) -> Converted:
+    """`10:00:00.000000`."""
+    micros, refusals = time_micros(array)
+    return micros.cast(pa.time64("us")).cast(pa.string()), refusals
+
+
 def _outside(ticks: Any, first: int, last: int) -> Any:
     bounds = pa.scalar(first, ticks.type), pa.scalar(last, ticks.type)
     return pc.or_(pc.less(ticks, bounds[0]), pc.greater(ticks, bounds[1]))

@@ -36,14 +36,14 @@ from dbt_reverse_etl.sinks.database import (
     Converted,
     Refusal,
     cast_to,
-    date_days,
+    date_text,
     decimal_text,
     null_keys,
     one_array,
     positions,
     reasons_of,
-    time_micros,
-    timestamp_micros,
+    time_text,
+    timestamp_text,
     utf8,
     without,
 )
@@ -240,21 +240,6 @@ def _double(array: Any) -> Converted:
     return exact, [(infinite, NOT_FINITE)]
 
 
-def _timestamp(array: Any) -> Converted:
-    micros, refusals = timestamp_micros(array)
-    return micros.cast(pa.timestamp("us")).cast(pa.string()), refusals
-
-
-def _date(array: Any) -> Converted:
-    days, refusals = date_days(array)
-    return days.cast(pa.date32()).cast(pa.string()), refusals
-
-
-def _time(array: Any) -> Converted:
-    micros, refusals = time_micros(array)
-    return micros.cast(pa.time64("us")).cast(pa.string()), refusals
-
-
 FORMS: tuple[tuple[Callable[[pa.DataType], bool], str, Convert, Callable[[Any], Any]], ...] = (
     (pt.is_uint64, "BIGINT UNSIGNED", _as_it_is, _bare),
     (pt.is_integer, "BIGINT", _as_it_is, _bare),
@@ -263,8 +248,8 @@ FORMS: tuple[tuple[Callable[[pa.DataType], bool], str, Convert, Callable[[Any], 
     (is_text, TEXT, utf8, _quoted),
     (is_bytes, "LONGBLOB", _as_it_is, _binary),
     (pt.is_decimal, "DECIMAL", decimal_text, _bare),
-    (pt.is_timestamp, "DATETIME(6)", _timestamp, _quoted),
-    (pt.is_date, "DATE", _date, _quoted),
-    (pt.is_time, "TIME(6)", _time, _quoted),
+    (pt.is_timestamp, "DATETIME(6)", timestamp_text, _quoted),
+    (pt.is_date, "DATE", date_text, _quoted),
+    (pt.is_time, "TIME(6)", time_text, _quoted),
     (pt.is_null, TEXT, cast_to(pa.string()), _quoted),
 )

@@ -35,14 +35,14 @@ from dbt_reverse_etl.sinks.database import (
     Convert,
     Converted,
     cast_to,
-    date_days,
+    date_text,
     decimal_text,
     null_keys,
     one_array,
     positions,
     reasons_of,
-    time_micros,
-    timestamp_micros,
+    time_text,
+    timestamp_text,
     utf8,
     without,
 )
@@ -180,21 +180,6 @@ def _float(array: Any) -> Converted:
     return array, [(pc.is_nan(array), NAN)]
 
 
-def _timestamp(array: Any) -> Converted:
-    micros, refusals = timestamp_micros(array)
-    return micros.cast(pa.timestamp("us")).cast(pa.string()), refusals
-
-
-def _date(array: Any) -> Converted:
-    days, refusals = date_days(array)
-    return days.cast(pa.date32()).cast(pa.string()), refusals
-
-
-def _time(array: Any) -> Converted:
-    micros, refusals = time_micros(array)
-    return micros.cast(pa.time64("us")).cast(pa.string()), refusals
-
-
 FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
     (pt.is_uint64, Storage.INTEGER, _uint64),
     (pt.is_integer, Storage.INTEGER, cast_to(pa.int64())),
@@ -203,8 +188,8 @@ FORMS: tuple[tuple[Callable[[pa.DataType], bool], Storage, Convert], ...] = (
     (is_text, Storage.TEXT, utf8),
     (is_bytes, Storage.BLOB, cast_to(pa.binary())),
     (pt.is_decimal, Storage.TEXT, decimal_text),
-    (pt.is_timestamp, Storage.TEXT, _timestamp),
-    (pt.is_date, Storage.TEXT, _date),
-    (pt.is_time, Storage.TEXT, _time),
+    (pt.is_timestamp, Storage.TEXT, timestamp_text),
+    (pt.is_date, Storage.TEXT, date_text),
+    (pt.is_time, Storage.TEXT, time_text),
     (pt.is_null, Storage.BLOB, lambda array: (array, [])),
 )
