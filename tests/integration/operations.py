@@ -99,14 +99,14 @@ class Operations:
 
 
 @contextmanager
-def killed_after(writes: int) -> Iterator[None]:
-    """The process ends right after that many statements that write."""
+def killed_after(writes: int, words: tuple[str, ...] = WRITES) -> Iterator[None]:
+    """The process ends right after that many statements that write, or that begin with other words."""
     real, seen = SparkConnectionManager.add_query, 0
 
     def add_query(self: Any, sql: str, *args: Any, **kwargs: Any) -> Any:
         nonlocal seen
         answer = real(self, sql, *args, **kwargs)
-        seen += sql.partition("*/")[2].strip().lower().startswith(WRITES)
+        seen += sql.partition("*/")[2].strip().lower().startswith(words)
         if seen == writes:
             raise Killed
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.operations import killed_after
 from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
@@ -152,4 +153,31 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
         {1: "d", 2: "y2", 3: "z"},
         {1: "e", 2: "y2", 3: "z", 4: "v"},
         {1: "f", 3: "z"},
+    ]
+
+
+def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_once_in_its_label(
+    project: Project,
+) -> None:
+    events = f"{project.schema}.events"
+    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    project.spark.sql(
+        f"insert into {events} values (1, 1, 'a', 'I', 1), (2, 1, 'x', 'I', 2), (1, 2, 'b', 'U', 3), (2, 2, 'y', 'U', 4)"
+    )
+    for _ in ("commit of the first label", "old images of the second"):
+        with killed_after(1, ("insert",)):
+            project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    assert project.run().messages["log"] == "+0 ~2 -0, snapshot 2"
+    rows = project.rows(
+        "select _snapshot_id, _change, coalesce(_header.label, value) as shown from {s}.log where _change in ('insert', 'update_postimage', 'snapshot') order by 1, 2, 3"
+    )
+    assert [tuple(row) for row in rows] == [
+        (1, "insert", "a"),
+        (1, "insert", "x"),
+        (1, "snapshot", "1"),
+        (2, "snapshot", "2"),
+        (2, "update_postimage", "b"),
+        (2, "update_postimage", "y"),
     ]
