@@ -32,7 +32,7 @@ def delta_lake() -> str:
 
 def spark_settings(home: Path) -> dict[str, str]:
     """The settings of a small local session with Delta whose warehouse, metastore and logs stay below `home`."""
-    archive = f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else ""
+    archive = f' "-XX:SharedArchiveFile={CLASS_ARCHIVE}"' if CLASS_ARCHIVE.exists() else ""
     return {
         "spark.master": MASTER,
         "spark.driver.memory": "2g",

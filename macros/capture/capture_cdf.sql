@@ -15,8 +15,8 @@
 
 
 {#
-  How far a Delta table has come, and what changed in it after the position that is known: {position: version:time of that version, problem: why the changes
-  are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
+  How far a Delta table has come, and what changed in it after the position that is known: {position, problem: why the changes are not known,
+  changes: all images of the changed rows, behind `from`, or none where nothing changed}. A position is version:seconds since 1970, the same in every time zone.
 #}
 {% macro _delta_feed(table, known, option) %}
     {%- if not known -%}{%- do reverse_etl._expect_delta(table, option) -%}{%- endif -%}
@@ -24,7 +24,7 @@
     {#- A version of the same time is the same one: that of a table that was made anew has another. -#}
     {%- if newest.position == known -%}{{ return({'position': known, 'problem': none, 'changes': none}) }}{%- endif -%}
     {%- set read = known.split(':', 1)[0] | int -%}
-    {%- set problem = reverse_etl._cdf_problem(table, known, read, newest.version) -%}
+    {%- set problem = reverse_etl._cdf_problem(table, known, newest.version) -%}
     {%- set changes = '(select * from table_changes(' ~ reverse_etl._string(table | replace('`', '')) ~ ', ' ~ (read + 1) ~ ', ' ~ newest.version ~ '))' -%}
     {{ return({'position': newest.position, 'problem': problem, 'changes': none if problem else changes}) }}
 {% endmacro %}
@@ -43,7 +43,7 @@
     {%- set commits = [] -%}
     {%- for row in run_query('describe history ' ~ table ~ ' limit ' ~ most).rows -%}
         {%- do commits.append({
-            'version': row['version'] | int, 'time': row['timestamp'], 'position': row['version'] ~ ':' ~ row['timestamp'],
+            'version': row['version'] | int, 'time': row['timestamp'], 'position': row['version'] ~ ':' ~ row['timestamp'].timestamp(),
             'operation': row['operation'], 'parameters': row['operationParameters'] | string,
         }) -%}
     {%- endfor -%}
@@ -51,9 +51,10 @@
 {% endmacro %}
 
 
-{# Why the feed from the version after `read` on does not tell the changes; or none. #}
-{% macro _cdf_problem(table, known, read, newest) %}
+{# Why the feed from the version after the known one on does not tell the changes; or none. #}
+{% macro _cdf_problem(table, known, newest) %}
     {%- if not known -%}{{ return('the feed of ' ~ table ~ ' was not read before') }}{%- endif -%}
+    {%- set read = known.split(':', 1)[0] | int -%}
     {%- if newest < read -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
     {#- From that version on: of equal times in a list Delta shows later ones, but for the first. Others may write meanwhile. -#}
     {%- set commits = reverse_etl._delta_commits(table, newest - read + 1) -%}
@@ -63,7 +64,10 @@
     {%- if commits[-1].position != known -%}{{ return(table ~ ' was made anew') }}{%- endif -%}
     {%- set properties = reverse_etl._table_properties(table) -%}
     {%- if properties.get('delta.enableChangeDataFeed') | string | lower != 'true' -%}{{ return(table ~ ' has no change data feed; set delta.enableChangeDataFeed') }}{%- endif -%}
-    {%- for commit in commits[:-1] if reverse_etl._cdf_untold(commit) -%}{{ return(table ~ ' had ' ~ reverse_etl._cdf_untold(commit) ~ ' in version ' ~ commit.version) }}{%- endfor -%}
+    {%- for commit in commits[:-1] -%}
+        {%- set untold = reverse_etl._cdf_untold(commit) -%}
+        {%- if untold -%}{{ return(table ~ ' had ' ~ untold ~ ' in version ' ~ commit.version) }}{%- endif -%}
+    {%- endfor -%}
     {%- set retention = properties.get('delta.deletedFileRetentionDuration', '1 week') | lower -%}
     {%- set kept_from = run_query('select current_timestamp() - interval ' ~ retention | replace('interval', '')).rows[0][0] -%}
     {%- if commits[-2].time < kept_from -%}{{ return('version ' ~ commits[-2].version ~ ' of ' ~ table ~ ' is older than its retention, ' ~ retention) }}{%- endif -%}

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -207,6 +209,19 @@ def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_sa
         "+1 ~0 -0, snapshot 3",
         "+0 ~0 -0, snapshot 3",
     ]
+    with in_time_zone("Asia/Tokyo"):
+        assert captured(105) == "+1 ~0 -0, snapshot 4", "another machine, in another time zone"
+
+
+@contextmanager
+def in_time_zone(name: str) -> Iterator[None]:
+    try:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("TZ", name)
+            time.tzset()
+            yield
+    finally:
+        time.tzset()
 
 
 def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(project: Project) -> None:
