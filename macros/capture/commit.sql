@@ -16,12 +16,12 @@
             select if(s._stage = 'update', 'update_preimage', 'delete_image') as _stage, {{ reverse_etl._columns(names, 'l') }}, l._row_hash, s._old_snapshot_id
             from {{ target }} l
             join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and l._snapshot_id = s._old_snapshot_id
-            where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, head.snapshot_id, 'l.') }}
+            where s._stage in ('update', 'delete') and l._change <> 'delete' and {{ reverse_etl._image_rows(head.base, none, 'l.') }}
             {%- endif %}
             {{ 'union all' if wanted and checkpoint }}
             {%- if checkpoint %}
             select 'checkpoint' as _stage, {{ reverse_etl._columns(names) }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id as _old_snapshot_id
-            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }}) image
+            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, newest=true) }}) image
             where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
             {%- endif %}
         {%- endcall -%}

@@ -73,7 +73,7 @@
     {%- if head is none -%}
         select {{ reverse_etl._columns(names) }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _snapshot_id from {{ target }} where false
     {%- else -%}
-        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, only) }}
+        {{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, newest=true, only=only) }}
     {%- endif -%}
 {% endmacro %}
 

@@ -109,7 +109,7 @@
 {% macro _whole_groups(target, head, columns, query, stored, together) %}
     {%- set key = reverse_etl._columns(columns.key) -%}
     {%- set groups = reverse_etl._columns(together) -%}
-    {%- set image = reverse_etl._image(target, columns.key, columns.key + (together | reject('in', columns.key) | list), head.base, head.snapshot_id) %}
+    {%- set image = reverse_etl._image(target, columns.key, columns.key + (together | reject('in', columns.key) | list), head.base, head.snapshot_id, newest=true) %}
     with image as ({{ image }}),
     groups as (
         select {{ groups }} from {{ query.name }} q left semi join {{ stored }} c on {{ reverse_etl._same_key(columns.key, 'q', 'c') }}

@@ -73,6 +73,13 @@
         {%- endfor -%}
         {%- do adapter.drop_relation(stage) -%}
         {%- do reverse_etl._drop_model_query(query) -%}
+        {%- if not (found.null_key or found.duplicate_key) -%}
+            {%- do adapter.drop_relation(bad_keys) -%}
+            {{ exceptions.raise_compiler_error(
+                'changelog ' ~ target ~ ': found ' ~ (counts.surplus | abs) ~ ' rows more or less than its head and the changes make; expected one capture at a time, and a model that gives the same rows when it is read again; '
+                ~ reverse_etl._nothing_captured(settings) ~ '. Next: run it again'
+            ) }}
+        {%- endif -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': found ' ~ found.null_key ~ ' rows with a NULL key and ' ~ found.duplicate_key ~ ' rows that share their key (' ~ settings.key | join(', ')
             ~ '); expected each key once; ' ~ reverse_etl._nothing_captured(settings) ~ '. Next: select * from ' ~ bad_keys ~ ', correct the model, or set meta.reverse_etl.on_bad_key: quarantine'

@@ -40,11 +40,11 @@
 {%- endmacro %}
 
 {#
-  The rows that make up the image at `head`: the newest full image (the inserts of snapshot 1, or a checkpoint) and the changes after it.
-  Ranges are literals: with a sub-query Delta reads every file.
+  The rows that make up the image at `head`, or the newest one where it is none: the newest full image (the inserts of snapshot 1, or a checkpoint) and the
+  changes after it. Ranges are literals: with a sub-query Delta reads every file.
 #}
 {% macro _image_rows(base, head, prefix='') -%}
-    {%- set range = prefix ~ '_snapshot_id >= ' ~ base ~ ' and ' ~ prefix ~ '_snapshot_id <= ' ~ head -%}
+    {%- set range = prefix ~ '_snapshot_id >= ' ~ base ~ (' and ' ~ prefix ~ '_snapshot_id <= ' ~ head if head is not none else '') -%}
     {{ range }}
     and case when {{ prefix }}_change = 'pruned' then {{ reverse_etl._refuse_pruned(range, prefix) }}
         else {{ prefix }}_snapshot_id = {{ base }} and {{ prefix }}_change = '{{ 'insert' if base | int == 1 else 'checkpoint' }}'
@@ -61,10 +61,11 @@
 
 {#
   The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. Where the newest full image is the
-  head itself, each key stands there once, and no window is needed. `only`: candidates; of their keys alone.
+  head itself, each key stands there once, and no window is needed. `newest`: of a capture, whose commit fails if `head` is no longer the newest, so that
+  it need not stand in the text: Spark keeps the code that it compiled for it. `only`: candidates; of their keys alone.
 #}
-{% macro _image(relation, key, columns, base, head, only=none) -%}
-    {%- set image_rows = reverse_etl._image_rows(base, head) -%}
+{% macro _image(relation, key, columns, base, head, newest=false, only=none) -%}
+    {%- set image_rows = reverse_etl._image_rows(base, none if newest else head) -%}
     {%- set rows = reverse_etl._rows_of(relation, image_rows, key, only) if only else relation ~ ' where ' ~ image_rows -%}
     {%- if base == head -%}
     select {{ reverse_etl._columns(columns) }}, _row_hash, _snapshot_id from {{ rows }}
@@ -81,7 +82,7 @@
 
 {#
   Behind `from`: the rows of candidates, {relation: their keys; ranges: condition on the key where they lie, or none}. The header of a snapshot that was pruned
-  lies in no range: only a capture may ask so, whose commit fails if its head is no longer the newest.
+  lies in no range: only a capture may ask so.
 #}
 {% macro _rows_of(relation, condition, key, candidates) -%}
     (select * from {{ relation }} where ({{ condition }}){{ ' and ' ~ candidates.ranges if candidates.ranges }}) r left semi join {{ candidates.relation }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}

@@ -46,7 +46,7 @@
         {%- call statement('stage') -%}
             create table {{ stage }} using {{ reverse_etl._private_format() }} as
             select '{{ image }}' as _stage, {{ reverse_etl._columns(names) }}, _row_hash, _snapshot_id as _old_snapshot_id
-            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id) }})
+            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, newest=true) }})
         {%- endcall -%}
     {%- endif -%}
     {%- do reverse_etl._commit_staged(target, stage, head, header, columns) -%}

@@ -26,6 +26,7 @@ def quick_settings(home: Path) -> dict[str, str]:
     return spark_settings(home) | {
         "spark.driver.memory": "6g",
         "spark.sql.shuffle.partitions": "8",
+        "spark.sql.codegen.cache.maxEntries": "1000",  # by default fewer than the statements of one capture need
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={home / 'derby'}",
     }
 

@@ -266,6 +266,31 @@ def test_what_cannot_be_captured_is_refused_before_anything_is_written(
     assert not project.spark.catalog.tableExists(f"{project.schema}.things")
 
 
+def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_gave_bad_keys(
+    project: Project, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+
+    def key(value: int) -> int:
+        if asked.exists():
+            return value
+        asked.touch()
+        return 1
+
+    project.table("source", "select 1 as id")
+    project.spark.udf.register("key_that_changes", key, "int")
+    project.changelog(
+        "things",
+        f"select id from {project.schema}.source union all select key_that_changes(2) from {project.schema}.source",
+    )
+    refused = project.run()
+    assert not refused.success
+    assert "found 1 rows more or less than its head and the changes make" in refused.text
+    assert "nothing was captured" in refused.text
+    assert not [row for row in project.rows("show tables in {s} like 'things__*'") if not row.isTemporary]
+    assert project.run().messages["things"] == "+2 ~0 -0, snapshot 1"
+
+
 def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_over(project: Project) -> None:
     project.table("things", "select 1 as id")
     project.changelog("things", "select 1 as id, 'a' as name")
