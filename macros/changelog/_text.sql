@@ -61,8 +61,8 @@
 
 {#
   The image at `head`, with the given columns: one window, whose partitioning a join on the key reuses. Where the newest full image is the
-  head itself, each key stands there once, and no window is needed. `newest`: of a capture, whose commit fails if `head` is no longer the newest, so that
-  it need not stand in the text: Spark keeps the code that it compiled for it. `only`: candidates; of their keys alone.
+  head itself, each key stands there once, and no window is needed. `newest`: for a capture alone, whose commit fails if `head` is no longer the newest:
+  without it in the text Spark keeps the code that it compiled. `only`: candidates; of their keys alone.
 #}
 {% macro _image(relation, key, columns, base, head, newest=false, only=none) -%}
     {%- set image_rows = reverse_etl._image_rows(base, none if newest else head) -%}

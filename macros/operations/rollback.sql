@@ -50,7 +50,7 @@
     {%- set head = changelog.head -%}
     {{ return(run_query(
         'select 1 from (select ' ~ reverse_etl._columns(columns.key) ~ ', ' ~ reverse_etl._model_hash(columns.model) ~ ' as _row_hash from ' ~ image ~ ') n full outer join ('
-        ~ reverse_etl._image(changelog.target, columns.key, columns.key, head.base, head.snapshot_id, newest=true) ~ ') o on ' ~ reverse_etl._same_key(columns.key, 'n', 'o')
+        ~ reverse_etl._image(changelog.target, columns.key, columns.key, head.base, head.snapshot_id) ~ ') o on ' ~ reverse_etl._same_key(columns.key, 'n', 'o')
         ~ ' where n._row_hash is distinct from o._row_hash limit 1'
     ).rows | length > 0) }}
 {% endmacro %}
