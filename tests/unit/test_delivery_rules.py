@@ -144,3 +144,17 @@ def test_a_claim_that_was_recorded_while_the_next_run_planned_is_not_lost(
     world.wake(0)
     world.wake(0)
     assert (settle(world) == []) is rereads
+
+
+def test_what_a_run_that_was_taken_for_dead_sent_late_without_an_answer_is_in_doubt() -> None:
+    world = World(PlainSink)
+    world.capture({"k0": 4})
+    world.push(Plan())
+    world.capture({"k0": 12})
+    unanswered = {"swap": ["unknown_applied"]}
+    world.push(Plan(unanswered, at=("full_load.loaded", 1), then="asleep", full_load=True))
+    world.capture({"k0": 4})
+    # Its lease has not run out: only the ledger can tell it that another run took over.
+    world.push(Plan(), lease_expires=False)
+    world.wake(0)
+    assert settle(world) == []

@@ -445,7 +445,8 @@ class _Run:
         )
         self._ledger.append(finished)
         self._step("run.finished")
-        if self._sent is not None and not self._lease.held():
+        # What it sent may have come too late: a run that was taken for dead while it lived does not know it yet.
+        if self._sent is not None and not self._lease.confirm(self._lease.until):
             raise LeaseLost
         return RunResult(status, self._fence, counts, planned, message, self._requests, self._given_up)
 
