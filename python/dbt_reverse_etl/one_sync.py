@@ -104,7 +104,9 @@ class Shared:
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
         """The head of a changelog, or what was its head at a snapshot; asked once a push."""
         if (relation, snapshot) not in self._heads:
-            self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot)
+            head = self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot)
+            if head is not None:
+                self._heads[relation, head.snapshot] = head
         return self._heads[relation, snapshot]
 
 
