@@ -62,10 +62,12 @@ def test_empty_bins_at_the_end_join_the_last_wave() -> None:
     assert Waves(of(5, 0, 0, 0), WaveSize(5)).next_range() == (0, BUCKETS)
 
 
-def test_the_next_wave_doubles_after_a_quick_one_halves_after_a_slow_one_and_else_stays() -> None:
+def test_the_next_wave_grows_with_the_time_that_a_quick_one_left_halves_after_a_slow_one_and_else_stays() -> None:
     size = WaveSize()
     assert size.rows == 50_000
-    assert size.after(50_000, 9.9) == 100_000
+    assert size.after(50_000, 5.0) == 100_000
+    assert size.after(50_000, 0.1) == size.most
+    assert size.after(1_000, 0.0) == 10_000
     assert size.after(50_000, 10.0) == 50_000
     assert size.after(50_000, 30.0) == 50_000
     assert size.after(50_000, 30.1) == 25_000
@@ -76,7 +78,7 @@ def test_the_planner_uses_the_time_of_the_wave_before() -> None:
     quick, slow = Waves(of(*[10] * 8), WaveSize(10)), Waves(of(*[10] * 8), WaveSize(20))
     bin_ = BUCKETS // 8
     assert quick.next_range() == (0, bin_)
-    assert quick.next_range(1.0) == (bin_, 3 * bin_)
+    assert quick.next_range(5.0) == (bin_, 3 * bin_)
     assert quick.next_range(15.0) == (3 * bin_, 5 * bin_)
     assert slow.next_range() == (0, 2 * bin_)
     assert slow.next_range(31.0) == (2 * bin_, 3 * bin_)

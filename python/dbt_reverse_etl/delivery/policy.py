@@ -57,7 +57,8 @@ class Policy:
         lease: longer than the request timeout and than reading one wave; renewed when half of it is spent.
         abandoned_for: how long the head of a run that never finished is kept from pruning.
         executors_from: rows of a push that is sent from the executors, where the sink can.
-        executor_waves: the waves of such a push; their rows never stand in one place.
+        executor_waves: the waves of such a push; their rows never stand in one place. Tasks cannot renew the lease, so the first
+            wave is no larger than the ledger can list: whatever is left of it, the sync gets on.
         most_listed: undelivered rows of one wave that the ledger lists when the sync stops within it.
         syncs_at_once: of one push; most of their time is waiting.
         retry_now: send waiting and parked rows too (the command `retry`).
@@ -70,7 +71,7 @@ class Policy:
     lease: timedelta = timedelta(minutes=15)
     abandoned_for: timedelta = timedelta(days=7)
     executors_from: int = 200_000
-    executor_waves: WaveSize = field(default_factory=lambda: WaveSize(rows=200_000, most=5_000_000))
+    executor_waves: WaveSize = field(default_factory=lambda: WaveSize(rows=10_000, most=5_000_000))
     most_listed: int = 10_000
     syncs_at_once: int = 4
     retry_now: bool = False

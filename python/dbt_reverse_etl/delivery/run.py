@@ -47,6 +47,9 @@ from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
 _MOST_DOUBTS = 16  # each is a column of the query that plans the next push
+_OUT_OF_TIME = Stop(
+    StopKind.INTERRUPTED, "a wave of the executors did not end within its lease: the destination got slower"
+)
 
 
 def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
@@ -336,7 +339,7 @@ class _Run:
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()
         self._sent = order.claim
-        sent = remote.send(order, self._task, self._lease.until)
+        sent = self._in_time(remote.send(order, self._task, self._lease.until))
         self._refuse_other_rows((order.claim.lo, order.claim.hi), sent.counts.planned)
         if self._sink.transactional and sent.stop is None:
             # No task knows whether another one left a row out, so the record is closed here.
@@ -345,6 +348,13 @@ class _Run:
             if closed.stop is not None:
                 raise LeaseLost
         return sent
+
+    def _in_time(self, sent: Sent) -> Sent:
+        """Tasks that were about to outlive the lease left rows unsent: where the ledger can list them, the run goes on."""
+        if sent.stop is None or sent.stop.kind is not StopKind.INTERRUPTED or self._ports.interrupted():
+            return sent
+        listed = len(sent.undelivered) <= self._policy.most_listed
+        return replace(sent, stop=None if listed else _OUT_OF_TIME)
 
     def _look_at_lease(self) -> None:
         if not self._lease.held():

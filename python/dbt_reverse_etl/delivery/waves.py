@@ -39,6 +39,9 @@ class Histogram:
         return sum(self.bins, NO_ROWS)
 
 
+_MOST_GROWTH = 10.0
+
+
 @dataclass(frozen=True)
 class WaveSize:
     """How large a wave may be.
@@ -46,7 +49,7 @@ class WaveSize:
     Attributes:
         rows: of the first wave.
         most: rows of the largest wave: so many stand in the memory of the process that sends them.
-        grow_below: seconds; a quicker wave doubles the next one.
+        grow_below: seconds; after a quicker wave the next one is as large as would take them, but ten times as large at most.
         shrink_above: seconds; a slower wave halves the next one.
     """
 
@@ -58,7 +61,8 @@ class WaveSize:
     def after(self, rows: int, seconds: float) -> int:
         """Rows of the wave that follows one of `rows` that took `seconds`."""
         if seconds < self.grow_below:
-            return max(rows, min(rows * 2, self.most))
+            growth = min(_MOST_GROWTH, self.grow_below / max(seconds, 0.001))
+            return max(rows, min(int(rows * growth), self.most))
         return max(1, rows // 2) if seconds > self.shrink_above else rows
 
 
