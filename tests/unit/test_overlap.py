@@ -12,10 +12,11 @@ from functools import partial
 import pytest
 
 from dbt_reverse_etl.overlap import Overlap, Unfinished
+from dbt_reverse_etl.workers import at_once
 
 PUSHES = r"""
 import signal, sys, threading, time
-from dbt_reverse_etl import overlap
+from dbt_reverse_etl import overlap, workers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with SIGINT ignored
 
@@ -33,7 +34,7 @@ def polite():
 
 def deaf():
     say("deaf begins")
-    time.sleep(30)
+    workers.at_once(2, time.sleep, [30, 30], "request")  # as the engine sends
 
 def never():
     say("never")
@@ -56,6 +57,19 @@ def test_a_signal_lets_polite_pushes_end_and_leaves_deaf_ones_behind(number: sig
     assert process.wait(10) == 0
     assert time.monotonic() - began < 10, "a hanging request must not keep the process"
     assert rest.splitlines() == ["polite ended", f"{[Unfinished(1, True), Unfinished(2, False)]} [1]"]
+
+
+def test_all_items_are_tried_and_the_first_error_in_their_order_is_raised() -> None:
+    tried: list[int] = []
+
+    def work(item: int) -> None:
+        tried.append(item)
+        if item in (2, 5):
+            raise ValueError(item)
+
+    with pytest.raises(ValueError, match="2"):
+        at_once(3, work, range(9), "work")
+    assert sorted(tried) == [*range(9)]
 
 
 def test_tasks_overlap_up_to_the_limit_and_each_result_is_heard_once_in_the_calling_thread() -> None:

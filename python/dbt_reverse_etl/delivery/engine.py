@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Sink, SinkTask, sent_columns
+from dbt_reverse_etl.workers import at_once
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
 
@@ -111,7 +112,7 @@ class Engine:
             for part in rows.parts:
                 self._deliver_part(wave, rows, part)
         else:
-            self._deliver_at_once(wave, rows)
+            at_once(self._workers, partial(self._deliver_part, wave, rows), rows.parts, "deliver")
         for aside in wave.take_aside():
             if not self._gate.may_try_aside():
                 break
@@ -125,12 +126,6 @@ class Engine:
             raise
         finally:
             rows.end(part)
-
-    def _deliver_at_once(self, wave: Wave, rows: Prepared) -> None:
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="deliver") as pool:
-            futures: list[Future[None]] = [pool.submit(self._deliver_part, wave, rows, part) for part in rows.parts]
-        for future in futures:
-            future.result()
 
     def _deliver(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> None:
         sent = 0

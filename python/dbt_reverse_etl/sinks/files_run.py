@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.sinks.files_manifest import MANIFEST, Manifest, ManifestFile, Part
 from dbt_reverse_etl.sinks.files_parts import is_part
 from dbt_reverse_etl.sinks.files_store import ReplacedError, Store
+from dbt_reverse_etl.workers import at_once
 
 _WRITERS = 8  # parts of one batch that are written at once
 _BUSY = "a newer run holds this sync"
@@ -75,8 +75,7 @@ class FilesRun:
         if len(pieces) == 1:
             self._write_one(pieces[0])
         elif pieces:
-            with ThreadPoolExecutor(_WRITERS) as pool:
-                list(pool.map(self._write_one, pieces))
+            at_once(_WRITERS, self._write_one, pieces, "write")
 
     def _write_one(self, piece: Piece) -> None:
         part, content = piece
