@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
+from functools import cache
 from pathlib import Path
 
 
 def this_process() -> str:
-    """Host and process id."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """`host:process id:place:start`: containers and clones of a machine share names and numbers, and numbers come again."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_place()}:{_stat('self')[1]}"
 
 
 def is_alive(owner: str) -> bool:
-    """Whether the process of an unfinished run still lives; on another machine only its lease tells."""
-    host, _, process = owner.rpartition(":")
-    if host != socket.gethostname():
+    """Whether the process of an unfinished run still lives; elsewhere only its lease tells."""
+    host, process, place, start = (owner.split(":") + [""] * 4)[:4]
+    if (host, place) != (socket.gethostname(), _place()) or not process.isdecimal():
         return True
+    if int(process) == os.getpid():  # it was us, or one that had our number before
+        return False
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, ValueError):
-        return True
-    return int(process) != os.getpid() and not _is_zombie(process)
+    except PermissionError:
+        pass
+    state, started = _stat(process)
+    # A zombie has ended, and nobody has asked how: so it stays in a container whose first process is no init.
+    return state != "Z" and start in (started, "")
 
 
-def _is_zombie(process: str) -> bool:
-    """It has ended, and nobody has asked how: so it stays in a container whose first process is no init."""
+@cache
+def _place() -> str:
+    """Tells machines, their starts and the containers on them apart; empty where the system does not say."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:  # not on Linux, or gone by now
-        return False
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return hashlib.sha256(f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}".encode()).hexdigest()[:8]
+    except OSError:
+        return ""
+
+
+def _stat(process: str) -> tuple[str, str]:
+    """State of a process and when it started, in clock ticks since the machine did (proc_pid_stat(5)); empty where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
+import sys
 import time
 from multiprocessing.context import ForkServerProcess
 
@@ -73,11 +73,20 @@ def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene:
     assert scene.unbalanced() == []
 
 
+SAY = "from dbt_reverse_etl import owner; print(owner.this_process(), flush=True); input()"
+
+
 def test_a_killed_process_that_nobody_waited_for_does_not_hold_its_sync() -> None:
-    host = socket.gethostname()
-    with subprocess.Popen(["sleep", "600"]) as process:
-        assert owner.is_alive(f"{host}:{process.pid}")
+    with subprocess.Popen(
+        [sys.executable, "-c", SAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        assert owner.is_alive(name)
+        host, number, place, start = name.split(":")
+        assert not owner.is_alive(f"{host}:{number}:{place}:{int(start) - 1}"), "another process has its number now"
         process.kill()
         wait_for(lambda: state_of(process.pid) == "Z")
-        assert not owner.is_alive(f"{host}:{process.pid}")
-    assert owner.is_alive("elsewhere:1"), "on another machine only the lease tells"
+        assert not owner.is_alive(name)
+    for elsewhere in (f"elsewhere:{number}:{place}:{start}", f"{host}:{number}:another:{start}", f"{host}:{number}"):
+        assert owner.is_alive(elsewhere), "on another machine or in another container only the lease tells"
