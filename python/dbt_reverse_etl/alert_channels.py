@@ -17,7 +17,7 @@ from dbt_reverse_etl.config import hides_of, register_values
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.profiles import BLOCK, mapping_of, read_alerts, render
 from dbt_reverse_etl.sinks.base import Settings
-from dbt_reverse_etl.sinks.hosts import is_link_local, is_loopback
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.validation import Place, described, secret_names, validate
 
 TIMEOUT = 10.0  # seconds for each step of a request: a push must not wait for its messenger
@@ -32,7 +32,7 @@ def _safe_url(url: SecretStr) -> SecretStr:
         _ = parts.port
     except ValueError:
         raise ValueError("an https:// URL") from None
-    if parts.scheme not in ("https", "http") or not host or parts.username or is_link_local(host):
+    if parts.scheme not in ("https", "http") or not host or parts.username or is_metadata_host(host):
         raise ValueError("an https:// URL, without a login, of a public or an internal host")
     if parts.scheme == "http" and not is_loopback(host):
         raise ValueError("https: http is for this machine only")

@@ -20,7 +20,7 @@ import trustme
 from dbt_reverse_etl.delivery.engine import Engine, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks import http_connection
-from dbt_reverse_etl.sinks.hosts import is_link_local
+from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.testing import batch_of
 from tests.unit.delivery_world import FakeClock
@@ -170,17 +170,33 @@ def test_a_server_that_never_shakes_hands_does_not_hold_the_worker() -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
-def test_a_name_that_leads_to_a_link_local_address_gets_no_byte(
+def test_a_name_that_leads_to_cloud_metadata_gets_no_byte(
     name: str, server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"http://{name}:{server.port}"
     assert one(url)[0] is DELIVERED
-    monkeypatch.setattr(http_connection, "is_link_local", lambda address: address == "127.0.0.1")  # none can be bound
-    assert one(url) == (FATAL, "the host name leads to a link-local address (cloud metadata)")
+    monkeypatch.setattr(
+        http_connection, "is_metadata_host", lambda address: address == "127.0.0.1"
+    )  # none can be bound
+    assert one(url) == (FATAL, "the host name leads to an address of cloud metadata")
     assert len(server.received) == 1
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fe80::1%eth0"])
-def test_link_local_addresses_are_known_in_every_form(address: str) -> None:
-    assert is_link_local(address)
-    assert not any(map(is_link_local, ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1", "crm.example.com"]))
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "fd00:0ec2:0::254%eth0",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "0x646464c8",
+    ],
+)
+def test_addresses_of_cloud_metadata_are_known_in_every_form(address: str) -> None:
+    assert is_metadata_host(address)
+    assert not any(map(is_metadata_host, ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1", "crm.example.com"]))

@@ -1,4 +1,4 @@
-"""What a host's name tells: nothing may pass for this machine, and no spelling hides a link-local address."""
+"""What a host's name tells: nothing may pass for this machine, and no spelling hides an address of cloud metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.sinks.hosts import is_link_local, is_loopback
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 
 NUMBERS = st.integers(0, 2**32 - 1) | st.integers(0xA9FE0000, 0xA9FEFFFF) | st.integers(0x7F000000, 0x7FFFFFFF)
 
@@ -26,10 +26,12 @@ def spellings(number: int) -> Iterator[str]:
 
 @given(NUMBERS)
 @example(2852039166)
-def test_a_link_local_address_is_known_in_every_spelling_and_nothing_else_is(number: int) -> None:
-    link_local = ipaddress.IPv4Address(number) in ipaddress.ip_network("169.254.0.0/16")
+@example(0x646464C8)
+def test_an_address_of_cloud_metadata_is_known_in_every_spelling_and_nothing_else_is(number: int) -> None:
+    address = ipaddress.IPv4Address(number)
+    metadata = address in ipaddress.ip_network("169.254.0.0/16") or str(address) == "100.100.100.200"
     for host in spellings(number):
-        assert is_link_local(host) == link_local, host
+        assert is_metadata_host(host) == metadata, host
 
 
 @given(
@@ -55,5 +57,5 @@ def resolved(host: str) -> set[str]:
 @pytest.mark.parametrize(
     "host", ["crm.example.com", "10.0.0.1", "", "localhost", "::1", "1.2.3.4.5", "169.254.1.example"]
 )
-def test_other_hosts_are_not_link_local(host: str) -> None:
-    assert not is_link_local(host)
+def test_other_hosts_are_no_cloud_metadata(host: str) -> None:
+    assert not is_metadata_host(host)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+# Where clouds serve the credentials of a machine, beside the link-local addresses: AWS and Google by IPv6, Alibaba.
+_METADATA = {ipaddress.ip_address(host) for host in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200")}
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address stands in its last four bytes
+
 
 def is_loopback(host: str) -> bool:
     """Whether a connection to this host stays on this machine."""
@@ -14,19 +18,29 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def is_link_local(host: str) -> bool:
-    """Whether it is a link-local address, where clouds serve the credentials of a machine."""
+def is_metadata_host(host: str) -> bool:
+    """Whether it is an address where clouds serve the credentials of a machine; every link-local one may be."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return _is_legacy_link_local(host)
-    inner = getattr(address, "ipv4_mapped", None) or address
-    return bool(inner.is_link_local)
+        return _is_legacy_metadata_host(host)
+    inner = _inner(address)
+    return inner.is_link_local or inner in _METADATA
 
 
-def _is_legacy_link_local(host: str) -> bool:
+def _inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that a mapped or translated IPv6 address leads to."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))  # without its scope
+
+
+def _is_legacy_metadata_host(host: str) -> bool:
     """What the system reads as an IPv4 address beyond four decimal numbers: `2852039166`, `0xa9fea9fe`, `169.254.43518`."""
     try:
-        return ipaddress.IPv4Address(socket.inet_aton(host)).is_link_local
+        address = ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
         return False
+    return address.is_link_local or address in _METADATA

@@ -164,13 +164,17 @@ class HttpSink(Sink):
             raise self._problem(found, expected, "correct verify or client_certificate") from None
 
     def _connect(self) -> None:
+        from dbt_reverse_etl.sinks.http_connection import MetadataHost, refuse_metadata_host
         from dbt_reverse_etl.sinks.http_transport import tls_context
 
         host, port = self._settings.base.hostname or "", self._settings.port
         try:
             with socket.create_connection((host, port), self._settings.timeout.connect) as connection:
+                refuse_metadata_host(connection)
                 if self._settings.base.scheme == "https":
                     tls_context(self._settings).wrap_socket(connection, server_hostname=host).close()
+        except MetadataHost:
+            raise self._problem("a host name that leads to cloud metadata", "a destination", "correct url") from None
         except ssl.SSLError:
             found, next_step = "no TLS that can be trusted", "correct url, or name the CA of the destination in verify"
             raise self._problem(found, "a certificate for this host", next_step) from None

@@ -12,7 +12,7 @@ from typing import Any
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from dbt_reverse_etl.sinks.hosts import is_link_local
+from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
 
 class _Timely(io.RawIOBase):
@@ -48,7 +48,7 @@ class _Response(HTTPResponse):
         self._timely.until = math.inf
 
 
-class LinkLocal(ValueError):
+class MetadataHost(ValueError):
     """A name may lead there although no setting says so."""
 
 
@@ -57,7 +57,7 @@ class _Connection(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        _refuse_link_local(self.sock)
+        refuse_metadata_host(self.sock)
 
 
 class _TlsConnection(HTTPSConnection):
@@ -65,13 +65,13 @@ class _TlsConnection(HTTPSConnection):
 
     def connect(self) -> None:
         super().connect()
-        _refuse_link_local(self.sock)
+        refuse_metadata_host(self.sock)
 
 
-def _refuse_link_local(connected: socket.socket | None) -> None:
+def refuse_metadata_host(connected: socket.socket | None) -> None:
     """Before the first byte of a request: of the address that was connected to, not of a name that may resolve anew."""
-    if connected is not None and is_link_local(connected.getpeername()[0]):
-        raise LinkLocal
+    if connected is not None and is_metadata_host(connected.getpeername()[0]):
+        raise MetadataHost
 
 
 class _Pool(HTTPConnectionPool):

@@ -28,7 +28,7 @@ from urllib3.util import Timeout, parse_url
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.http_answer import Answer, Failure
 from dbt_reverse_etl.sinks.http_auth import Tokens, signature
-from dbt_reverse_etl.sinks.http_connection import POOLS, LinkLocal
+from dbt_reverse_etl.sinks.http_connection import POOLS, MetadataHost
 from dbt_reverse_etl.sinks.http_request import Request
 from dbt_reverse_etl.sinks.http_settings import ApiKey, HttpSettings, OAuth2, StandardWebhooks
 
@@ -197,7 +197,7 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (NewConnectionError, Failure(Outcome.RETRYABLE, "no connection")),
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
     (ReadTimeoutError, Failure(Outcome.UNKNOWN, "no answer in time")),
-    (LinkLocal, Failure(Outcome.FATAL, "the host name leads to a link-local address (cloud metadata)")),
+    (MetadataHost, Failure(Outcome.FATAL, "the host name leads to an address of cloud metadata")),
     (ValueError, _REFUSED),
 )
 # Alerts by which a server ends a handshake: no request of the connection was read.
