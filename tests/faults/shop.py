@@ -17,12 +17,19 @@ DBT = ("-m", "dbt.cli.main")
 REVERSE_ETL = ("-c", "from dbt_reverse_etl.cli import main; main()")
 
 
-def write_shop(home: Path, model: str, spark: Mapping[str, str], destinations: Mapping[str, Mapping[str, Any]]) -> None:
+def write_shop(
+    home: Path,
+    model: str,
+    spark: Mapping[str, str],
+    destinations: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Mapping[str, Any]] = {},
+) -> None:
     """A changelog `people` of this query with key `id`, and one sync `<destination>_people` to each destination.
 
     Args:
         spark: settings of the session that each process makes.
         destinations: as profiles.yml says them.
+        settings: by destination, what its sync says in meta.reverse_etl beside where it goes.
     """
     (home / "models").mkdir(parents=True)
     output = {
@@ -39,7 +46,7 @@ def write_shop(home: Path, model: str, spark: Mapping[str, str], destinations: M
             "shop": {"target": "dev", "outputs": {"dev": dict(output)}},
             "dbt_reverse_etl": {"outputs": {"dev": {name: dict(one) for name, one in destinations.items()}}},
         },
-        "models/exposures.yml": {"exposures": [_exposure(name) for name in destinations]},
+        "models/exposures.yml": {"exposures": [_exposure(name, settings.get(name, {})) for name in destinations]},
     }
     for name, document in documents.items():
         (home / name).write_text(yaml.safe_dump(document))
@@ -60,11 +67,13 @@ def start(home: Path, *command: str, group: bool = False, **environment: str) ->
     )
 
 
-def _exposure(destination: str) -> dict[str, Any]:
+def _exposure(destination: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": f"{destination}_people",
         "type": "application",
         "owner": {"name": "Growth", "email": "growth@example.com"},
         "depends_on": ["ref('people')"],
-        "config": {"meta": {"reverse_etl": {"destination": destination, "object": "people", "mode": "mirror"}}},
+        "config": {
+            "meta": {"reverse_etl": {"destination": destination, "object": "people", "mode": "mirror", **settings}}
+        },
     }
