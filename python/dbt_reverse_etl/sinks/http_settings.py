@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Settings
-from dbt_reverse_etl.sinks.hosts import is_link_local, is_loopback
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http_preset import load_preset, merged
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -155,10 +155,10 @@ class ClientCertificate(Strict):
 
 
 class Timeout(Strict):
-    """Seconds until a connection stands, and for the headers and then the body of an answer."""
+    """Seconds until a connection stands, and for the headers and then the body of an answer: in all less than half a lease."""
 
-    connect: PositiveFloat = Field(10, le=300)
-    read: PositiveFloat = Field(30, le=3600)
+    connect: PositiveFloat = Field(10, le=60)
+    read: PositiveFloat = Field(30, le=180)
 
 
 class CheckSettings(Strict):
@@ -251,6 +251,6 @@ def _checked_url(url: str) -> SplitResult:
         raise ValueError("found ? or # in url; expected a base URL; next: move the query to the paths of the sync")
     if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
         raise ValueError("found a character or a /../ that a base URL cannot hold; next: percent-encode it")
-    if is_link_local(parts.hostname):
-        raise ValueError("found a link-local host (cloud metadata); expected a destination; next: change url")
+    if is_metadata_host(parts.hostname):
+        raise ValueError("found an address of cloud metadata; expected a destination; next: change url")
     return parts
