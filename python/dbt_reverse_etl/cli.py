@@ -47,7 +47,7 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         _screen(kept).say("interrupted", "error")
-        code = 130
+        code = ExitCode.INTERRUPTED
     except Exception as error:
         _screen(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
         code = ExitCode.FAILED

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     BLOCKED = 3
     BUSY = 4
     OTHER_CHANGELOG = 5
+    INTERRUPTED = 130
 
 
 @dataclass(frozen=True)

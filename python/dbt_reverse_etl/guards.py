@@ -38,14 +38,26 @@ def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
     return [f"failed tests of {changelog}: {names}"] if tests else []
 
 
-def violations(guards: Guards, planned: PerOperation, live_rows: int) -> list[str]:
-    """What of the plan is more than the guards allow; `live_rows` of the model at the head."""
-    before = max(1, live_rows - planned.insert + planned.delete)
+def asks_for_visible_rows(guards: Guards, planned: PerOperation) -> bool:
+    """Whether it matters how many rows a filter shows: to a share, and to a plan of deletes alone, after which there may be none."""
+    shares = any(limit is not None and limit.percent for limit in (guards.max_deletes, guards.max_changes))
+    return shares or planned.delete == planned.total
+
+
+def violations(guards: Guards, planned: PerOperation, visible: int, *, first: bool) -> list[str]:
+    """What of the plan is more than the guards allow.
+
+    Args:
+        visible: rows of the head that the sync sees.
+        first: the first load has not come to its end, so that inserts change nothing that is there.
+    """
+    before = max(1, visible - planned.insert + planned.delete)
+    changes = planned.update + planned.delete if first else planned.total
     found = []
-    if planned.delete and not live_rows:
-        found.append(f"the model is empty, and {planned.delete} rows would be deleted")
+    if planned.delete and not visible:
+        found.append(f"the sync sees no row of the model, and {planned.delete} rows would be deleted")
     if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
         found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
-    if guards.max_changes and planned.total > guards.max_changes.rows_of(before):
-        found.append(f"{planned.total} changes, of {before} rows (max_changes: {guards.max_changes})")
+    if guards.max_changes and changes > guards.max_changes.rows_of(before):
+        found.append(f"{changes} changes, of {before} rows (max_changes: {guards.max_changes})")
     return found

@@ -32,15 +32,17 @@ from dbt_reverse_etl.errors import (
     SyncBusy,
 )
 from dbt_reverse_etl.executors import Executors, starts_tasks_twice
-from dbt_reverse_etl.guards import check_guards, failed_tests, violations
+from dbt_reverse_etl.guards import asks_for_visible_rows, check_guards, failed_tests, violations
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out, deliver_again
 from dbt_reverse_etl.reconcile import Delivered, Differences, differences, undelivered_of
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head, visible_rows
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.whole_push import WholePush, one_wave
+
+_AT_HEAD = (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Report:
     Attributes:
         status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`.
         planned: rows by operation that were pending.
-        position, head: snapshots; equal after a push that succeeded.
+        position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
     """
 
@@ -146,7 +148,7 @@ class OneSync:
         spec = self._spec(known)
         job = self._valid_job(known, spec)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
-            carry_out(request, self.state, job, self._ports(spec, self._head))
+            carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
         result = self._replay(known) or self._run(job, spec)
         return Report(
@@ -157,18 +159,20 @@ class OneSync:
             result.counts,
             result.planned,
             known.snapshot,
-            known.snapshot if result.status != Status.FAILED else min(p.snapshot for p in self.state.positions),
+            known.snapshot if result.status in _AT_HEAD else min(place.snapshot for place in self.state.positions),
             message=redact(result.message) or self._moved_from(),
         )
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
-        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        ports = replace(
+            self._ports(spec, self._head), guard=partial(self._guard, spec), full_load=partial(self._full_load, spec)
+        )
         result = self._watched(job, ports)
         if not result.given_up:
             return result
         self._begin_anew()
-        ports = replace(self._ports(spec, self._head), guard=self._guard)
+        ports = replace(self._ports(spec, self._head), guard=partial(self._guard, spec))
         changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports)
         return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
 
@@ -406,13 +410,15 @@ class OneSync:
         modes = ((place, Spec.of(state.specs[place.spec]).mode) for place in state.positions if place.snapshot)
         return [place for place, mode in modes if mode is Mode.INSERT_ONLY is not spec.mode]
 
-    def _guard(self, planned: PerOperation, state: State) -> str:
+    def _guard(self, spec: Spec, planned: PerOperation, state: State) -> str:
         if not planned.total:
             return ""
-        changelog, head = self._resolved.sync.changelog, self._head()
+        changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
+        visible = head.live_rows
+        if spec.where and asks_for_visible_rows(guards, planned):
+            visible = visible_rows(self._shared.spark, changelog.relation_name, head, spec.where)
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
-        if not state.first:
-            found += violations(self._resolved.guards, planned, head.live_rows)
+        found += violations(guards, planned, visible, first=any(place.snapshot == 0 for place in state.positions))
         return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
 
     def _moved_from(self) -> str:
@@ -455,5 +461,7 @@ def _exit_code(status: str, counts: Counts) -> ExitCode:
     """Rows that only wait for their next attempt were told of when they failed."""
     if status == Status.SUPERSEDED:
         return ExitCode.BUSY
-    failed = status in (Status.FAILED, Status.INTERRUPTED) or bool(counts.rejected.total + counts.failed.total)
+    if status == Status.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    failed = status == Status.FAILED or bool(counts.rejected.total + counts.failed.total)
     return ExitCode.FAILED if failed else ExitCode.OK

@@ -7,22 +7,27 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports
-from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.position import State, abandoned_by
 from dbt_reverse_etl.errors import Problem, SyncBusy
 from dbt_reverse_etl.ledger import Request
 
 
-def carry_out(request: Request, state: State, job: Job, ports: Ports) -> None:
+def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Policy) -> None:
     """Do what was asked, once.
 
     Raises:
-        SyncBusy: another run has just started.
+        SyncBusy: another run is under way.
         DestinationError: of the sink.
     """
-    started = _restated(request, state, job, ports.clock.now())
+    refuse_second(job, ports, state)
+    now = ports.clock.now()
+    abandoned = abandoned_by(state, now, policy.abandoned_for)
+    started = replace(_restated(request, state, job, now), abandoned=abandoned)
     _start(started, ports.ledger)
     try:
         # A destination that lost its record may start anew with this fence.

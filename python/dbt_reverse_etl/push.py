@@ -54,7 +54,7 @@ class Pusher(Shared):
         """A sync that an interrupt kept from its end."""
         found = "it did not end in time: the next push settles what it sent" if begun else "it had not begun"
         message = f"interrupted: {found}"
-        return Report(resolved.sync.name, resolved.label, Status.INTERRUPTED, ExitCode.FAILED, message=message)
+        return Report(resolved.sync.name, resolved.label, Status.INTERRUPTED, ExitCode.INTERRUPTED, message=message)
 
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
         """Count what a push would send; nothing is sent and nothing moves."""

@@ -277,6 +277,13 @@ class PendingRows:
             self._spark.catalog.dropTempView(self._view)
 
 
+def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:
+    """Rows of the head that pass a filter."""
+    columns = [name for name, _ in head.columns]
+    image = sql.render("_image", relation=relation, key=head.key, columns=columns, base=head.base, head=head.snapshot)
+    return int(spark.sql(f"select count_if({where}) from ({image})").collect()[0][0])  # noqa: S608
+
+
 def full_image(spark: SparkSession, relation: str, at: int) -> int:
     """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
 

@@ -243,6 +243,20 @@ def test_guards_stop_a_push_before_its_first_send_and_the_override_of_the_messag
     assert [json.loads(row.body)["override"] for row in started] == ["", "crm_contacts@2:+0~0-2"], "it is recorded"
 
 
+def test_guards_count_the_rows_that_the_filter_of_a_sync_shows(shop: Project) -> None:
+    people = [f"({n}, 'Name {n}', '{'pro' if n < 4 else 'trial'}')" for n in range(40)]
+    contacts(shop, *people)
+    shop.sync("crm_contacts", "contacts_changelog", mode="mirror", where="plan = 'pro'", guards={"max_deletes": "10%"})
+    assert shop.run().success
+    assert len(shop.crm()) == 4
+    contacts(shop, *people[1:])
+    blocked = shop.run()
+    assert "found 1 deletes, of 4 rows (max_deletes: 10%)" in blocked.text, "of all 40 it would be within them"
+    shop.sync("crm_contacts", "contacts_changelog", mode="mirror", where="plan = 'gold'")
+    assert "found the sync sees no row of the model, and 4 rows would be deleted" in shop.run().text
+    assert len(shop.crm()) == 4
+
+
 def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(shop: Project) -> None:
     shop.crm("create table contacts (external_id integer primary key, name text check (name <> 'Bob'))")
     refused = shop.dbt("run")

@@ -43,7 +43,7 @@ class Desk:
     def ask(self, operation: str) -> None:
         """What `dbt run-operation` asked for, carried out as the next push would do it."""
         request = Request(f"request{self.runs}", "sync", operation, self.clock.now())
-        carry_out(request, self.state().for_spec(self.spec.id, "{}"), self._job(), self._ports())
+        carry_out(request, self.state().for_spec(self.spec.id, "{}"), self._job(), self._ports(), self.policy)
 
     def _job(self) -> Job:
         self.runs += 1

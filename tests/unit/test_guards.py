@@ -14,20 +14,22 @@ from dbt_reverse_etl.settings import Guards
 counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)
 
 
-@given(counts, st.integers(0, 1000), st.integers(0, 1000))
+@given(counts, st.integers(0, 1000), st.integers(0, 1000), st.booleans())
 def test_a_push_passes_exactly_if_its_deletes_are_within_the_limit(
-    planned: PerOperation, live_rows: int, most: int
+    planned: PerOperation, live_rows: int, most: int, first: bool
 ) -> None:
-    found = violations(Guards.model_validate({"max_deletes": most or 1}), planned, live_rows)
+    found = violations(Guards.model_validate({"max_deletes": most or 1}), planned, live_rows, first=first)
     emptied = planned.delete > 0 and live_rows == 0
     assert bool(found) is (planned.delete > (most or 1) or emptied)
 
 
 @given(counts, st.integers(1, 1000), st.integers(1, 100))
 def test_a_share_is_of_the_rows_before_the_push(planned: PerOperation, live_rows: int, percent: int) -> None:
-    found = violations(Guards.model_validate({"max_changes": f"{percent}%"}), planned, live_rows)
+    guards = Guards.model_validate({"max_changes": f"{percent}%"})
     before = max(1, live_rows - planned.insert + planned.delete)
-    assert bool(found) is (planned.total > before * percent / 100)
+    assert bool(violations(guards, planned, live_rows, first=False)) is (planned.total > before * percent / 100)
+    not_inserted = planned.update + planned.delete
+    assert bool(violations(guards, planned, live_rows, first=True)) is (not_inserted > before * percent / 100)
 
 
 @given(counts, counts, st.integers(1, 99), st.integers(1, 99))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.errors import SyncBusy
 from tests.unit.delivery_desk import Desk
+from tests.unit.delivery_world import Killed
 from tests.unit.memory_sinks import PlainSink, TransactionalSink
 
 SINKS = [PlainSink, TransactionalSink]
@@ -63,3 +66,27 @@ def test_forget_makes_the_next_push_a_first_load_that_deletes_nothing(sink: type
     desk.ask("forget")
     assert desk.push({"k0": 5}).counts.delivered == PerOperation(insert=1)
     assert desk.sink.destination.rows == {"k0": 5, "k1": 2, "k9": 99}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("operation", ["resync", "adopt", "forget"])
+def test_an_operation_waits_for_the_run_that_is_under_way_and_remembers_one_that_never_ended(
+    sink: type[PlainSink], operation: str
+) -> None:
+    desk = delivered(sink)
+
+    def die(name: str) -> None:
+        if name == "wave.delivered":
+            raise Killed
+
+    desk.step = die
+    with pytest.raises(Killed):
+        desk.push({"k0": 5})
+    desk.step = no_step
+    with pytest.raises(SyncBusy, match="lease until"):
+        desk.ask(operation)
+    lease = desk.policy.lease.total_seconds()
+    desk.clock.sleep(lease)
+    desk.ask(operation)
+    assert [run.fence for run in desk.state().abandoned] == [2], "it may wake up: prune must keep what it was sending"
+    assert desk.push().status in (Status.SUCCEEDED, Status.IDLE)

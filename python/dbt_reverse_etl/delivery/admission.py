@@ -22,10 +22,15 @@ def refuse(job: Job, ports: Ports, state: State) -> None:
                 f"{_operation('resync', job)} to send everything again, or adopt if the destination holds the same rows",
             )
         )
+    refuse_second(job, ports, state)
+    _refuse_vanished(job, ports, state)
+
+
+def refuse_second(job: Job, ports: Ports, state: State) -> None:
+    """While another run of this sync lives and holds its lease, none may start."""
     until = state.lease_until
     if not state.finished and until is not None and ports.clock.now() < until and ports.owner_alive(state.owner):
         raise busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
-    _refuse_vanished(job, ports, state)
 
 
 def _refuse_vanished(job: Job, ports: Ports, state: State) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from itertools import pairwise
 
@@ -54,6 +54,7 @@ __all__ = [
     "State",
     "Undelivered",
     "WaveAcknowledged",
+    "abandoned_by",
     "apply",
     "close",
     "fold",
@@ -200,6 +201,14 @@ def fold(facts: Iterable[Fact]) -> State:
     known = list(facts)
     newest = max((fact.fence for fact in known if isinstance(fact, RunStarted)), default=0)
     return reduce(apply, sorted((fact for fact in known if fact.fence == newest), key=_order), State())
+
+
+def abandoned_by(state: State, now: datetime, kept_for: timedelta) -> tuple[Abandoned, ...]:
+    """The runs that a new one must not forget: they never finished, and may still wake up."""
+    known = state.abandoned
+    if not state.finished and state.lease_until is not None:
+        known += (Abandoned(state.fence, state.head, state.lease_until),)
+    return tuple(run for run in known if now - run.lease_until < kept_for)
 
 
 def oldest_needed(state: State) -> int:

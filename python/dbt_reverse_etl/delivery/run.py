@@ -20,7 +20,6 @@ from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOpera
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
-    Abandoned,
     Claim,
     ClaimsSettled,
     DoubtRecorded,
@@ -35,7 +34,7 @@ from dbt_reverse_etl.delivery.gate import INTERRUPT
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
-from dbt_reverse_etl.delivery.position import State, apply, ranges_of, without
+from dbt_reverse_etl.delivery.position import State, abandoned_by, apply, ranges_of, without
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
@@ -48,7 +47,7 @@ __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", 
 
 _MOST_DOUBTS = 16  # each is a column of the query that plans the next push
 _OUT_OF_TIME = Stop(
-    StopKind.INTERRUPTED, "a wave of the executors did not end within its lease: the destination got slower"
+    StopKind.UNAVAILABLE, "a wave of the executors did not end within its lease: the destination got slower"
 )
 
 
@@ -167,18 +166,12 @@ class _Run:
             sync=job.task.sync,
             changelog=job.changelog,
             invocation_id=job.invocation_id,
-            abandoned=self._abandoned(now),
+            abandoned=abandoned_by(state, now, self._policy.abandoned_for),
             override=self._override,
         )
         if not self._ledger.start(started):
             raise busy(job, "another run that has just started")
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
-
-    def _abandoned(self, now: datetime) -> tuple[Abandoned, ...]:
-        state, kept = self._state, self._state.abandoned
-        if not state.finished and state.lease_until is not None:
-            kept += (Abandoned(state.fence, state.head, state.lease_until),)
-        return tuple(run for run in kept if now - run.lease_until < self._policy.abandoned_for)
 
     def _mine(self) -> bool:
         return self._ledger.fence(self._sync_id) == self._fence
