@@ -28,6 +28,7 @@ from dbt_reverse_etl.sinks.base import Limits, Sink, SinkTask
 from dbt_reverse_etl.spark import PendingRows
 
 _CHUNK = 50_000  # rows in the memory of a task; where a batch may hold more, those of one batch
+_CHUNK_BYTES = 64 * 1024 * 1024  # of them
 _MARGIN = timedelta(seconds=60)  # clocks differ, and a request that is under way needs its time
 _ACKS = pa.schema([("sent", pa.string())])
 _SENT = TypeAdapter(Sent)
@@ -171,7 +172,9 @@ def _chunks(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pa.Ta
     rows = size = 0
     for batch in batches:
         more, larger = rows + batch.num_rows, size + batch.nbytes
-        if waiting and (more > most or (more > _CHUNK and larger > limits.bytes)):
+        if waiting and (
+            more > most or larger > max(_CHUNK_BYTES, limits.bytes) or (more > _CHUNK and larger > limits.bytes)
+        ):
             yield pa.Table.from_batches(waiting)
             waiting, more, larger = [], batch.num_rows, batch.nbytes
         waiting.append(batch)

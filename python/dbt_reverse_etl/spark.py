@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl import sql
@@ -252,11 +253,13 @@ class PendingRows:
     @cached_property
     def _planned(self) -> Histogram:
         width = BUCKETS // _BINS
-        grouped = self._rows.groupBy((F.col("_bucket") / width).cast("int").alias("bin"), "_operation").count()
+        grouped = self._rows.groupBy((F.col("_bucket") / width).cast("int").alias("bin"), "_operation")
         bins: list[dict[str, int]] = [{} for _ in range(_BINS)]
-        for row in grouped.collect():
-            bins[row.bin][row._operation] = row["count"]
-        return Histogram(tuple(PerOperation(**counted) for counted in bins))
+        rows = size = 0
+        for row in grouped.agg(F.count("*").alias("rows"), F.sum(_bytes_of(self._rows)).alias("size")).collect():
+            bins[row.bin][row._operation] = row["rows"]
+            rows, size = rows + row["rows"], size + row["size"]
+        return Histogram(tuple(PerOperation(**counted) for counted in bins), size // max(1, rows))
 
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi)."""
@@ -275,6 +278,19 @@ class PendingRows:
         self._rows.unpersist()
         if self._view is not None:
             self._spark.catalog.dropTempView(self._view)
+
+
+def _bytes_of(rows: DataFrame) -> Column:
+    """About how large a row is. Texts tell their length for nothing; nested values are looked at in one row of 64."""
+    size = F.lit(8 * len(rows.columns))
+    for field in rows.schema.fields:
+        column = F.col(sql.quoted(field.name))
+        if isinstance(field.dataType, (StringType, BinaryType)):
+            size += F.coalesce(F.octet_length(column), F.lit(0))
+        elif isinstance(field.dataType, (ArrayType, MapType, StructType)):
+            length = F.coalesce(F.octet_length(column.cast("string")), F.lit(0))
+            size += F.when(F.col("_bucket") % 64 == 0, length * 64).otherwise(0)
+    return size
 
 
 def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:

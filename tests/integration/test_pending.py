@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spark import Head, Pending, PendingRows
+from dbt_reverse_etl.spark import Head, Pending, PendingRows, _bytes_of
 from dbt_reverse_etl.spec import Spec
 from tests.unit.reference import decide
 
@@ -249,3 +250,12 @@ def test_each_mode_plans_only_what_it_may_do(
     else:
         upserts = {name: operation for name, operation in mirrored.items() if operation != "delete"}
         assert found == (upserts if mode is Mode.UPSERT else dict.fromkeys(upserts, "update"))
+
+
+def test_the_size_of_rows_is_known_from_texts_and_guessed_from_a_share_of_nested_values(spark: SparkSession) -> None:
+    rows = spark.range(64).selectExpr(
+        "cast(id as int) as _bucket", "repeat('x', 1000) as `a.text`", "if(id > 5, null, cast('yz' as binary)) as bytes",
+        "array(repeat('n', 500)) as nested",
+    )  # fmt: skip
+    known = rows.agg(F.sum(_bytes_of(rows))).collect()[0][0]
+    assert known == 64 * (4 * 8 + 1000) + 6 * 2 + 64 * 502

@@ -30,3 +30,9 @@ def test_chunks_hold_each_row_once_in_order_and_no_more_rows_or_bytes_than_a_bat
         assert chunk.num_rows <= _CHUNK or chunk.nbytes <= size
     for chunk, after in pairwise(chunks):
         assert chunk.num_rows + len(after["n"].chunk(0)) > _CHUNK, "as many as may be"
+
+
+def test_chunks_of_large_rows_hold_no_more_bytes_than_a_task_should() -> None:
+    large = pa.RecordBatch.from_pydict({"text": pa.array([b"x" * 2**20] * 20)})
+    chunks = list(_chunks([large] * 10, Limits()))
+    assert [chunk.num_rows for chunk in chunks] == [60, 60, 60, 20]

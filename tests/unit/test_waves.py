@@ -74,6 +74,17 @@ def test_the_next_wave_grows_with_the_time_that_a_quick_one_left_halves_after_a_
     assert size.after(1, 99.0) == 1
 
 
+def test_a_wave_of_large_rows_has_fewer_of_them() -> None:
+    size = WaveSize(rows=50_000, most=400_000, most_bytes=1_000_000)
+    assert (size.of_rows(0).rows, size.of_rows(0).most) == (50_000, 400_000)
+    assert (size.of_rows(10).rows, size.of_rows(10).most) == (50_000, 100_000)
+    assert (size.of_rows(1_000).rows, size.of_rows(1_000).most) == (1_000, 1_000)
+    assert (size.of_rows(9_999_999).rows, size.of_rows(9_999_999).most) == (1, 1)
+    waves = Waves(Histogram((PerOperation(insert=10),) * 8, row_bytes=50_000), size)
+    assert waves.next_range() == (0, BUCKETS // 4), "20 rows of 50 kB are a megabyte"
+    assert waves.next_range(0.1) == (BUCKETS // 4, BUCKETS // 2), "however quick the first one was"
+
+
 def test_the_planner_uses_the_time_of_the_wave_before() -> None:
     quick, slow = Waves(of(*[10] * 8), WaveSize(10)), Waves(of(*[10] * 8), WaveSize(20))
     bin_ = BUCKETS // 8

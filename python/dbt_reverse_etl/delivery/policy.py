@@ -71,7 +71,9 @@ class Policy:
     lease: timedelta = timedelta(minutes=15)
     abandoned_for: timedelta = timedelta(days=7)
     executors_from: int = 200_000
-    executor_waves: WaveSize = field(default_factory=lambda: WaveSize(rows=10_000, most=5_000_000))
+    executor_waves: WaveSize = field(
+        default_factory=lambda: WaveSize(rows=10_000, most=5_000_000, most_bytes=sys.maxsize)
+    )
     most_listed: int = 10_000
     syncs_at_once: int = 4
     retry_now: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -15,9 +15,14 @@ from dbt_reverse_etl.sinks.base import Limits
 
 @dataclass(frozen=True)
 class Histogram:
-    """Planned rows per bin of equally many buckets, counted apart from the stream that is sent."""
+    """Planned rows per bin of equally many buckets, counted apart from the stream that is sent.
+
+    Attributes:
+        row_bytes: about so many has a row.
+    """
 
     bins: tuple[PerOperation, ...]
+    row_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.bins or BUCKETS % len(self.bins):
@@ -48,15 +53,21 @@ class WaveSize:
 
     Attributes:
         rows: of the first wave.
-        most: rows of the largest wave: so many stand in the memory of the process that sends them.
+        most, most_bytes: of the largest wave: so much stands in the memory of the process that sends it.
         grow_below: seconds; after a quicker wave the next one is as large as would take them, but ten times as large at most.
         shrink_above: seconds; a slower wave halves the next one.
     """
 
     rows: int = 50_000
     most: int = 400_000
+    most_bytes: int = 256 * 1024 * 1024
     grow_below: float = 10.0
     shrink_above: float = 30.0
+
+    def of_rows(self, row_bytes: int) -> WaveSize:
+        """For rows of so many bytes."""
+        most = max(1, min(self.most, self.most_bytes // max(1, row_bytes)))
+        return replace(self, rows=min(self.rows, most), most=most)
 
     def after(self, rows: int, seconds: float) -> int:
         """Rows of the wave that follows one of `rows` that took `seconds`."""
@@ -66,7 +77,7 @@ class WaveSize:
         return max(1, rows // 2) if seconds > self.shrink_above else rows
 
 
-ONE_WAVE = WaveSize(rows=sys.maxsize, most=sys.maxsize)
+ONE_WAVE = WaveSize(rows=sys.maxsize, most=sys.maxsize, most_bytes=sys.maxsize)
 
 
 class Waves:
@@ -74,8 +85,8 @@ class Waves:
 
     def __init__(self, histogram: Histogram, size: WaveSize) -> None:
         self._histogram = histogram
-        self._size = size
-        self._rows = size.rows
+        self._size = size.of_rows(histogram.row_bytes)
+        self._rows = self._size.rows
         self._lo = 0
 
     def next_range(self, took: float | None = None) -> tuple[int, int] | None:
