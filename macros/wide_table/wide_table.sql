@@ -64,7 +64,7 @@
 
 {# What stands behind `from`: of a changelog its rows as they are. #}
 {% macro _wide_relation(node, input, problems) %}
-    {%- set relation = source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.version) -%}
+    {%- set relation = source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.get('version')) -%}
     {%- if input.config.materialized != 'changelog' -%}
         {%- if node.changes == 'changelog' -%}
             {%- do problems.append('wide_table.nodes.' ~ node.name ~ '.changes: found changelog, but ' ~ node.table ~ ' is none; expected a model with materialized: changelog; make one of it, or use cdf') -%}

@@ -23,6 +23,15 @@ HINTS += "-- depends_on: {{ source('app', 'billing') }}\n"
 
 INDEXED = {"name": "y", "table": "orders", "parent": "customers", "changes": "changelog", "reverse_index": "by_order"}
 BROKEN = {"root": "x", "nodes": [*NODES, NODES[0], INDEXED]}
+STORED = {
+    "root": "codes",
+    "nodes": [
+        {"name": "codes", "table": "codes", "key": "id", "columns": ["code"]},
+        {"name": "old", "table": "orders_snapshot", "key": "id", "join": "full", "columns": ["dbt_valid_from"]},
+    ],
+}
+SNAPSHOT = {"name": "orders_snapshot", "relation": "ref('orders')"}
+CHECKED = {"config": {"unique_key": "id", "strategy": "check", "check_cols": "all"}}
 
 
 @cache
@@ -32,6 +41,7 @@ def project() -> Project:
     models = {
         "in_the_model": f"{body}{{{{ reverse_etl.wide_table(wide) }}}}",
         "in_yaml": HINTS + "{{ reverse_etl.wide_table() }}",
+        "stored": f"{{{{ reverse_etl.wide_table({STORED}) }}}}",
         "broken": HINTS.partition("-- depends_on: {{ source")[0] + "{{ reverse_etl.wide_table() }}",
     }
     declared = {"in_yaml": WIDE, "broken": BROKEN}
@@ -41,7 +51,10 @@ def project() -> Project:
     sources = [{"name": "app", "schema": "app", "tables": [{"name": "billing"}]}]
     tables = dict.fromkeys(TABLES, "select 1 as id")
     found = Project({"models": described, "sources": sources}, {**tables, **models})
-    (found.path / "dbt_packages").mkdir()
+    for folder in ("dbt_packages", "seeds", "snapshots"):
+        (found.path / folder).mkdir()
+    (found.path / "seeds" / "codes.csv").write_text("id,code\n1,a\n")
+    (found.path / "snapshots" / "snapshots.yml").write_text(yaml.safe_dump({"snapshots": [SNAPSHOT | CHECKED]}))
     (found.path / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
     return found
 
@@ -52,7 +65,7 @@ COMPILE = ("compile", "--no-introspect", "--no-populate-cache", "--target", "pro
 @cache
 def compiled() -> Project:
     """dbt ends a compile with the first model that fails, so those are left out."""
-    project().dbt(*COMPILE, "in_the_model", "in_yaml")
+    project().dbt(*COMPILE, "in_the_model", "in_yaml", "stored")
     return project()
 
 
@@ -78,6 +91,12 @@ def test_a_declaration_in_the_model_or_in_yaml_gives_one_sql_and_dbt_knows_its_i
 
 def _relation(nodes: Json, table: str) -> str:
     return "app.billing" if table == "app.billing" else str(nodes[f"model.shop.{table}"]["relation_name"])
+
+
+def test_a_seed_and_a_snapshot_are_tables_like_any_other() -> None:
+    nodes = manifest()["nodes"]
+    for table in ("seed.shop.codes", "snapshot.shop.orders_snapshot"):
+        assert f"select * from {nodes[table]['relation_name']}" in sql("stored")
 
 
 def test_everything_that_is_wrong_is_one_error_when_the_model_is_compiled() -> None:
