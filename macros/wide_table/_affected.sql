@@ -80,20 +80,32 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
 
 {# What is declared and may change a row without a change of the rows that it is made of. #}
 {% macro _wide_outside(plan) %}
-    {%- set outside = [
-        'over', 'select', 'limit', 'rand', 'randn', 'random', 'uuid', 'shuffle', 'now', 'curdate', 'current_date', 'current_timestamp', 'localtimestamp',
-        'unix_timestamp', 'current_user', 'session_user', 'monotonically_increasing_id', 'input_file_name', 'spark_partition_id',
-    ] -%}
     {%- set reasons = [] -%}
     {%- for node in plan.group + plan.joined -%}
         {%- for text in [node.where or ''] + node.aggregates.values() | list -%}
-            {%- set words -%}
-                {%- for letter in (text | string | lower).split("'")[::2] | join(' ') -%}{{ letter if letter in 'abcdefghijklmnopqrstuvwxyz0123456789_' else ' ' }}{%- endfor -%}
-            {%- endset -%}
-            {%- for word in words.split() if word in outside -%}
+            {%- for word in reverse_etl._outside_words(text | string | lower) -%}
                 {%- do reasons.append('wide_table.nodes.' ~ node.name ~ ' uses ' ~ word ~ ', so that more changes than its rows') -%}
             {%- endfor -%}
         {%- endfor -%}
     {%- endfor -%}
     {{ return(reasons | unique | list) }}
+{% endmacro %}
+
+
+{# Of SQL in lower case: a name in backticks is a word only where it is called, and of strings count those that are the time, as date 'today'. #}
+{% macro _outside_words(sql) %}
+    {%- set outside = [
+        'over', 'select', 'table', '(from', 'limit', 'rand', 'randn', 'random', 'randstr', 'uniform', 'uuid', 'shuffle', 'now', 'curdate', 'getdate', 'current_date', 'current_time',
+        'current_timestamp', 'localtimestamp', 'unix_timestamp', 'user', 'current_user', 'session_user', 'monotonically_increasing_id', 'input_file_name', 'spark_partition_id',
+    ] -%}
+    {%- set time = "\\b(?:date|timestamp\\w*)\\s*r?['\"]\\s*(?:now|today|tomorrow|yesterday)[^'\"]*['\"]" -%}
+    {%- set strings = ["\\br'[^']*'", '\\br"[^"]*"', "'(?:[^'\\\\]|\\\\.)*'", '"(?:[^"\\\\]|\\\\.)*"'] -%}
+    {#- A comment in another one ends where Spark says; what stands in it is not told from SQL. -#}
+    {%- set comments = ['--[^\\r\\n]*', '/[*](?:(?!/[*]).)*?[*]/', '/[*]'] -%}
+    {%- set found = [] -%}
+    {%- for token in modules.re.findall('(?s)' ~ ([time] + strings + comments + ['`[^`]*`\\s*[(]?', '[(]\\s*from\\b', '\\w+']) | join('|'), sql) -%}
+        {%- set word = token.split('`')[1] if token.startswith('`') and token.endswith('(') else token.split() | join if token.startswith('(') else token -%}
+        {%- if word in outside + ['/*'] or modules.re.fullmatch(time, token) -%}{%- do found.append(word) -%}{%- endif -%}
+    {%- endfor -%}
+    {{ return(found) }}
 {% endmacro %}

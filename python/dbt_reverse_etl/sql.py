@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ def _environment() -> Environment:
     environment = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])  # noqa: S701  (SQL, not HTML)
     environment.globals["reverse_etl"] = SimpleNamespace()
     environment.globals["return"] = _return
+    environment.globals["modules"] = SimpleNamespace(re=re)
     return environment
 
 
