@@ -39,6 +39,7 @@
         {%- if full and not node.pairs and node.key | length == plan.key | length -%}
             {%- for name in plan.key -%}{%- do node.pairs.append({'parent': name, 'child': node.key[loop.index0]}) -%}{%- endfor -%}
         {%- endif -%}
+        {%- do reverse_etl._wide_spelling(node, plan.nodes.get(node.parent)) -%}
         {%- set here, there = node.pairs | map(attribute='child') | list, node.pairs | map(attribute='parent') | list -%}
         {%- if not node.pairs -%}
             {%- do plan.problems.append(place ~ 'join_on: not found; expected {column of ' ~ node.parent ~ ': column of ' ~ node.name ~ '}; add it') -%}
@@ -62,6 +63,15 @@
             {%- do plan.problems.append(place ~ 'aggregates: found the name ' ~ name ~ ', by which the rows are grouped; expected another one; rename it') -%}
         {%- endfor -%}
     {%- endif -%}
+{% endmacro %}
+
+
+{# Spark ignores the case of names: columns of a key are written as the key is, on both sides of the join. #}
+{% macro _wide_spelling(node, parent) %}
+    {%- for pair in node.pairs -%}
+        {%- for name in node.key if name | lower == pair.child | lower -%}{%- do pair.update({'child': name}) -%}{%- endfor -%}
+        {%- for name in (parent.key if parent else []) if name | lower == pair.parent | lower -%}{%- do pair.update({'parent': name}) -%}{%- endfor -%}
+    {%- endfor -%}
 {% endmacro %}
 
 

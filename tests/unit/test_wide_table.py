@@ -100,6 +100,29 @@ def test_a_dimension_under_a_key_is_joined_to_the_key_of_whichever_table_has_the
     assert "coalesce(`customers`.`id`, `billing`.`customer_id`)" in render("_wide_query", found, RELATIONS)
 
 
+def test_columns_of_a_key_join_in_any_case_of_their_letters() -> None:
+    by_plan = {
+        "name": "plan",
+        "table": "plans",
+        "parent": "billing",
+        "cardinality": "many",
+        "aggregates": {"n": "count(*)"},
+    }
+
+    def spelled(key: str, billed: str, region: str) -> dict[str, Any]:
+        return plan(
+            CUSTOMERS,
+            BILLING | {"join_on": {key: billed}},
+            REGION | {"join_on": {"region_id": region}},
+            ORDERS | {"join_on": {key: "customer_id"}, "aggregates": {"orders": "count(*)"}},
+            by_plan | {"join_on": {billed: "customer_id"}},
+        )
+
+    found = spelled("ID", "Customer_ID", "Id")
+    assert found == spelled("id", "customer_id", "id")
+    assert found["problems"] == []
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     problems = plan(
         CUSTOMERS | {"cardinality": "many"},
