@@ -20,6 +20,7 @@ from dbt_reverse_etl.wide_table_inputs import Inputs
 from dbt_reverse_etl.wide_table_names import Names
 
 LOADED = ("loaded_at", "loaded_snapshot")
+OF_SCD2 = {"valid_from", "valid_to", "valid_from_snapshot", "valid_to_snapshot", "is_current"}  # LOADED is read from it
 
 Plan = Mapping[str, Any]
 Node = Mapping[str, Any]
@@ -116,6 +117,9 @@ def _problems_of_wish(model: str, plan: Plan, wanted: Wanted) -> Iterator[Proble
     for taken in sorted({name.lower() for name in columns} & {name.lower() for name in added}):
         expected = "a name that nothing else has"
         yield Problem(model, f"a column {taken}, which would be added", expected, "rename it in columns")
+    for taken in sorted({name.lower() for name in columns} & OF_SCD2 if wanted.load_columns else ()):
+        expected = "a name that scd2, which knows when a row was captured, does not add"
+        yield Problem("--load-columns", f"a column {taken} of {model}", expected, "rename it in columns")
 
 
 class _Chain:

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.wide_table_chain import OF_SCD2, Wanted
 from tests.unit.dbt_project import ROOT, Project
 from tests.unit.test_wide_table import COUNTRY, CUSTOMERS, NODES, ORDERS, REGION
 from tests.unit.test_wide_table_dbt import HINTS, TABLES
@@ -167,6 +169,18 @@ def test_everything_that_is_wrong_with_the_wish_is_said_at_once(project: Path) -
     with pytest.raises(ConfigurationError, match="found a column country, which would be added"):
         generate(project, "small", "--partition-by", "Country=1")
     assert files(project) == {}
+
+
+def test_load_columns_refuse_the_names_that_scd2_adds() -> None:
+    dated = CUSTOMERS | {"columns": ["name", {"region_id": "Valid_From"}, {"since": "valid_to_snapshot"}]}
+    declaration = {"root": "customers", "nodes": [dated]}
+    with pytest.raises(ConfigurationError) as error:
+        generated(declaration, Wanted(changelogs=True, load_columns=True))
+    found = [(problem.where, problem.found) for problem in error.value.problems]
+    assert found == [("--load-columns", f"a column {name} of wide") for name in ("valid_from", "valid_to_snapshot")]
+    assert generated(declaration, CHANGELOGS)
+    added = render("scd2", "log", key="id").partition("from (")[0]
+    assert set(re.findall(r" as (\w+)", added)) == OF_SCD2
 
 
 def keyed(**types: str) -> dict[str, Any]:
