@@ -179,17 +179,23 @@
 {% endmacro %}
 
 
-{# What the model depends on, by the name that stands in options: {name of a model, seed or snapshot, or source.table: its node} #}
+{# What the model depends on, by the name that stands in options: {name of a model, seed or snapshot, or source.table: its nodes, of which one is expected} #}
 {% macro _inputs() %}
     {%- set known = {} -%}
     {%- for id in model.depends_on.nodes -%}
         {%- set node = graph.nodes.get(id) or graph.sources.get(id) -%}
         {%- if node -%}
-            {%- do known.update({(node.source_name ~ '.' ~ node.name) if node.resource_type == 'source' else node.name: node}) -%}
+            {%- do known.setdefault((node.source_name ~ '.' ~ node.name) if node.resource_type == 'source' else node.name, []).append(node) -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(known) }}
 {% endmacro %}
+
+{# Versions of a model, or models of several packages. #}
+{% macro _several(name, nodes) -%}
+    found {{ name }} as the name of {{ nodes | map(attribute='unique_id') | sort | join(', ') }}; expected one thing of that name among those that the model depends on; read the other through a model of another name
+{%- endmacro %}
+
 
 {# The relation that an option names. #}
 {% macro _input(asked, option) %}
@@ -201,7 +207,10 @@
             ~ "); correct it, or add the line: -- depends_on: {{ ref('...') }} or {{ source('...', '...') }}"
         ) }}
     {%- endif -%}
-    {{ return(known[name].relation_name) }}
+    {%- if known[name] | length > 1 -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': capture.' ~ option ~ ': ' ~ reverse_etl._several(name, known[name])) }}
+    {%- endif -%}
+    {{ return(known[name][0].relation_name) }}
 {% endmacro %}
 
 

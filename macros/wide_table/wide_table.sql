@@ -29,7 +29,7 @@
     {%- do plan.update({'relations': {}, 'indexes': {}, 'inputs': {}}) -%}
     {%- set missing = [] -%}
     {%- for node in plan.nodes.values() if node.table -%}
-        {%- set input = known.get(node.table) -%}
+        {%- set input = (known.get(node.table) or [none])[0] -%}
         {%- if input is none -%}
             {%- do missing.append(node.table) -%}
         {%- else -%}
@@ -39,13 +39,17 @@
     {%- endfor -%}
     {%- for node in plan.nodes.values() if node.reverse_index -%}
         {%- if node.reverse_index in known -%}
-            {%- do plan.indexes.update({node.name: known[node.reverse_index].relation_name}) -%}
+            {%- do plan.indexes.update({node.name: known[node.reverse_index][0].relation_name}) -%}
         {%- else -%}
             {%- do missing.append(node.reverse_index) -%}
         {%- endif -%}
         {%- if node.parent in plan.inputs and plan.inputs[node.parent].config.materialized != 'changelog' -%}
             {%- do plan.problems.append('wide_table.nodes.' ~ node.name ~ '.reverse_index: found ' ~ plan.nodes[node.parent].table ~ ', to whose keys it would lead, as no changelog; expected one, for an index is kept from its snapshots; make one of it, or remove reverse_index') -%}
         {%- endif -%}
+    {%- endfor -%}
+    {%- set named = plan.nodes.values() | map(attribute='table') | list + plan.nodes.values() | map(attribute='reverse_index') | list -%}
+    {%- for name in named | unique(case_sensitive=true) if known.get(name, []) | length > 1 -%}
+        {%- do plan.problems.append('wide_table.nodes: ' ~ reverse_etl._several(name, known[name])) -%}
     {%- endfor -%}
     {%- if missing -%}
         {%- do plan.problems.append('wide_table.nodes: found ' ~ missing | unique | sort | join(', ') ~ ', on which the model does not depend; expected tables that it does depend on ('

@@ -23,7 +23,7 @@ class Inputs:
         plan: see the macro _wide_plan.
 
     Raises:
-        ConfigurationError: tables on which the model does not depend.
+        ConfigurationError: tables on which the model does not depend, or several of one name.
     """
 
     def __init__(self, manifest: Mapping[str, Any], model: Node, plan: Mapping[str, Any]) -> None:
@@ -31,9 +31,14 @@ class Inputs:
         self._project = manifest["metadata"]["project_name"]
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
-        tables = sorted({node["table"] for node in plan["nodes"].values()} - set(self._known))
+        wanted = {node["table"] for node in plan["nodes"].values()}
+        tables = sorted(wanted - set(self._known))
+        where = f"{model.get('original_file_path', 'manifest.json')}: {self.model}.wide_table.nodes"
+        if several := [one for one in known if one and _name(one) in wanted and one is not self._known[_name(one)]]:
+            expected = "one thing of each name among those that the model depends on"
+            found = ", ".join(f"another {_name(one)}" for one in several)
+            raise ConfigurationError(Problem(where, found, expected, "read it through a model of another name"))
         if tables:
-            where = f"{model.get('original_file_path', 'manifest.json')}: {self.model}.wide_table.nodes"
             expected = f"tables on which the model depends ({', '.join(sorted(self._known)) or 'none'})"
             lines = str(value_of("_dependency_lines", tables)).strip()
             raise ConfigurationError(Problem(where, ", ".join(tables), expected, f"correct them, or add: {lines}"))

@@ -21,8 +21,10 @@ HINTS = "".join(f"-- depends_on: {{{{ ref('{name}') }}}}\n" for name in TABLES)
 HINTS += "-- depends_on: {{ source('app', 'billing') }}\n"
 
 
+SHOPS = "-- {{ ref('shops', v=1) }} {{ ref('shops', v=2) }}\n"
+VERSIONED = {"name": "z", "table": "shops", "key": "id", "join_on": {"region_id": "id"}}
 INDEXED = {"name": "y", "table": "orders", "parent": "customers", "changes": "changelog", "reverse_index": "by_order"}
-BROKEN = {"root": "x", "nodes": [*NODES, NODES[0], INDEXED]}
+BROKEN = {"root": "x", "nodes": [*NODES, NODES[0], INDEXED, VERSIONED]}
 STORED = {
     "root": "codes",
     "nodes": [
@@ -42,14 +44,15 @@ def project() -> Project:
         "in_the_model": f"{body}{{{{ reverse_etl.wide_table(wide) }}}}",
         "in_yaml": HINTS + "{{ reverse_etl.wide_table() }}",
         "stored": f"{{{{ reverse_etl.wide_table({STORED}) }}}}",
-        "broken": HINTS.partition("-- depends_on: {{ source")[0] + "{{ reverse_etl.wide_table() }}",
+        "broken": HINTS.partition("-- depends_on: {{ source")[0] + SHOPS + "{{ reverse_etl.wide_table() }}",
     }
     declared = {"in_yaml": WIDE, "broken": BROKEN}
     described = [
         {"name": name, "config": {"meta": {"reverse_etl": {"wide_table": wide}}}} for name, wide in declared.items()
     ]
+    described.append({"name": "shops", "versions": [{"v": 1}, {"v": 2}]})
     sources = [{"name": "app", "schema": "app", "tables": [{"name": "billing"}]}]
-    tables = dict.fromkeys(TABLES, "select 1 as id")
+    tables = dict.fromkeys([*TABLES, "shops_v1", "shops_v2"], "select 1 as id")
     found = Project({"models": described, "sources": sources}, {**tables, **models})
     for folder in ("dbt_packages", "seeds", "snapshots"):
         (found.path / folder).mkdir()
@@ -109,6 +112,7 @@ def test_everything_that_is_wrong_is_one_error_when_the_model_is_compiled() -> N
         "wide_table.nodes.y.changes: found changelog, but orders is none",
         "wide_table.nodes.y.reverse_index: found customers, to whose keys it would lead, as no changelog",
         "found app.billing, by_order, on which the model does not depend",
+        "wide_table.nodes: found shops as the name of model.shop.shops.v1, model.shop.shops.v2; expected one thing of that name",
         "or add to the model: -- depends_on: {{ source('app', 'billing') }} -- depends_on: {{ ref('by_order') }}",
     ]:
         assert words in str(error.value)

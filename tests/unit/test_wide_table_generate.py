@@ -171,6 +171,12 @@ def test_everything_that_is_wrong_with_the_wish_is_said_at_once(project: Path) -
     assert files(project) == {}
 
 
+def test_two_versions_of_a_model_behind_one_name_are_refused() -> None:
+    older = table("regions_changelog", version=1)
+    with pytest.raises(ConfigurationError, match="found another regions_changelog; expected one thing of each name"):
+        generated(SMALL, older=older)
+
+
 def test_load_columns_refuse_the_names_that_scd2_adds() -> None:
     dated = CUSTOMERS | {"columns": ["name", {"region_id": "Valid_From"}, {"since": "valid_to_snapshot"}]}
     declaration = {"root": "customers", "nodes": [dated]}
