@@ -48,12 +48,13 @@ group by {{ reverse_etl._columns((foreign + key) | unique) }}
     {%- for node in plan.nodes.values() if node.reverse_index -%}
         {%- set parent = plan.nodes[node.parent] -%}
         {%- set read = since.get('affected_keys/' ~ parent.table, ':0').split(':') -%}
-        {%- set indexed = reverse_etl._newest_indexed(plan.indexes[node.name], read[0]) -%}
+        {%- set built = load_cached_relation(plan.indexes[node.name]) is not none -%}
+        {%- set indexed = reverse_etl._newest_indexed(plan.indexes[node.name], read[0]) if built else 0 -%}
         {%- set missing = 0 if indexed >= read[1] | int else run_query(
             'select count(*) from ' ~ plan.inputs[parent.name].relation_name ~ ' where _snapshot_id > ' ~ indexed ~ ' and _snapshot_id <= ' ~ read[1]
             ~ " and _change in ('insert', 'update_postimage', 'pruned') and (_change = 'pruned' or " ~ reverse_etl._all_known(node.pairs | map(attribute='parent') | list) ~ ')'
         ).rows[0][0] | int -%}
-        {%- if missing -%}
+        {%- if missing or not built -%}
             {%- do log(model.name ~ ': the reverse index ' ~ node.reverse_index ~ ' lacks ' ~ missing ~ ' rows of ' ~ parent.table ~ ', which is read instead; run the index before the wide table', info=true) -%}
         {%- else -%}
             {%- do fresh.update({node.name: plan.indexes[node.name]}) -%}

@@ -39,7 +39,7 @@
     {%- endfor -%}
     {%- for node in plan.nodes.values() if node.reverse_index -%}
         {%- if node.reverse_index in known -%}
-            {%- do plan.indexes.update({node.name: known[node.reverse_index][0].relation_name}) -%}
+            {%- do plan.indexes.update({node.name: reverse_etl._relation_of(known[node.reverse_index][0])}) -%}
         {%- else -%}
             {%- do missing.append(node.reverse_index) -%}
         {%- endif -%}
@@ -68,7 +68,7 @@
 
 {# What stands behind `from`: of a changelog its rows as they are. #}
 {% macro _wide_relation(node, input, problems) %}
-    {%- set relation = source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.get('version')) -%}
+    {%- set relation = reverse_etl._relation_of(input) -%}
     {%- if input.config.materialized != 'changelog' -%}
         {%- if node.changes == 'changelog' -%}
             {%- do problems.append('wide_table.nodes.' ~ node.name ~ '.changes: found changelog, but ' ~ node.table ~ ' is none; expected a model with materialized: changelog; make one of it, or use cdf') -%}
@@ -78,4 +78,10 @@
         {%- do problems.append('wide_table.nodes.' ~ node.name ~ '.changes: found cdf, but ' ~ node.table ~ ' is a changelog, which knows its changes itself; expected changelog; remove it') -%}
     {%- endif -%}
     {{ return(reverse_etl.current(relation, key=input.config.unique_key) | trim) }}
+{% endmacro %}
+
+
+{# A node of dbt's graph as a relation; only models have a version. #}
+{% macro _relation_of(input) %}
+    {{ return(source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.get('version'))) }}
 {% endmacro %}

@@ -259,7 +259,7 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
     assert [tuple(row) for row in changed] == [(n, "newer") for n in (5, 6, 11, 12)]
 
 
-def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_is_not_believed(project: Project) -> None:
+def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_built_is_not_believed(project: Project) -> None:
     regional(project, "view")
     body = "-- depends_on: {{ ref('orders_log') }} {{ ref('orders_by_customer') }} {{ source('app', 'customers') }}\n"
     nodes = [
@@ -303,3 +303,7 @@ def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_is_not_b
     assert result.messages["wide"] == "+0 ~2 -0, snapshot 3"
     assert "the reverse index orders_by_customer lacks 13 rows of orders_log, which is read instead" in result.text
     assert project.rows("describe detail {s}.orders_by_customer")[0]["clusteringColumns"] == ["customer_id"]
+    project.rows("drop table {s}.orders_by_customer")
+    result = run("wide", rename.format("Sixth", 6))
+    assert result.messages["wide"] == "+0 ~2 -0, snapshot 4"
+    assert "the reverse index orders_by_customer lacks 13 rows of orders_log, which is read instead" in result.text
