@@ -21,6 +21,7 @@
     {%- endfor -%}
     {%- do problems.extend(reverse_etl._not_incremental(plan, capture.options)) -%}
     {%- if since.get(query_name, query) != query -%}{%- do problems.append('the SQL of the model is another one') -%}{%- endif -%}
+    {%- if not problems -%}{%- do problems.extend(reverse_etl._keys_by_cast(plan, reverse_etl._types_of_keys(plan))) -%}{%- endif -%}
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
     {%- endif -%}
@@ -88,6 +89,18 @@
         'select count(*) from ' ~ table ~ " where _change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id
     ).rows[0][0] | int -%}
     {{ return(none if kept == head.snapshot_id - read[1] | int else 'snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}
+{% endmacro %}
+
+
+{# The columns of the tables that join by the key of the wide table: {node: [{name, type}]} #}
+{% macro _types_of_keys(plan) %}
+    {%- set tables, types = {}, {} -%}
+    {%- for side in reverse_etl._pairs_of_keys(plan) | sum(start=[]) if side.node not in types -%}
+        {%- set table = plan.inputs[side.node].relation_name -%}
+        {%- if table not in tables -%}{%- do tables.update({table: reverse_etl._columns_of(table)}) -%}{%- endif -%}
+        {%- do types.update({side.node: tables[table]}) -%}
+    {%- endfor -%}
+    {{ return(types) }}
 {% endmacro %}
 
 

@@ -85,7 +85,8 @@
   lies in no range: only a capture may ask so.
 #}
 {% macro _rows_of(relation, condition, key, candidates) -%}
-    (select * from {{ relation }} where ({{ condition }}){{ ' and ' ~ candidates.ranges if candidates.ranges }}) r left semi join {{ candidates.relation }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
+    {#- `where true and`, for Spark takes `where (true)` for an alias of the relation with a column. -#}
+    (select * from {{ relation }} where true and ({{ condition }}){{ ' and ' ~ candidates.ranges if candidates.ranges }}) r left semi join {{ candidates.relation }} c on {{ reverse_etl._same_key(key, 'r', 'c') }}
 {%- endmacro %}
 
 {% macro _same_key(key, left, right) -%}

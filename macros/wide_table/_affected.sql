@@ -78,6 +78,42 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
 {%- endmacro %}
 
 
+{#
+  A key that is text in one table and not in another meets it by a cast, '007' the number 7: then what changed in one does not name the key of the row.
+    types  {node: [{name, type}]}
+#}
+{% macro _keys_by_cast(plan, types) %}
+    {%- set problems = [] -%}
+    {%- for theirs, own in reverse_etl._pairs_of_keys(plan) -%}
+        {%- set their_type, own_type = reverse_etl._type_among(types[theirs.node], theirs.column), reverse_etl._type_among(types[own.node], own.column) -%}
+        {%- if reverse_etl._kind_of_key(their_type) != reverse_etl._kind_of_key(own_type) -%}
+            {%- do problems.append('keys meet by a cast: ' ~ theirs.node ~ '.' ~ theirs.column ~ ' is ' ~ their_type ~ ', ' ~ own.node ~ '.' ~ own.column ~ ' is ' ~ own_type) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(problems) }}
+{% endmacro %}
+
+{# The columns that join a column of the key: [[{node, column} of the parent, {node, column} of the child]] #}
+{% macro _pairs_of_keys(plan) %}
+    {%- set pairs = [] -%}
+    {%- for node in plan.group[1:] + plan.joined -%}
+        {%- for pair in node.pairs if pair.parent in plan.nodes[node.parent].key_of.values() -%}
+            {%- do pairs.append([{'node': node.parent, 'column': pair.parent}, {'node': node.name, 'column': pair.child}]) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(pairs) }}
+{% endmacro %}
+
+{% macro _type_among(columns, name) %}
+    {%- for column in columns if column.name | lower == name | lower -%}{{ return(column.type) }}{%- endfor -%}
+{% endmacro %}
+
+{# Numbers meet numbers as they are, and times times; texts of a fixed length meet after they are padded. #}
+{% macro _kind_of_key(type) -%}
+    {{ 'text' if type.startswith(('string', 'varchar')) else type if type.startswith('char') else 'other' }}
+{%- endmacro %}
+
+
 {# What is declared and may change a row without a change of the rows that it is made of. #}
 {% macro _wide_outside(plan) %}
     {%- set reasons = [] -%}

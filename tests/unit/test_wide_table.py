@@ -206,3 +206,23 @@ def test_what_is_no_declaration_is_refused(given: Any, words: str) -> None:
 def test_what_changes_without_a_change_of_its_rows_is_seen_in_the_declaration(where: str, found: list[str]) -> None:
     reasons = value_of("_wide_outside", plan(CUSTOMERS | {"where": where}))
     assert [reason.split(" uses ")[1].split(",")[0] for reason in reasons] == found
+
+
+def test_keys_that_meet_by_a_cast_are_seen_where_one_is_text_and_the_other_is_not() -> None:
+    found = plan(CUSTOMERS, BILLING, REGION, ORDERS | {"aggregates": {"n": "count(*)"}})
+
+    def problems(customer: str, billing: str, order: str) -> list[str]:
+        types = {
+            "customers": [{"name": "ID", "type": customer}, {"name": "region_id", "type": "int"}],
+            "billing": [{"name": "customer_id", "type": billing}],
+            "orders": [{"name": "customer_id", "type": order}],
+        }
+        return list(value_of("_keys_by_cast", found, types))
+
+    assert not problems("bigint", "int", "decimal(9,0)")
+    assert not problems("string", "varchar(9)", "string")
+    assert problems("string", "bigint", "date") == [
+        "keys meet by a cast: customers.id is string, billing.customer_id is bigint",
+        "keys meet by a cast: customers.id is string, orders.customer_id is date",
+    ]
+    assert len(problems("char(3)", "char(5)", "char(3)")) == 1
