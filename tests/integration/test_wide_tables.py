@@ -313,3 +313,84 @@ def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_b
     result = run("wide", rename.format("Sixth", 6))
     assert result.messages["wide"] == "+0 ~2 -0, snapshot 4"
     assert "the reverse index orders_by_customer lacks 13 rows of orders_log, which is read instead" in result.text
+
+
+class Gates:
+    """Four orders of two customers, whose keys are texts; each run is checked against the full join."""
+
+    def __init__(self, project: Project) -> None:
+        self.project, self.recompute = project, {}
+        self.root = {"name": "orders", "table": "orders_log", "key": "id", "columns": ["note"]}
+        self.customer = REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}
+        self.body, self.lines = "{{ reverse_etl.wide_table() }}", []
+        columns = {"orders": "id string, customer_id int, note string", "customers": "id int, name string"}
+        for name, told in (columns | {"lines": "order_id int"}).items():
+            project.rows(f"create table {{s}}.{name} ({told}) using delta {FEED}")
+        tables = [{"name": name} for name in ("orders", "customers", "lines")]
+        project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
+        project.changelog("orders_log", "select * from {{ source('app', 'orders') }}")
+        project.rows("insert into {s}.orders select concat('00', id), id % 2, 'first' from range(1, 5)")
+        project.rows("insert into {s}.customers values (0, 'Ann'), (1, 'Bob')")
+
+    def reason(self, *statements: str) -> str:
+        """Why the run after these changes compared everything; empty where it did not."""
+        for statement in statements:
+            self.project.rows(statement)
+        hints = "-- {{ ref('orders_log') }} {{ source('app', 'customers') }} {{ source('app', 'lines') }}\n"
+        declared = {"root": "orders", "nodes": [self.root, self.customer, *self.lines]}
+        capture = {"strategy": "affected_keys", "full_above": 1, **self.recompute}
+        self.project.changelog("wide", hints + self.body, settings={"wide_table": declared, "capture": capture})
+        result = self.project.run()
+        assert result.success, result.text
+        assert self.project.image("wide", "id, note, customer") == [
+            tuple(row) for row in self.project.rows(self._truth())
+        ]
+        return result.messages["wide"].partition("full compare: ")[2].rstrip(")")
+
+    def _truth(self) -> str:
+        customers = f"(select * from {{s}}.customers where {self.customer.get('where', 'true')})"
+        return f"select o.id, note, name from {{s}}.orders o left join {customers} c on c.id = customer_id order by 1"
+
+
+def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why(project: Project) -> None:
+    gates = Gates(project)
+    rename = "update {{s}}.customers set name = '{}' where id = 1"
+    note = "update {s}.orders set note = 'newer' where id = '002'"
+    other_sql = "the SQL of the model is another one"
+    gates.reason()
+    assert gates.reason(rename.format("B"), note) == ""
+    assert project.dbt("run-operation", "reset", "--args", "{model: orders_log}").success
+    assert gates.reason("delete from {s}.orders where id = '003'") == "orders_log was made anew"
+    gates.customer["where"] = "name <> 'Ann'"
+    assert gates.reason() == other_sql
+    gates.customer["where"] = "name <> 'C' and current_date > date '2020-01-01'"
+    timed = "wide_table.nodes.customer uses current_date, so that more changes than its rows"
+    assert gates.reason() == f"{timed}; {other_sql}"
+    assert gates.reason(rename.format("C")) == timed
+    del gates.customer["where"]
+    gates.body = "select *, upper(note) as shout from ({{ reverse_etl.wide_table() }})"
+    own_sql = "the model adds SQL to its wide table; if each row follows from the row with the same key alone, say capture.recompute: affected"
+    assert gates.reason() == f"{own_sql}; {other_sql}"
+    assert gates.reason(rename.format("D")) == own_sql
+    gates.recompute = {"recompute": "affected"}
+    assert gates.reason(rename.format("E")) == ""
+    del gates.customer["changes"]
+    untold = "what changed in app.customers is not known: it is no changelog and has no changes: cdf"
+    assert gates.reason(rename.format("F")) == untold
+    assert gates.reason(rename.format("G")) == untold
+
+
+def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(project: Project) -> None:
+    gates = Gates(project)
+    counted = {
+        "cardinality": "many",
+        "join_on": {"id": "order_id"},
+        "aggregates": {"line_count": "count(*)"},
+        "changes": "cdf",
+    }
+    gates.lines = [{"name": "lines", "table": "app.lines"} | counted]
+    gates.reason()
+    note = "update {s}.orders set note = 'newer' where id = '002'"
+    reason = gates.reason("insert into {s}.lines values (1)", note)
+    assert reason == "keys meet by a cast: orders.id is string, lines.order_id is int"
+    assert project.image("wide", "id, line_count") == [("001", 1), ("002", None), ("003", None), ("004", None)]
