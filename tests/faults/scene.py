@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,6 +31,8 @@ PROCESSES.set_forkserver_preload(["tests.faults.victim", *SINKS])
 FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
 # Every key changes: inserts, updates and deletes.
 SECOND = {key: n + 10 for n, key in enumerate(KEYS) if n not in (1, 4)}
+# What the triggers of a table keep; the log is rolled back with the rows.
+NOTED = {"insert": "new.`key`, new.value", "update": "new.`key`, new.value", "delete": "old.`key`, null"}
 
 
 def state_of(pid: int) -> str:
@@ -49,7 +52,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 class Place(Protocol):
-    """A destination: how to reach it, what it holds, and what was applied to it in what order."""
+    """A destination: how to reach it, what it holds, and what was applied to it in what order (None: a delete)."""
 
     sink: type[Sink]
     settings: Settings
@@ -62,29 +65,50 @@ class Place(Protocol):
 
 
 class SqlitePlace:
+    """A table of somebody else, who notes in another one what is written."""
+
     sink, transactional = SqliteSink, True
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "crm.sqlite"
         self.settings = SqliteSink.settings_model(path=str(self._file))
+        noted = "".join(
+            f"create trigger noted_{event} after {event} on people begin "
+            f"insert into applied (key, value) values ({written}); end;"
+            for event, written in NOTED.items()
+        )
+        with closing(sqlite3.connect(self._file)) as connection:
+            connection.executescript(
+                "create table people (key text primary key, value integer);"
+                f"create table applied (id integer primary key autoincrement, key text, value integer); {noted}"
+            )
 
     def rows(self) -> dict[str, int]:
-        with sqlite3.connect(self._file) as connection:
-            made = connection.execute("select 1 from sqlite_master where name = 'people'").fetchone()
-            return dict(connection.execute("select key, value from people")) if made else {}
+        return dict(self._read("select key, value from people"))
 
     def applied(self) -> Sequence[tuple[str, int | None]]:
-        return []
+        return self._read("select key, value from applied order by id")
+
+    def _read(self, query: str) -> list[Any]:
+        with closing(sqlite3.connect(self._file)) as connection:
+            return connection.execute(query).fetchall()
 
 
 class PostgresPlace:
-    """As the role of the documentation, on a table of somebody else."""
+    """As the role of the documentation, on a table of somebody else, who notes in another one what is written."""
 
     sink, transactional = PostgresSink, True
 
     def __init__(self) -> None:
         self._database = new_database()
         self._database.table("create table people (key text primary key, value bigint)")
+        self._database.run(
+            "create table applied (id bigint generated always as identity, key text, value bigint);"
+            "create function note() returns trigger language plpgsql security definer set search_path = public as $$"
+            " begin if tg_op = 'DELETE' then insert into applied (key) values (old.key);"
+            " else insert into applied (key, value) values (new.key, new.value); end if; return null; end $$;"
+            "create trigger noted after insert or update or delete on people for each row execute function note()"
+        )
         self.settings = PostgresSink.settings_model(**self._database.settings())
         self.may_load = self._database.may_load
 
@@ -92,17 +116,27 @@ class PostgresPlace:
         return dict(self._database.rows("select key, value from people"))
 
     def applied(self) -> Sequence[tuple[str, int | None]]:
-        return []
+        sessions = "select from pg_stat_activity where datname = current_database() and usename = 'crm_push'"
+        wait_for(lambda: not self._database.rows(sessions))  # of killed processes: a commit may be under way
+        return self._database.rows("select key, value from applied order by id")
 
 
 class MysqlPlace:
-    """As the role of the documentation, on a table of somebody else."""
+    """As the role of the documentation, on a table of somebody else, who notes in another one what is written."""
 
     sink, transactional = MysqlSink, True
 
     def __init__(self) -> None:
         self._database = mysql_server.new_database()
         self._database.table("create table people (`key` varchar(50) primary key, value bigint) character set utf8mb4")
+        self._database.run(
+            "create table applied (id serial, `key` varchar(50), value bigint) character set utf8mb4\n"
+            + "\n".join(
+                f"create trigger noted_{event} after {event} on people for each row "
+                f"insert into applied (`key`, value) values ({written})"
+                for event, written in NOTED.items()
+            )
+        )
         self.settings = MysqlSink.settings_model(**self._database.settings())
         self.may_load = self._database.may_load
 
@@ -110,7 +144,9 @@ class MysqlPlace:
         return dict(self._database.rows("select `key`, value from people"))
 
     def applied(self) -> Sequence[tuple[str, int | None]]:
-        return []
+        sessions = "select 1 from information_schema.processlist where db = database() and user = 'crm_push'"
+        wait_for(lambda: not self._database.rows(sessions))  # of killed processes: a commit may be under way
+        return self._database.rows("select `key`, value from applied order by id")
 
 
 class HttpPlace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,9 +72,9 @@ def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converg
 
 
 def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bool) -> None:
+    sent_before = len(place.applied())
     if follows_a_crash(point):
         assert scene.push(kill=("batch.after", 1)) == -signal.SIGKILL
-    sent_before = len(place.applied())
     ended = scene.push(kill=(point, occurrence(point, which, place)), late=late(point))
     if point in NEVER[place.transactional]:
         assert (ended, scene.came_by(point)) == (0, 0)
@@ -91,7 +92,11 @@ def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bo
     sent_again = place.applied()[sent_before + len(sent) :]
     assert all(SECOND.get(key) == value for key, value in sent), "an older value"
     assert all(head.get(key) == value for key, value in sent_again), "an older value"
-    assert reverts or len({*sent} & {*sent_again}) <= 2 * WAVE_ROWS
+    times = Counter([*sent, *sent_again])
+    assert reverts or {*times} == {(key, SECOND.get(key)) for key in KEYS}, "every change, and no other"
+    assert times.total() - len(times) <= (0 if place.transactional else 2 * WAVE_ROWS), "applied more than once"
+    if reverts and place.transactional:
+        assert {key for key, _ in sent_again} == {key for key, _ in sent}, "what was never applied needs no going back"
 
 
 def test_a_wave_that_the_destination_has_on_record_is_not_sent_again(scene: Scene, place: Place) -> None:
