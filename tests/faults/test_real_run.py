@@ -21,6 +21,7 @@ MODEL = """
 select id, concat('name ', id) as name, if(id = 7, concat('canary.person', chr(64 + id - id), 'example.com'), null) as email
 from range(40)
 """
+A_PART_OF_THE_MODEL = b"chr(64 + id - id)"
 
 
 class Api:
@@ -61,7 +62,7 @@ def project(tmp_path: Path, api: tuple[HttpServer, Api]) -> Path:
     spark = (
         spark_settings(tmp_path / "spark")
         | INTERPRETED
-        | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+        | {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events), "spark.eventLog.compress": "false"}
     )
     crm = {
         "type": "http",
@@ -98,7 +99,11 @@ def test_a_run_ended_by_sigterm_leaves_in_time_leaks_nothing_and_the_next_one_go
     assert "interrupted" in output
     assert 10 <= len(keeps.rows) < 39
 
-    for path, content in [*written_below(tmp_path), (Path("the console"), output.encode())]:
+    written = dict(written_below(tmp_path))
+    for log in (tmp_path / "events", project / "logs/dbt.log"):
+        text = b"".join(content for path, content in written.items() if path.is_relative_to(log))
+        assert A_PART_OF_THE_MODEL in text, f"{log} cannot be searched"
+    for path, content in [*written.items(), (Path("the console"), output.encode())]:
         is_data = "warehouse" in path.parts and "reverse_etl_ledger" not in path.parts
         assert SECRET.encode() not in content, path
         assert is_data or EMAIL.encode() not in content, path
