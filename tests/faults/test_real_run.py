@@ -1,4 +1,4 @@
-"""A whole `dbt run` in a process of its own, as a scheduler runs it: stopped by SIGTERM, watched for what it writes."""
+"""A whole `dbt run` in a process of its own, as a scheduler runs it: stopped by SIGTERM or SIGINT, watched for what it writes."""
 
 from __future__ import annotations
 
@@ -84,14 +84,15 @@ def written_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, path.read_bytes()
 
 
-def test_a_run_ended_by_sigterm_leaves_in_time_leaks_nothing_and_the_next_one_goes_on(
-    project: Path, api: tuple[HttpServer, Api], tmp_path: Path
+@pytest.mark.parametrize("told_by", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_run_ended_by_a_signal_leaves_in_time_leaks_nothing_and_the_next_one_goes_on(
+    project: Path, api: tuple[HttpServer, Api], tmp_path: Path, told_by: signal.Signals
 ) -> None:
     keeps = api[1]
     assert dbt(project, "deps").wait(120) == 0
     run = dbt(project, "--log-level", "debug", "run")
     assert keeps.stuck.wait(300)
-    run.send_signal(signal.SIGTERM)
+    run.send_signal(told_by)
     told = time.monotonic()
     output = run.communicate(timeout=60)[0]
     assert time.monotonic() - told < 10, "it leaves within 10 seconds"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.cli import cli, main
 from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
+from dbt_reverse_etl.ledger import DeltaLedger
 from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
@@ -28,13 +32,34 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]
     project.sync("crm_people", "contacts_changelog", mode="upsert", object="people")
     assert not project.run().pushed(), "off is off"
     monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    monkeypatch.setattr(sys, "argv", ["dbt-reverse-etl"])
     yield project
     os.chdir(here)
 
 
+def at(shop: Project) -> list[str]:
+    return ["--project-dir", str(shop.folder), "--profiles-dir", str(shop.folder)]
+
+
 def call(shop: Project, *arguments: str) -> Result:
-    place = ["--project-dir", str(shop.folder), "--profiles-dir", str(shop.folder)]
-    return CliRunner().invoke(cli, [*arguments, *place], standalone_mode=False)
+    return CliRunner().invoke(cli, [*arguments, *at(shop)], standalone_mode=False)
+
+
+def exit_code(shop: Project, *arguments: str) -> int:
+    """As a shell sees it."""
+    sys.argv[1:] = [*arguments, *at(shop)]
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def captured(shop: Project, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of dbt that leaves the push to the command."""
+    shop.table("source", query)
+    with monkeypatch.context() as off:
+        off.setenv("DBT_REVERSE_ETL_PUSH", "off")
+        assert shop.run().success
 
 
 def read(result: Result) -> Any:
@@ -137,3 +162,52 @@ def test_an_unknown_selector_names_what_can_be_selected(shop: Project) -> None:
     result = call(shop, "plan", "--select", "crm_contcats")
     assert isinstance(result.exception, ReverseEtlError)
     assert "crm_contacts" in str(result.exception)
+
+
+ANN = "select * from values (1, 'Ann') as t (id, name)"
+PUSH = ("push", "--select", "crm_contacts")
+
+
+def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_message_with_0(
+    shop: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.sync("crm_contacts", "contacts_changelog", mode="mirror", guards={"max_deletes": "10%"})
+    captured(shop, "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)", monkeypatch)
+    assert exit_code(shop, *PUSH) == ExitCode.OK == 0
+    captured(shop, ANN, monkeypatch)
+    capsys.readouterr()
+    assert exit_code(shop, *PUSH) == ExitCode.BLOCKED == 3
+    override = "crm_contacts@2:+0~0-1"
+    assert f"--override '{override}'" in "".join(capsys.readouterr())
+    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
+    assert exit_code(shop, *PUSH, "--override", override) == 0
+    assert shop.crm() == [(1, "Ann")]
+
+
+def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exit_code(shop, *PUSH) == 0
+    ledger = DeltaLedger(shop.spark, f"{shop.schema}.reverse_etl_ledger")
+    last = ledger.overview(["crm_contacts"]).newest("crm_contacts")
+    assert last
+    captured(shop, ANN, monkeypatch)
+    lease = datetime.now(timezone.utc) + timedelta(hours=1)
+    other = replace(last, fence=last.fence + 1, run_id="other", owner="elsewhere:1", lease_until=lease)
+    assert ledger.start(other)
+    assert exit_code(shop, *PUSH) == ExitCode.BUSY == 4
+    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
+
+
+def test_a_push_from_another_changelog_ends_with_5_and_after_a_resync_with_0(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exit_code(shop, *PUSH) == 0
+    assert shop.dbt("run-operation", "reset", "--args", "{model: contacts_changelog}").success
+    captured(shop, ANN, monkeypatch)
+    assert exit_code(shop, *PUSH) == ExitCode.OTHER_CHANGELOG == 5
+    assert exit_code(shop, "plan", "--select", "crm_contacts") == 5
+    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
+    assert shop.dbt("run-operation", "resync", "--args", "{sync: crm_contacts}").success
+    captured(shop, ANN, monkeypatch)
+    assert exit_code(shop, *PUSH) == 0
