@@ -150,12 +150,17 @@ class MysqlPlace:
 
 
 class HttpPlace:
-    """An API that applies each request and keeps the order in which they came."""
+    """An API that keeps the order in which requests came, and applies each but those that it answers with an error.
+
+    Args:
+        reply: its answer to a request for this key.
+    """
 
     sink, transactional = HttpSink, False
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, reply: Callable[[str], Reply] = lambda key: Reply(204)) -> None:
         self.settings = HttpSink.settings_model(url=server.url)
+        self._reply = reply
         self._rows: dict[str, int] = {}
         self._applied: list[tuple[str, int | None]] = []
         self._lock = threading.Lock()
@@ -165,13 +170,16 @@ class HttpPlace:
     def _answer(self, request: Received) -> Reply:
         key = request.path.rsplit("/", 1)[1]
         with self._lock:
+            reply = self._reply(key)
+            if reply.status >= 400:
+                return reply
             value = None if request.method == "DELETE" else int(request.json["value"])
             self._applied.append((key, value))
             if value is None:
                 self._rows.pop(key, None)
             else:
                 self._rows[key] = value
-        return Reply(204)
+        return reply
 
     def rows(self) -> dict[str, int]:
         return dict(self._rows)

@@ -1,4 +1,4 @@
-"""`make soak`: random changes and random kills into random destinations, for as long as is asked; a seed repeats it."""
+"""`make soak`: random changes, kills and troubles of random destinations, for as long as is asked; a seed repeats it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from tests.faults.scene import HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
 from tests.faults.victim import KEYS
-from tests.unit.http_server import http_server
+from tests.unit.http_server import Reply, http_server
 
 PLACES = ("sqlite", "postgres", "mysql", "http")
 
@@ -38,29 +40,60 @@ def campaign(seed: int, seconds: float) -> int:
     return number
 
 
+class Trouble:
+    """Answers of an API, by key and attempt: a history that is played again meets the same ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.is_over = False
+        self._seed, self._asked = seed, Counter[str]()
+
+    def __call__(self, key: str) -> Reply:
+        self._asked[key] += 1
+        share = 1 if self.is_over else random.Random(f"{self._seed} {key} {self._asked[key]}").random()
+        refused, not_now, lost = Reply(422), Reply(503), Reply(204, reset="after")
+        return refused if share < 0.1 else not_now if share < 0.2 else lost if share < 0.3 else Reply(204)
+
+
 def history(seed: int) -> list[str]:
-    """Captures and killed pushes, then one that lives; what is wrong after it."""
-    rnd = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder, _place(rnd.choice(PLACES), Path(folder)) as place:
-        scene = Scene(place, Path(folder))
-        image: dict[str, int] = {}
+    """Captures and pushes that are killed or meet trouble, then one without any; what is wrong after it."""
+    rnd, trouble = random.Random(seed), Trouble(seed)
+    with tempfile.TemporaryDirectory() as folder, _place(rnd.choice(PLACES), Path(folder), trouble) as place:
+        scene, found, image = Scene(place, Path(folder)), list[str](), dict[str, int]()
         for _ in range(rnd.randint(1, 6)):
             image = {key: rnd.randrange(100) for key in KEYS if rnd.random() < 0.7}
             scene.capture(image)
             if rnd.random() < 0.8:
                 slow = {"late": ("batch.after", 1)} if rnd.random() < 0.1 else {}
-                scene.push(kill=(rnd.choice(FAULT_POINTS), rnd.randint(1, 4)), **slow)
-        ended = scene.push()
-        found = [] if ended == 0 else [f"the last push ended with {ended}"]
-        found += [] if place.rows() == image else [f"{place.sink.type} holds {place.rows()}, not {image}"]
+                kill = (rnd.choice(FAULT_POINTS), rnd.randint(1, 4)) if rnd.random() < 0.8 else None
+                found += pushed(scene, place, image, kill=kill, **slow)[1]
+        trouble.is_over = True
+        ended, wrong = pushed(scene, place, image, retry=True)
+        found += wrong
+        status = scene.status if ended == 0 else f"ended with {ended}"
+        found += [] if status in ("succeeded", "idle") else [f"the last push: {status}"]
+        last = {key: value for key, value in dict(place.applied()).items() if value is not None}
+        for held in (place.rows(), last):
+            found += [] if held == image else [f"{place.sink.type} holds {held}, not {image}"]
         return found + [f"{fact} does not balance" for fact in scene.unbalanced()]
 
 
+def pushed(scene: Scene, place: Place, image: Mapping[str, int], **orders: Any) -> tuple[int | None, list[str]]:
+    """How a push ended; what it applied that is not of the newest image, and what it repeated where that is ruled out."""
+    before = place.applied()
+    ended = scene.push(**orders)
+    applied, held = place.applied()[len(before) :], dict(before)
+    found = [f"{key} went back to {value}" for key, value in applied if image.get(key) != value]
+    for key, value in applied if place.transactional else ():
+        found += [f"{key} was applied again: {value}"] if held.get(key) == value else []
+        held[key] = value
+    return ended, found
+
+
 @contextmanager
-def _place(name: str, folder: Path) -> Iterator[Place]:
+def _place(name: str, folder: Path, trouble: Trouble) -> Iterator[Place]:
     if name == "http":
         with http_server() as server:
-            yield HttpPlace(server)
+            yield HttpPlace(server, trouble)
     elif name == "sqlite":
         yield SqlitePlace(folder)
     else:

@@ -88,6 +88,7 @@ class Orders:
         ahead: leases by which the clock of the process is ahead.
         worker: a process of its own sends, as those of Spark's executors do; it stops itself before its first request.
         full_load: all rows in place of the changes, where no claim is open.
+        retry: rows that wait are due, too.
     """
 
     ledger: Path
@@ -102,6 +103,7 @@ class Orders:
     ahead: int = 0
     worker: bool = False
     full_load: bool = False
+    retry: bool = False
 
 
 def push(orders: Orders) -> None:
@@ -116,7 +118,8 @@ def push(orders: Orders) -> None:
     job = Job(f"{owner}.{time.time_ns()}", "uuid", changelog.head, spec.id, "{}", task, owner)
     clock = _SkippingClock(orders.ahead)
     waves = WaveSize(WAVE_ROWS, grow_below=-1)
-    policy = Policy(waves=waves, executor_waves=waves, executors_from=0, retries=Retries(first=0.01, seconds=5))
+    retries = Retries(first=0.01, seconds=5)
+    policy = Policy(waves=waves, executor_waves=waves, executors_from=0, retries=retries, retry_now=orders.retry)
 
     def pending(state: State) -> DictSource:
         return DictSource(changelog, state, changelog.head, spec, {spec.id: spec})
