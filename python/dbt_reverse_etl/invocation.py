@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -141,14 +141,16 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
-    if not (wanted.push or wanted.plan or retried or invocation.failed_tests or invocation.passed_tests):
+    asked_again = retried or refuse_repeat  # a run-operation leaves artifacts by which nothing is due
+    if not (wanted.push or wanted.plan or asked_again or invocation.failed_tests or invocation.passed_tests):
         return []
     spark = connect()
     ledger = open_ledger(spark, manifest)
     overview = _with_tests(ledger.overview(ledger_names(configuration.resolved)), ledger, invocation, manifest)
-    if retried:
+    if asked_again:
         again = wanted.plan if project.switch == PLAN else wanted.push
-        again.extend(_failed_before(configuration, selectors, again, overview))
+        names = {*overview.requests, *(_failed(overview) if retried else ())}
+        again.extend(_more(configuration, selectors, again, names))
     pusher = Pusher(
         spark,
         ledger,
@@ -316,13 +318,17 @@ def _failing(
     return {one: tuple(sorted(tests)) for one, tests in found.items()}
 
 
-def _failed_before(
-    configuration: Configuration, selectors: Sequence[str], already: Sequence[ResolvedSync], overview: Overview
+def _more(
+    configuration: Configuration, selectors: Sequence[str], already: Sequence[ResolvedSync], names: Set[str]
 ) -> list[ResolvedSync]:
+    """Those of these names that were chosen and are not due already."""
     chosen = {sync.name for sync in select(configuration.syncs, selectors)}
     taken = {one.sync.name for one in already}
-    failed = {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
-    return [one for one in configuration.resolved if one.sync.name in (failed & chosen) - taken]
+    return [one for one in configuration.resolved if one.sync.name in (names & chosen) - taken]
+
+
+def _failed(overview: Overview) -> set[str]:
+    return {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
 
 
 def _ended_well(state: State) -> bool:
@@ -356,7 +362,9 @@ def _pushed_before(invocation: Invocation, overview: Overview) -> set[str]:
     return {
         overview.names[sync_id]
         for sync_id, started in overview.started.items()
-        if started.invocation_id == invocation.invocation_id and _ended_well(overview.states[sync_id])
+        if started.invocation_id == invocation.invocation_id
+        and _ended_well(overview.states[sync_id])
+        and overview.names[sync_id] not in overview.requests
     }
 
 

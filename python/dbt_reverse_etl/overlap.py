@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-GRACE = 8.0  # seconds for requests that are under way when the process is told to end
+GRACE = 6.0  # seconds for requests that are under way when the process is told to end; its end takes two more, and schedulers wait ten
 _GLANCE = 0.2  # seconds between two looks at a signal
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -115,6 +116,18 @@ def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_push
     assert isinstance(stale.exception, ReverseEtlError)
     assert "while manifest.json is of" in str(stale.exception)
     assert len(shop.crm()) == 2
+
+
+def test_push_carries_out_what_a_run_operation_asked_for(shop: Project) -> None:
+    assert call(shop, "push", "--select", "crm_contacts").return_value == ExitCode.OK
+    with sqlite3.connect(shop.folder / "crm.db") as crm:
+        crm.execute("delete from contacts")
+    assert shop.dbt("run-operation", "resync", "--args", "{sync: crm_contacts}").success
+    repaired = call(shop, "push")
+    assert "SYNC crm_contacts -> crm.contacts" in repaired.output
+    assert "crm_people" not in repaired.output, "its run is not the last command, and nobody asked for it"
+    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
+    assert "Nothing to push." in call(shop, "push").output, "it was asked for once"
 
 
 def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Project) -> None:
