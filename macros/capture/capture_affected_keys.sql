@@ -7,9 +7,7 @@
 {% macro capture_affected_keys(capture) %}
     {%- set plan = reverse_etl._checked_plan(config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
     {%- set since = capture.since or {} -%}
-    {%- set query_name = 'affected_keys/query' -%}
-    {%- set query = local_md5(reverse_etl._without_comments(model.compiled_code)) -%}
-    {%- set positions, problems, read = {query_name: query}, [], {} -%}
+    {%- set positions, problems, read = {}, [], {} -%}
     {#- First how far every table has come, then what changed in it: what comes meanwhile is proposed the next time. -#}
     {%- for node in plan.group + plan.joined if node.table not in read -%}
         {%- set known = since.get('affected_keys/' ~ node.table, '') -%}
@@ -20,7 +18,6 @@
         {%- if found.problem -%}{%- do problems.append(found.problem) -%}{%- endif -%}
     {%- endfor -%}
     {%- do problems.extend(reverse_etl._not_incremental(plan, capture.options)) -%}
-    {%- if since.get(query_name, query) != query -%}{%- do problems.append('the SQL of the model is another one') -%}{%- endif -%}
     {%- if not problems -%}{%- do problems.extend(reverse_etl._keys_by_cast(plan, reverse_etl._types_of_keys(plan))) -%}{%- endif -%}
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}

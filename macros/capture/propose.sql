@@ -56,7 +56,8 @@
 {% macro _unknown_since(head, proposal) %}
     {%- if proposal.only_changes -%}{{ return(none) }}
     {%- elif head is none -%}{{ return('the first capture') }}
-    {%- elif not head.positions and (proposal.positions or proposal.measures) -%}{{ return('the head has no positions, as after a rollback') }}
+    {%- elif not head.positions -%}{{ return('the head has no positions, as after a rollback') }}
+    {%- elif head.positions.get('query', proposal.positions.query) != proposal.positions.query -%}{{ return('the SQL of the model is another one') }}
     {%- else -%}{{ return(proposal.problem) }}
     {%- endif -%}
 {% endmacro %}
@@ -80,6 +81,8 @@
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ name ~ " returned the field '" ~ field ~ "'; expected some of " ~ proposal | join(', ') ~ '; nothing was captured. Next: correct the macro') }}
     {%- endfor -%}
     {%- do proposal.update(told) -%}
+    {#- Rows that did not change are as the SQL before gave them. -#}
+    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'query': local_md5(reverse_etl._without_comments(model.compiled_code))}) -%}{%- endif -%}
     {{ return(proposal) }}
 {% endmacro %}
 

@@ -337,6 +337,33 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
     assert project.run().messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
 
 
+def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_comment_does_not(
+    project: Project,
+) -> None:
+    source = f"{project.schema}.source"
+    project.spark.sql(
+        f"create table {source} using delta tblproperties ({FEED} = 'true') as select id, id as value, id as at from range(10)"
+    )
+    project.properties(
+        "sources", {"sources": [{"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}]}
+    )
+
+    def captured(sql: str) -> set[str]:
+        for strategy in ({"strategy": "timestamp", "updated_at": "at"}, {"strategy": "cdf", "table": "app.source"}):
+            settings = {"capture": strategy}
+            project.changelog(
+                f"by_{strategy['strategy']}", sql + " from {{ source('app', 'source') }}", settings=settings
+            )
+        result = project.run()
+        assert result.success, result.text
+        return {*result.messages.values()}
+
+    assert captured("select id, value, at") == {"+10 ~0 -0, snapshot 1"}
+    expected = {"+0 ~9 -0, snapshot 2 (full compare: the SQL of the model is another one)"}
+    assert captured("select id, value * 2 as value, at") == expected, "no row of the source changed"
+    assert captured("-- twice\nselect id, value * 2 as value, at") == {"+0 ~0 -0, snapshot 2"}
+
+
 def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(project: Project) -> None:
     source = f"{project.schema}.source"
     project.spark.sql(f"create table {source} using delta as select id, id + 1000 as a, id as b from range(10)")
