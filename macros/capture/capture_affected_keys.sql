@@ -61,7 +61,7 @@
   {position: how far it has come, problem: why its changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
 #}
 {% macro _input_changes(name, told, input, known) %}
-    {%- set table = input.relation_name -%}
+    {%- set table = reverse_etl._relation_of(input).render() -%}
     {%- if input.config.materialized == 'changelog' -%}
         {%- set head = reverse_etl._head(table) -%}
         {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none}) }}{%- endif -%}
@@ -93,7 +93,7 @@
 {% macro _types_of_keys(plan) %}
     {%- set tables, types = {}, {} -%}
     {%- for side in reverse_etl._pairs_of_keys(plan) | sum(start=[]) if side.node not in types -%}
-        {%- set table = plan.inputs[side.node].relation_name -%}
+        {%- set table = reverse_etl._relation_of(plan.inputs[side.node]).render() -%}
         {%- if table not in tables -%}{%- do tables.update({table: reverse_etl._columns_of(table)}) -%}{%- endif -%}
         {%- do types.update({side.node: tables[table]}) -%}
     {%- endfor -%}

@@ -213,7 +213,13 @@
     {%- if known[name] | length > 1 -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': capture.' ~ option ~ ': ' ~ reverse_etl._several(name, known[name])) }}
     {%- endif -%}
-    {{ return(known[name][0].relation_name) }}
+    {{ return(reverse_etl._relation_of(known[name][0]).render()) }}
+{% endmacro %}
+
+
+{# Where an input stands for this run: --defer may read it elsewhere than the graph says. Its `render()` is the name alone, also under --empty and --sample. #}
+{% macro _relation_of(input) %}
+    {{ return(source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.get('version'))) }}
 {% endmacro %}
 
 

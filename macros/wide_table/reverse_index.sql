@@ -51,7 +51,7 @@ group by {{ reverse_etl._columns((foreign + key) | unique) }}
         {%- set built = load_cached_relation(plan.indexes[node.name]) is not none -%}
         {%- set indexed = reverse_etl._newest_indexed(plan.indexes[node.name], read[0]) if built else 0 -%}
         {%- set missing = 0 if indexed >= read[1] | int else run_query(
-            'select count(*) from ' ~ plan.inputs[parent.name].relation_name ~ ' where _snapshot_id > ' ~ indexed ~ ' and _snapshot_id <= ' ~ read[1]
+            'select count(*) from ' ~ reverse_etl._relation_of(plan.inputs[parent.name]).render() ~ ' where _snapshot_id > ' ~ indexed ~ ' and _snapshot_id <= ' ~ read[1]
             ~ " and _change in ('insert', 'update_postimage', 'pruned') and (_change = 'pruned' or " ~ reverse_etl._all_known(node.pairs | map(attribute='parent') | list) ~ ')'
         ).rows[0][0] | int -%}
         {%- if missing or not built -%}

@@ -79,9 +79,3 @@
     {%- endif -%}
     {{ return(reverse_etl.current(relation, key=input.config.unique_key) | trim) }}
 {% endmacro %}
-
-
-{# A node of dbt's graph as a relation; only models have a version. #}
-{% macro _relation_of(input) %}
-    {{ return(source(input.source_name, input.name) if input.resource_type == 'source' else ref(input.package_name, input.name, v=input.get('version'))) }}
-{% endmacro %}

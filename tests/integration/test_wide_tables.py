@@ -394,3 +394,34 @@ def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(pr
     reason = gates.reason("insert into {s}.lines values (1)", note)
     assert project.image("wide", "id, line_count") == [("001", 1), ("002", None), ("003", None), ("004", None)]
     assert reason == "keys meet by a cast: orders.id is string, lines.order_id is int"
+
+
+def test_inputs_that_are_deferred_tell_their_rows_and_their_changes_from_one_place(project: Project) -> None:
+    project.table("app_orders", "select id, id % 3 as customer_id from range(30)")
+    project.table("app_customers", "select id, concat('name ', id) as name from range(3)")
+    project.changelog("orders", f"select * from {project.schema}.app_orders")
+    project.changelog("customers", f"select * from {project.schema}.app_customers")
+    customers = {"name": "customers", "table": "customers", "key": "id", "join_on": {"customer_id": "id"}}
+    nodes = [{"name": "orders", "table": "orders", "key": "id"}, {**customers, "columns": ["name"]}]
+    settings = {
+        "wide_table": {"root": "orders", "nodes": nodes},
+        "capture": {"strategy": "affected_keys", "full_above": 1},
+    }
+    depends = "-- depends_on: {{ ref('orders') }} {{ ref('customers') }}\n"
+    project.changelog("wide", depends + "{{ reverse_etl.wide_table() }}", settings=settings)
+    assert project.dbt("run", "--select", "orders", "customers").success
+    production, state = project.schema, project.folder / "production"
+    state.mkdir()
+    (state / "manifest.json").write_bytes((project.folder / "target/manifest.json").read_bytes())
+
+    def developed() -> str:
+        project.output["schema"] = f"{production}_dev"
+        result = project.dbt("run", "--select", "wide", "--defer", "--state", str(state))
+        project.output["schema"] = production
+        assert result.success, result.text
+        return result.messages["wide"]
+
+    assert developed() == "+30 ~0 -0, snapshot 1"
+    project.table("app_customers", "select id, if(id = 1, 'renamed', concat('name ', id)) as name from range(3)")
+    assert project.dbt("run", "--select", "customers").success
+    assert developed() == "+0 ~10 -0, snapshot 2"
