@@ -57,9 +57,9 @@
     {%- if proposal.only_changes -%}{{ return(none) }}
     {%- elif head is none -%}{{ return('the first capture') }}
     {%- elif not head.positions -%}{{ return('the head has no positions, as after a rollback') }}
-    {%- elif head.positions.get('query', proposal.positions.query) != proposal.positions.query -%}{{ return('the SQL of the model is another one') }}
-    {%- else -%}{{ return(proposal.problem) }}
     {%- endif -%}
+    {%- set other_sql = head.positions.get('query', proposal.positions.query) != proposal.positions.query -%}
+    {{ return([proposal.problem, 'the SQL of the model is another one' if other_sql else none] | select | join('; ') or none) }}
 {% endmacro %}
 
 
