@@ -23,7 +23,11 @@ COLUMN_TYPES = {
 }  # fmt: skip
 TABLE = f"create table people ({', '.join(f'{name} {kind}' for name, kind in COLUMN_TYPES.items())})"
 EACH, SLOW = 100, 0.1  # rows of a request, seconds until its answer
-REQUESTS = {"batch": {"rows": EACH}, "upsert": {"method": "POST", "path": "people"}}
+REQUESTS = {
+    "batch": {"rows": EACH},
+    "upsert": {"method": "POST", "path": "people"},
+    "delete": {"method": "POST", "path": "people/delete"},  # of which there is none
+}
 
 
 @dataclass(frozen=True)
