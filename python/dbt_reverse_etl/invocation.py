@@ -141,7 +141,8 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
-    asked_again = retried or refuse_repeat  # a run-operation leaves artifacts by which nothing is due
+    # A run-operation leaves artifacts by which nothing is due. A queue brings those of a run, and must not start Spark for nothing.
+    asked_again = retried or (refuse_repeat and not skip_stale)
     if not (wanted.push or wanted.plan or asked_again or invocation.failed_tests or invocation.passed_tests):
         return []
     spark = connect()

@@ -29,7 +29,7 @@ def is_alive(owner: str) -> bool:
         pass
     state, started = _stat(process)
     # A zombie has ended, and nobody has asked how: so it stays in a container whose first process is no init.
-    return state != "Z" and start in (started, "")
+    return state != "Z" and started in (start, "")
 
 
 @cache

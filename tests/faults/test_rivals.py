@@ -85,6 +85,9 @@ def test_a_killed_process_that_nobody_waited_for_does_not_hold_its_sync() -> Non
         assert owner.is_alive(name)
         host, number, place, start = name.split(":")
         assert not owner.is_alive(f"{host}:{number}:{place}:{int(start) - 1}"), "another process has its number now"
+        with pytest.MonkeyPatch.context() as hidden:
+            hidden.setattr(owner, "_stat", lambda process: ("", ""))
+            assert owner.is_alive(name), "where /proc hides processes of others, it lives"
         process.kill()
         wait_for(lambda: state_of(process.pid) == "Z")
         assert not owner.is_alive(name)

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 from dbt_reverse_etl.delivery.waves import WaveSize
 
+_MOST_LISTED = 10_000
+
 
 @dataclass(frozen=True)
 class Retries:
@@ -72,9 +74,9 @@ class Policy:
     abandoned_for: timedelta = timedelta(days=7)
     executors_from: int = 200_000
     executor_waves: WaveSize = field(
-        default_factory=lambda: WaveSize(rows=10_000, most=5_000_000, most_bytes=sys.maxsize)
+        default_factory=lambda: WaveSize(rows=_MOST_LISTED, most=5_000_000, most_bytes=sys.maxsize)
     )
-    most_listed: int = 10_000
+    most_listed: int = _MOST_LISTED
     syncs_at_once: int = 4
     retry_now: bool = False
     park_doubt: bool = False

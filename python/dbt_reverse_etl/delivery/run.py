@@ -47,7 +47,8 @@ __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", 
 
 _MOST_DOUBTS = 16  # each is a column of the query that plans the next push
 _OUT_OF_TIME = Stop(
-    StopKind.UNAVAILABLE, "a wave of the executors did not end within its lease: the destination got slower"
+    StopKind.UNAVAILABLE,
+    "a wave of the executors did not end within its lease: the destination got slower; the next push begins with a small wave",
 )
 
 
