@@ -58,7 +58,7 @@
     {%- elif head is none -%}{{ return('the first capture') }}
     {%- elif not head.positions -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
-    {%- set other_sql = head.positions.get('query', proposal.positions.query) != proposal.positions.query -%}
+    {%- set other_sql = head.positions.get('reverse_etl/query', proposal.positions['reverse_etl/query']) != proposal.positions['reverse_etl/query'] -%}
     {{ return([proposal.problem, 'the SQL of the model is another one' if other_sql else none] | select | join('; ') or none) }}
 {% endmacro %}
 
@@ -82,7 +82,7 @@
     {%- endfor -%}
     {%- do proposal.update(told) -%}
     {#- Rows that did not change are as the SQL before gave them. -#}
-    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'query': local_md5(reverse_etl._without_comments(model.compiled_code))}) -%}{%- endif -%}
+    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'reverse_etl/query': local_md5(reverse_etl._without_comments(model.compiled_code))}) -%}{%- endif -%}
     {{ return(proposal) }}
 {% endmacro %}
 
