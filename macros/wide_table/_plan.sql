@@ -6,17 +6,18 @@
     group     the root, then the tables that share its key by full join
     joined    the others: each after its parent, then by priority, then by name
     columns   [{name, expression, node}]: what the wide table selects, its key first
+    chain     as it is declared: only `wide-table generate` reads it
 #}
 {% macro _wide_plan(given) %}
-    {%- set plan = {'problems': [], 'nodes': {}, 'root': none, 'key': [], 'group': [], 'joined': [], 'columns': []} -%}
+    {%- set plan = {'problems': [], 'nodes': {}, 'root': none, 'key': [], 'group': [], 'joined': [], 'columns': [], 'chain': none} -%}
     {%- if given is not mapping -%}
         {%- do plan.problems.append('wide_table: found no mapping; expected root and nodes; declare them under meta.reverse_etl.wide_table, or pass them to wide_table()') -%}
         {{ return(plan) }}
     {%- endif -%}
-    {%- for option in given if option not in ['root', 'nodes'] -%}
-        {%- do plan.problems.append('wide_table.' ~ option ~ ': no option of a wide table; expected root, nodes; remove it') -%}
+    {%- for option in given if option not in ['root', 'nodes', 'chain'] -%}
+        {%- do plan.problems.append('wide_table.' ~ option ~ ': no option of a wide table; expected root, nodes, chain; remove it') -%}
     {%- endfor -%}
-    {%- do plan.update({'nodes': reverse_etl._wide_nodes(given, plan.problems)}) -%}
+    {%- do plan.update({'nodes': reverse_etl._wide_nodes(given, plan.problems), 'chain': given.get('chain')}) -%}
     {%- if given.get('root') in plan.nodes -%}
         {%- do plan.update({'root': given.root, 'key': plan.nodes[given.root].key}) -%}
     {%- else -%}

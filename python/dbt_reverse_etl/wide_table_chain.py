@@ -16,6 +16,7 @@ from typing import Any
 
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.sql import quoted, render, value_of
+from dbt_reverse_etl.wide_table_added import merged, problems_of_added
 from dbt_reverse_etl.wide_table_inputs import Inputs
 from dbt_reverse_etl.wide_table_names import Names
 
@@ -53,8 +54,7 @@ class ChainModel:
 
     name: str
     sql: str
-    description: str
-    config: Mapping[str, Any]
+    properties: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,10 @@ def chain(inputs: Inputs, plan: Plan, wanted: Wanted) -> list[ChainModel]:
     """The models of a wide table, each after those that it reads; the same whatever the order of the declaration's nodes.
 
     Raises:
-        ConfigurationError: with everything that is wrong with what is wanted, or with the types of the keys.
+        ConfigurationError: with everything that is wrong with what is wanted, or with the types of the keys, or what contradicts the chain.
     """
     problems = [*_problems_of_tree(inputs.model, plan), *_problems_of_wish(inputs.model, plan, wanted)]
+    problems += problems_of_added(inputs.model, plan["chain"], changelogs=wanted.changelogs)
     if problems:
         raise ConfigurationError(*problems)
     return _Chain(inputs, plan, wanted).build()
@@ -128,6 +129,7 @@ class _Chain:
         self._types = inputs.types_of_joins(plan)
         self._names = Names(plan, self._types)
         self._models: list[ChainModel] = []
+        self._problems: list[Problem] = []
         self._last = f"{inputs.model}_chain_{'changelog' if wanted.changelogs else 'joined'}"
 
     def build(self) -> list[ChainModel]:
@@ -142,6 +144,8 @@ class _Chain:
         if joined:
             part = self._join(group[0], part, [(node, self._branch(node)) for node in joined], self._last)
         self._wide(part)
+        if self._problems:
+            raise ConfigurationError(*self._problems)
         return self._models
 
     def _branch(self, node: Node) -> _Part:
@@ -214,7 +218,7 @@ class _Chain:
             config = {"materialized": "changelog", "unique_key": list(key), "meta": {"reverse_etl": dict(settings)}}
         content = hashlib.sha256(json.dumps([sql, config]).encode()).hexdigest()
         name = stem if stem == self._last else re.sub(r"\W", "_", f"{stem}_{content[:8]}")
-        self._models.append(ChainModel(name, sql, told, config))
+        self._append(name, sql, told, config, "changelog" if name == self._last else None)
         return name
 
     def _wide(self, joined: _Part) -> None:
@@ -232,7 +236,14 @@ class _Chain:
             condition = "\nwhere `is_current`"
         sql = "select\n    " + ",\n    ".join(selected) + f"\nfrom {source}{condition}"
         told = f"The wide table that {self._inputs.model} declares; one row for each {', '.join(joined.key)}."
-        self._models.append(ChainModel(f"{self._inputs.model}_chain", sql, told, config))
+        self._append(f"{self._inputs.model}_chain", sql, told, config, "wide")
+
+    def _append(self, name: str, sql: str, told: str, config: dict[str, Any], named: str | None) -> None:
+        """The model, with what the declaration adds to it by that name."""
+        properties = {"description": told, **({"config": config} if config else {})}
+        added = (self._plan["chain"] or {}).get(named, {})
+        where = f"{self._inputs.model}.wide_table.chain.{named}"
+        self._models.append(ChainModel(name, sql, merged(properties, added, where, self._problems)))
 
 
 def _columns(part: _Part, carries: bool) -> list[str]:

@@ -104,9 +104,7 @@ def _generated(path: Path) -> str | None:
 def _properties(folder: Path, models: Sequence[ChainModel]) -> str:
     """The entries of these models beside those of other chains whose files are there; by name, so in one order."""
     entries = {one["name"]: one for one in _entries(folder) if (folder / f"{one['name']}.sql").exists()}
-    for model in models:
-        entry: dict[str, Any] = {"name": model.name, "description": model.description}
-        entries[model.name] = entry | ({"config": dict(model.config)} if model.config else {})
+    entries |= {model.name: {"name": model.name, **model.properties} for model in models}
     ordered = [entries[name] for name in sorted(entries)]
     return yaml.dump({"version": 2, "models": ordered}, Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
 

@@ -200,11 +200,7 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
 ) -> None:
     nodes = [REGIONAL["nodes"][0], REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}]
     regional(project, "view", {"root": "orders", "nodes": nodes})
-    assert project.dbt("parse").success
-    options = ["--changelogs", "--load-columns", "--partition-by", "part=id % 2", "--project-dir", str(project.folder)]
-    assert (
-        CliRunner().invoke(cli, ["wide-table", "generate", "wide", *options], standalone_mode=False).exception is None
-    )
+    generate(project, "--load-columns", "--partition-by", "part=id % 2")
     first = project.dbt("run", "--select", "+wide_chain")
     assert first.success, first.text
     project.rows("update {s}.customers set name = 'Six' where id = 6")
@@ -220,6 +216,41 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
     assert project.rows("describe detail {s}.wide_chain")[0]["partitionColumns"] == ["part"]
     rows = project.rows("select id, customer, loaded_snapshot from {s}.wide_chain order by id")
     assert [tuple(row) for row in rows] == [(n, *(("c", 1) if n % 6 else ("Six", 2))) for n in range(1, 13)]
+
+
+def generate(project: Project, *options: str) -> None:
+    """The chain of `wide`, of changelogs."""
+    assert project.dbt("parse").success
+    place = ["--changelogs", "--project-dir", str(project.folder)]
+    CliRunner().invoke(
+        cli, ["wide-table", "generate", "wide", *options, *place], standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declaration_adds_have_passed(
+    project: Project,
+) -> None:
+    nodes = [REGIONAL["nodes"][0], REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}]
+    config = {"meta": {"reverse_etl": {"publish": "live", "capture": {"full_above": 1}}}}
+    test = {"reverse_etl.current_not_null": {"arguments": {"column_name": "customer"}}}
+    added = {"chain": {"changelog": {"config": config, "data_tests": [test]}}}
+    regional(project, "view", {"root": "orders", "nodes": nodes, **added})
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    generate(project)
+
+    def build() -> str:
+        return project.dbt("build", "--select", "+wide_chain").text
+
+    def live() -> list[tuple[int, str]]:
+        return [tuple(row) for row in project.rows("select distinct id, customer from {s}.live where id = 6")]
+
+    assert "live shows snapshot 1, 12 rows" in build()
+    project.rows("update {s}.customers set name = null where id = 6")
+    assert "not published, for tests did not pass" in build()
+    assert live() == [(6, "c")]
+    project.rows("update {s}.customers set name = 'Six' where id = 6")
+    assert "live shows snapshot 3, 12 rows" in build()
+    assert live() == [(6, "Six")]
 
 
 def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compared_and_the_run_says_so(

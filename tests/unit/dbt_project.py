@@ -118,19 +118,21 @@ class Project:
             (self.path / "models" / f"{name}.sql").write_text(sql)
 
     def dbt(self, *arguments: str) -> None:
-        """Run dbt as a user would, in a process of its own."""
-        command = [sys.executable, "-c", "from dbt.cli.main import cli; cli()", *arguments]
-        env = {"DBT_PROFILES_DIR": str(self.path), "CRM_KEY": CANARY, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
-        done = subprocess.run(
-            command, cwd=self.path, env={**os.environ, **env}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        dbt(self.path, *arguments)
 
     def artifact(self, name: str, target_path: str = "target") -> Json:
         """One artifact, without the hundreds of macros that nothing here reads."""
         content: Json = json.loads((self.path / target_path / name).read_text())
         content.pop("macros", None)
         return content
+
+
+def dbt(path: Path, *arguments: str) -> None:
+    """Run dbt as a user would, in a process of its own."""
+    command = [sys.executable, "-c", "from dbt.cli.main import cli; cli()", *arguments]
+    env = {"DBT_PROFILES_DIR": str(path), "CRM_KEY": CANARY, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
+    done = subprocess.run(command, cwd=path, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @cache

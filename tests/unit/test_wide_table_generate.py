@@ -17,7 +17,7 @@ from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.errors import ConfigurationError
 from dbt_reverse_etl.sql import render
 from dbt_reverse_etl.wide_table_chain import OF_SCD2, Wanted
-from tests.unit.dbt_project import ROOT, Project
+from tests.unit.dbt_project import ROOT, Project, dbt
 from tests.unit.test_wide_table import COUNTRY, CUSTOMERS, NODES, ORDERS, REGION
 from tests.unit.test_wide_table_dbt import HINTS, TABLES
 from tests.unit.wide_table_chains import CHANGELOGS, generated, table
@@ -25,12 +25,32 @@ from tests.unit.wide_table_chains import CHANGELOGS, generated, table
 WIDE = {"root": "customers", "nodes": NODES}
 LOGGED = REGION | {"table": "regions_changelog", "columns": ["name"]}
 SMALL = {"root": "customers", "nodes": [CUSTOMERS, LOGGED, COUNTRY | {"columns": {"name": "country"}}]}
+REFRESH = "refresh table {{ this }}"
+CHAIN = {
+    "changelog": {
+        "config": {
+            "tags": ["nightly"],
+            "post_hook": f"{{% raw %}}{REFRESH}{{% endraw %}}",
+            "meta": {
+                "owner": "growth",
+                "reverse_etl": {"publish": "customer_360", "capture": {"reconcile_every": 24, "full_above": 0.5}},
+            },
+        },
+        "data_tests": [{"reverse_etl.current_not_null": {"arguments": {"column_name": "id"}}}],
+    },
+    "wide": {
+        "description": "Customers as sales sees them.",
+        "config": {"materialized": "table", "schema": "marts"},
+        "columns": [{"name": "id", "description": "Of the shop.", "data_tests": ["unique"]}],
+    },
+}
 
 
 @cache
 def original() -> Project:
     """Parsed once; a model of another place is in the way of one chain."""
     declared = {"orders_360": WIDE, "customers_360": WIDE, "small": SMALL, "taken": WIDE}
+    declared["added"] = SMALL | {"chain": CHAIN}
     described = [
         {"name": one, "config": {"meta": {"reverse_etl": {"wide_table": wide}}}} for one, wide in declared.items()
     ]
@@ -152,6 +172,71 @@ def test_of_a_chain_that_is_no_longer_one_of_changelogs_every_earlier_model_is_n
     assert gone == ["country_leaf", "customers_leaf", "region_branch", "region_leaf", "small_chain_changelog"]
 
 
+def test_what_a_declaration_adds_to_the_last_models_is_theirs_in_dbt_and_their_folder_configures_all(
+    project: Path,
+) -> None:
+    settings = yaml.safe_load((project / "dbt_project.yml").read_text())
+    folder = {"+tags": ["wide"], "+schema": "steps", "+meta": {"team": "sales", "reverse_etl": {"publish": "x"}}}
+    settings["models"] = {"shop": {"wide_tables": folder}}
+    (project / "dbt_project.yml").write_text(yaml.safe_dump(settings))
+    generate(project, "added", "--changelogs")
+    dbt(project, "parse")
+    assert generate(project, "added", "--changelogs")[0].startswith("Nothing to write")
+    nodes = json.loads((project / "target" / "manifest.json").read_text())["nodes"].values()
+    models = {_stem(one["name"]): one for one in nodes if one["resource_type"] == "model"}
+    leaf, log, wide = (models[name]["config"] for name in ("region_leaf", "added_chain_changelog", "added_chain"))
+    assert (leaf["tags"], leaf["schema"], leaf["materialized"]) == (["wide"], "steps", "changelog")
+    assert (leaf["meta"]["team"], "publish" in leaf["meta"]["reverse_etl"]) == ("sales", False)
+    assert (log["tags"], log["schema"]) == (["wide", "nightly"], "steps")
+    assert (log["materialized"], log["unique_key"], log["post-hook"][0]["sql"]) == ("changelog", ["id"], REFRESH)
+    assert log["meta"]["owner"] == "growth"
+    assert log["meta"]["reverse_etl"]["publish"] == "customer_360"
+    assert log["meta"]["reverse_etl"]["capture"] == {
+        "strategy": "affected_keys",
+        "reconcile_every": 24,
+        "full_above": 0.5,
+    }
+    assert "nodes" in log["meta"]["reverse_etl"]["wide_table"]
+    assert (wide["tags"], wide["schema"], wide["materialized"]) == (["wide"], "marts", "table")
+    assert models["added_chain"]["description"] == "Customers as sales sees them."
+    assert models["added_chain"]["columns"]["id"]["description"] == "Of the shop."
+    tested = {one["attached_node"] for one in nodes if one["resource_type"] == "test"}
+    assert {"model.shop.added_chain", "model.shop.added_chain_changelog"} <= tested
+
+
+def test_what_a_declaration_adds_changes_the_files_of_no_shared_model(project: Path) -> None:
+    generate(project, "small", "--changelogs")
+    before = texts(project)
+    assert sorted(generate(project, "added", "--changelogs")[:-1]) == [
+        "wrote models/wide_tables/added_chain.sql",
+        "wrote models/wide_tables/added_chain_changelog.sql",
+        "wrote models/wide_tables/wide_tables.yml",
+    ]
+    assert all(texts(project)[name] == text for name, text in before.items() if name.endswith("sql"))
+
+
+def test_everything_that_is_wrong_with_what_is_added_is_said_at_once() -> None:
+    def problems(chain: Any, wanted: Wanted = CHANGELOGS) -> list[tuple[str, str]]:
+        with pytest.raises(ConfigurationError) as error:
+            generated(SMALL | {"chain": chain}, wanted)
+        prefix = "wide.wide_table.chain"
+        return [(problem.where.removeprefix(prefix), problem.found) for problem in error.value.problems]
+
+    entries = {"changelog": {"publish": "x", "config": {}}, "wide": ["tags"], "region": {}}
+    assert problems(entries, Wanted()) == [
+        (".changelog", "no --changelogs"),
+        (".changelog.publish", "no such property"),
+        (".wide", "['tags']"),
+        (".region", "no model that can be named"),
+    ]
+    assert problems("wide") == [("", "'wide'")]
+    added = {"materialized": "changelog", "unique_key": ["name"], "meta": {"reverse_etl": {"capture": "compare"}}}
+    assert problems({"changelog": {"config": added}, "wide": {"config": {"partition_by": ["id"]}}}) == [
+        (".changelog.config.unique_key", "['name']"),
+        (".changelog.config.meta.reverse_etl.capture", "'compare'"),
+    ]
+
+
 def test_what_a_chain_cannot_be_made_of_is_refused() -> None:
     twice = ORDERS | {"join_on": {"id": "k", "region_id": "k"}, "aggregates": {"n": "count(*)"}}
     templated = REGION | {"where": "name <> '{{ x }}'"}
@@ -226,7 +311,7 @@ def test_a_leaf_learns_of_changes_as_its_table_tells_them() -> None:
     declaration = {"root": "customers", "nodes": [CUSTOMERS, LOGGED, fed, timed]}
     models = generated(declaration, CHANGELOGS, regions_changelog=logged)
     told = {
-        model.name.partition("_leaf")[0]: model.config["meta"]["reverse_etl"].get("capture")
+        model.name.partition("_leaf")[0]: model.properties["config"]["meta"]["reverse_etl"].get("capture")
         for model in models
         if "_leaf" in model.name
     }
