@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.operations import killed_after
 from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
@@ -47,14 +48,33 @@ def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_i
     assert "live shows" not in shop.dbt("build", "--exclude", "package:reverse_etl").text, "nothing is new"
 
 
-def test_a_run_killed_between_the_view_and_its_record_is_made_good_by_the_next(shop: Project) -> None:
-    shop.table("source", "select id, id as n from range(2)")
-    shop.dbt("build", "--exclude", "package:reverse_etl")
-    shop.table("source", "select id, id as n from range(3)")
-    shop.dbt("build", "--exclude", "package:reverse_etl")
-    shop.rows("alter table {s}.things set tblproperties ('dbt_reverse_etl.published' = '1')")
-    assert "live shows snapshot 2, 3 rows" in shop.dbt("build", "--exclude", "package:reverse_etl").text
-    assert live(shop) == [0, 1, 2]
+# The statements of the hook, in their order, and what readers see where it was killed after one.
+HOOK = {"show tblproperties": "old", "create or replace view": "new", "alter table": "new"}
+
+
+def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_version_and_the_next_run_publishes_the_new_one(
+    project: Project,
+) -> None:
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    project.changelog("things", f"select * from {project.schema}.source", settings={"publish": "live"})
+
+    def run() -> str:
+        return project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded").text
+
+    def capture(number: int) -> None:
+        project.table("source", f"select id, {number} as n from range({number})")
+        run()
+
+    capture(1)
+    for number, (statement, seen) in enumerate(HOOK.items(), 2):
+        with killed_after(1, (statement,)):
+            capture(number)
+        assert project.rows("select max(_snapshot_id) as newest from {s}.things")[0].newest == number, statement
+        shown = number - 1 if seen == "old" else number
+        assert live(project) == [shown] * shown, statement
+        said = f"live shows snapshot {number}, {number} rows"
+        assert (said in run()) is (statement != "alter table"), "what was recorded is not published again"
+        assert live(project) == [number] * number, statement
 
 
 def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Project) -> None:
