@@ -17,14 +17,22 @@
 {# What runs that were killed left behind. A day later no run can still be using it. #}
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}
+    {%- for table in reverse_etl._temporary_relations(target) if table.began < day_ago -%}
+        {%- do adapter.drop_relation(target.incorporate(path={'identifier': table.name}, type='table')) -%}
+    {%- endfor -%}
+{% endmacro %}
+
+
+{# The tables of runs that lie beside a changelog: [{name, purpose, began: when their run began}] #}
+{% macro _temporary_relations(target) %}
+    {%- set tables = [] -%}
     {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ "__*'").rows if not row[2] -%}
         {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__changes_', '__kafka_', '__files_', '__landing_', '__events_'] -%}
             {%- set name, begin = row[1], target.identifier ~ purpose -%}
-            {%- if name.startswith(begin) and name[begin | length:][:14] < day_ago -%}
-                {%- do adapter.drop_relation(target.incorporate(path={'identifier': name}, type='table')) -%}
-            {%- endif -%}
+            {%- if name.startswith(begin) -%}{%- do tables.append({'name': name, 'purpose': purpose, 'began': name[begin | length:][:14]}) -%}{%- endif -%}
         {%- endfor -%}
     {%- endfor -%}
+    {{ return(tables) }}
 {% endmacro %}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql.functions import col, lit
 
+from tests.integration.operations import killed_after
 from tests.integration.project import Project
 
 pytestmark = pytest.mark.spark
@@ -344,3 +346,27 @@ def test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace(projec
     rows = project.rows("select _change, n from {s}.things where _snapshot_id = 2")
     assert [tuple(row) for row in rows] == [("snapshot", 9)], "no row of the beaten run"
     assert project.rows("show tables in {s} like '*uncommitted*'") == []
+
+
+def test_what_a_killed_run_left_is_told_by_steps_kept_for_a_day_and_removed_by_a_later_run(project: Project) -> None:
+    project.table("source", "select id from range(3)")
+    project.changelog("things", f"select * from {project.schema}.source")
+    assert project.run().success
+
+    def steps() -> str:
+        return project.dbt("run-operation", "steps", "--args", "{model: things}").text
+
+    said = steps()
+    assert "steps things: snapshot 1 was captured at" in said
+    assert "publish" not in said
+    left = "things__uncommitted_20240229120000_0badcafe"
+    project.rows(f"create table {{s}}.{left} using parquet as select 1 as n")
+    assert "steps things: snapshot 1 was captured at" in steps(), "a later run made it good"
+    project.table("source", "select id from range(4)")
+    with killed_after(1, ("create table",)):
+        project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    tables = [row.tableName for row in project.rows("show tables in {s} like 'things__*'")]
+    assert left not in tables, "the killed run had removed it"
+    assert re.search(rf"recompute and diff +done +{tables[0]}\n +commit +open +snapshot 1 is the newest", steps())
+    assert project.run().messages["things"] == "+1 ~0 -0, snapshot 2"
+    assert [row.tableName for row in project.rows("show tables in {s} like 'things__*'")] == tables

@@ -267,10 +267,19 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
 def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_captures_its_changes_once(
     project: Project,
 ) -> None:
-    regional(project, "changelog", capture={"strategy": "affected_keys", "full_above": 1})
+    regional(project, "changelog", capture={"strategy": "affected_keys", "full_above": 1}, publish="live")
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
 
     def run() -> Result:
         return project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+
+    def done() -> int:
+        """How many steps the operation tells to be done, one after the other."""
+        text = project.dbt("run-operation", "steps", "--args", "{model: wide}").text
+        told = re.findall("^  (inputs pinned|affected keys|recompute and diff|commit|publish) +(done|open)", text, re.M)
+        assert len(told) == 5, text
+        assert [state for _, state in told] == sorted(state for _, state in told), text
+        return sum(state == "done" for _, state in told)
 
     def snapshots() -> list[tuple[int, str]]:
         position = "_header.positions['affected_keys/app.regions']"
@@ -278,18 +287,22 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
         return [tuple(row) for row in project.rows(query)]
 
     assert run().success
+    assert done() == 5
     first = snapshots()
     project.rows("update {s}.regions set name = 'newer' where id = 5")
     for number, step in enumerate(STEPS, 1):
         with killed_after(number):
             run()
         assert (snapshots() == first) is (step != "commit"), step
+        assert done() == (3 if step == "old images" else min(number, 4)), step
     (_, before), (_, after) = snapshots()
     assert None not in (before, after)
     assert before != after
     result = run()
     assert "full compare" not in result.messages["wide"]
     assert result.messages["wide"].startswith("+0 ~0 -0")
+    assert "live shows snapshot 2" in result.text
+    assert done() == 5
     changed = project.rows("select id, region from {s}.wide where _change = 'update_postimage' order by id")
     assert [tuple(row) for row in changed] == [(n, "newer") for n in (5, 6, 11, 12)]
 
