@@ -56,7 +56,7 @@
 
 {% macro _committed_steps(head) %}
     {%- set positions = [] -%}
-    {%- for name, position in head.positions.items() if name != 'query' -%}{%- do positions.append(name | replace('affected_keys/', '') ~ ' ' ~ position) -%}{%- endfor -%}
+    {%- for name, position in head.positions.items() if not name.startswith('reverse_etl/') -%}{%- do positions.append(name | replace('affected_keys/', '') ~ ' ' ~ position) -%}{%- endfor -%}
     {{ return([
         {'name': 'inputs pinned', 'done': true, 'where': positions | sort | join(', ')},
         {'name': 'affected keys', 'done': true, 'where': ''},
