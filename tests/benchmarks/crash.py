@@ -74,6 +74,7 @@ def _into(what: str, shop: Path, places: dict[str, Place], n: int, rows: int) ->
     killed, arrived = _killed(shop, f"killed_{n}", places[f"killed_{n}"], rows // 2)
     resumed = _seconds(shop, "push", f"killed_{n}")
     nothing = _seconds(shop, "retry", f"killed_{n}")
+    sent = places[f"killed_{n}"].arrived()
 
     for name in (f"whole_{n}", f"killed_{n}"):
         assert places[name].ids() == set(range(rows))
@@ -81,6 +82,7 @@ def _into(what: str, shop: Path, places: dict[str, Place], n: int, rows: int) ->
     report(f"seconds of one that is killed at {arrived / rows:.0%}", killed, "")
     report("seconds of the push after it", resumed, "")
     report("seconds of a push of nothing: the start of Spark", nothing, "")
+    report("rows that arrived in both, some of them twice / rows", sent / rows, "<= 1.1")
     report("killed and pushed again, but for one start / not killed", (killed + resumed - nothing) / whole, "<= 1.1")
 
 
