@@ -6,17 +6,18 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from dbt_reverse_etl import invocation
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.delivery.waves import ONE_WAVE, WaveSize
 from dbt_reverse_etl.executors import Executors
 from tests.conftest import MASTER
 from tests.faults.spark_servers import python_without_the_package
@@ -32,6 +33,7 @@ BATCHES = {
     "delete": {"method": "POST", "path": "/delete"},
 }
 SOURCE = "select id, concat('name ', id) as name, id * 1.5d as amount from range({rows})"
+FEW, MANY, WIDTH = 5_000, 45_000, 5120  # rows, and bytes of each
 
 
 class Api:
@@ -180,6 +182,57 @@ def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
             shop.spark.conf.unset(name)
     assert waves == []
     assert api.rows == people(shop)
+
+
+def test_the_memory_of_the_driver_does_not_grow_with_the_rows(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invocation, "Policy", partial(Policy, executors_from=1, executor_waves=ONE_WAVE))
+    database = new_database()
+    database.table("create table people (id bigint primary key, name text)")
+    project.destinations = {"crm": {"type": "postgres", **database.settings()}}
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.sync("crm_people", "people", mode="mirror", object="people")
+
+    def peak_of(people: int, step: int) -> int:
+        project.table(
+            "source", f"select id, repeat(sha2('{step} ' || id, 256), {WIDTH // 64}) as name from range({people})"
+        )
+        with results_of_at_most(project.spark, "16m"):
+            reset_peak()
+            pushed = project.run()
+        assert pushed.success, pushed.text
+        assert database.rows("select count(*), min(length(name)) from people") == [(people, WIDTH)]
+        return peak()
+
+    few, many = peak_of(FEW, 1), peak_of(MANY, 2)
+    rows = project.spark.table(f"{project.schema}.source")
+    reset_peak()
+    in_memory = rows.toArrow().nbytes
+    assert many < few + in_memory // 5
+    assert peak() > few + in_memory // 2, "it would be seen"
+
+
+@contextmanager
+def results_of_at_most(spark: SparkSession, size: str) -> Iterator[None]:
+    """No query brings more than this to the driver, whose JVM is that of the executor here."""
+    conf, name = spark.sparkContext._jsc.sc().conf(), "spark.driver.maxResultSize"
+    conf.set(name, size)
+    try:
+        yield
+    finally:
+        conf.remove(name)
+
+
+def reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """The most memory of this process since it was reset, in bytes."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
 
 
 def kill_workers() -> None:
