@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ BATCHES = {
 }
 SOURCE = "select id, concat('name ', id) as name, id * 1.5d as amount from range({rows})"
 FEW, MANY, WIDTH = 5_000, 45_000, 5120  # rows, and bytes of each
+# A few rows would be one file, and one task.
+SPREAD = {"spark.sql.files.maxRecordsPerFile": "100", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
 
 
 class Api:
@@ -43,6 +46,7 @@ class Api:
         self.rows: dict[int, str] = {}
         self.received: Counter[tuple[int, str | None]] = Counter()
         self.before_answer: Callable[[int], None] = lambda number: None
+        self.most_at_once = self._at_once = 0
         self._lock = threading.Lock()
         self._requests = 0
 
@@ -50,6 +54,8 @@ class Api:
         with self._lock:
             self._requests += 1
             number = self._requests
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
             for row in request.json:
                 name = None if request.path == "/delete" else row["name"]
                 self.received[row["id"], name] += 1
@@ -58,6 +64,8 @@ class Api:
                 else:
                     self.rows[row["id"]] = name
         self.before_answer(number)
+        with self._lock:
+            self._at_once -= 1
         return Reply(204)
 
 
@@ -79,8 +87,8 @@ def api(shop: Project) -> Iterator[Api]:
 
 
 @pytest.fixture
-def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every push leaves from the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
+def waves(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Every push leaves from two tasks on the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
     found: list[int] = []
     real = Executors.send
     policy = partial(Policy, executors_from=1, executor_waves=WaveSize(rows=500, grow_below=-1))
@@ -94,14 +102,18 @@ def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return sent
 
     monkeypatch.setattr(Executors, "send", counted)
-    return found
+    for name, value in SPREAD.items():
+        spark.conf.set(name, value)
+    yield found
+    for name in SPREAD:
+        spark.conf.unset(name)
 
 
 def people(project: Project) -> dict[int, str]:
     return {row.id: row.name for row in project.rows("select id, name from {s}.source")}
 
 
-def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave(
+def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_no_more_at_once_than_it_takes(
     shop: Project, api: Api, waves: list[int]
 ) -> None:
     first = shop.run()
@@ -112,10 +124,13 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave(
     assert len(waves) >= 4
     assert {*waves} == {1}
 
+    shop.destinations["crm"]["concurrency"] = 2  # one for each task
+    api.most_at_once, api.before_answer = 0, lambda number: time.sleep(0.3)
     shop.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
     assert shop.run().sync("crm_people") == "+0 ~0 -290"
     assert api.rows == people(shop)
     assert {*api.received.values()} == {1}
+    assert api.most_at_once == 2
 
 
 def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, waves: list[int]) -> None:
