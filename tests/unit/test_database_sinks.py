@@ -75,6 +75,23 @@ def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
     assert count(db) == int(after)
 
 
+@pytest.mark.parametrize("after", [True, False])
+def test_a_batch_that_comes_again_after_a_commit_without_an_answer_is_applied_once(
+    after: bool, db: Any, proxy: Proxy
+) -> None:
+    with opened(db.behind(proxy.port), a_task()) as sink:
+        proxy.cut_at(db.COMMIT, after=after)
+        proxy.down = True
+        assert deliver(sink, a_task(), people(person(1), person(2))) == [UNKNOWN] * 2
+        proxy.down = False
+        # Somebody else deletes one: it comes back only if the batch is applied now.
+        db.run("DELETE FROM people WHERE id = 1")
+        assert deliver(sink, a_task(), people(person(1), person(2))) == [DELIVERED] * 2
+        assert count(db) == (1 if after else 2)
+        assert deliver(sink, a_task(), people(person(3))) == [DELIVERED]
+    assert count(db, CLAIMS) == 2
+
+
 def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(db: Any, proxy: Proxy) -> None:
     with opened(db.behind(proxy.port), a_task()) as sink:
         proxy.cut_at(db.COMMIT, after=False)

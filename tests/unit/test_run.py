@@ -12,6 +12,7 @@ import pytest
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
+from dbt_reverse_etl.delivery.policy import Retries
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
@@ -235,6 +236,23 @@ def test_a_wave_that_stopped_with_too_many_rows_to_list_keeps_its_claim_and_heal
     desk.interrupted = never
     assert desk.push().status == Status.SUCCEEDED
     assert desk.sink.destination.rows == image
+
+
+@pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0", "k1"])])
+def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_the_record(
+    word: str, again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(TransactionalSink)
+    desk.policy = replace(POLICY, retries=Retries(seconds=0))
+    desk.sink.script = {"k0": [word]}
+    result = desk.push({"k0": 1, "k1": 2})
+    assert (result.status, result.counts.failed) == (Status.FAILED, PerOperation(insert=2))
+    assert (len(desk.state().claims), desk.state().undelivered) == (1, {})
+    put: list[str] = []
+    real = desk.sink.destination.put
+    monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
+    assert desk.push().status == Status.SUCCEEDED
+    assert (put, desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
 
 
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])

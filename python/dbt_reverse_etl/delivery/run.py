@@ -41,6 +41,7 @@ from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
@@ -271,10 +272,15 @@ class _Run:
             return following, None
         if sent.nothing_applied:
             self._sent = None
-        elif len(sent.undelivered) <= self._policy.most_listed:
+        elif len(sent.undelivered) <= self._policy.most_listed and not self._is_settled_later(sent):
             self._acknowledge(claim, sent, None)
         # Otherwise the claim stays open: it puts its rows in doubt more cheaply than a list of all of them.
         return None, (Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED, stop.reason)
+
+    def _is_settled_later(self, sent: Sent) -> bool:
+        """Nobody knows of any of the rows, and a record that tells of all of them will answer the next run."""
+        unknown = all(row.outcome == Outcome.UNKNOWN.value for row in sent.undelivered)
+        return self._sink.transactional and unknown and not sent.counts.delivered.total
 
     def _send(self, claim: Claim) -> Sent:
         known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}

@@ -64,6 +64,7 @@ class DatabaseSink(Sink):
         self._settings: Any = settings
         self._lock = threading.Lock()
         self._connection: Any = None
+        self._unanswered: tuple[Batch, str, Delivery] | None = None
 
     @property
     def identity(self) -> str:
@@ -107,6 +108,7 @@ class DatabaseSink(Sink):
         self.validate(task)
         self._task, self._record = task, self._record_of(task)
         self._loaded = self._left_out = 0
+        self._unanswered = None
         with self._lock, self._explained():
             self._drop_connection()
             self._open(self._connected())
@@ -216,6 +218,10 @@ class DatabaseSink(Sink):
             if lost:
                 self._run(connection, "ROLLBACK")
                 return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, lost)
+            late = self._late_answer(connection, batch)
+            if late:
+                self._run(connection, "ROLLBACK")
+                return late
             refused = changes.refused | self._write(connection, changes)
             left_out = batch.left_out + len(refused)
             if self._task.full_load:
@@ -251,7 +257,16 @@ class DatabaseSink(Sink):
             return answer
         if not unsure:  # a newer run may have removed the record
             return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
+        self._unanswered = (batch, part, answer)
         return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {unsure}")
+
+    def _late_answer(self, connection: Any, batch: Batch) -> Delivery | None:
+        """Of a commit that had none, where its batch comes again and was carried out after all."""
+        if self._unanswered is None:
+            return None
+        before, part, answer = self._unanswered
+        same = before.claim == batch.claim and before.rows.equals(batch.rows)
+        return answer if same and self._record.has(connection, batch.claim, part) else None
 
     def _recorded(self, claim: str, part: str) -> tuple[bool, str | None]:
         """Whether a commit without an answer was carried out, and why a no is not sure.
