@@ -28,7 +28,7 @@ def settle(world: World) -> list[str]:
 
 @dataclass(frozen=True)
 class Bias:
-    """Where a search looks: the faults of rows, how runs end and where, how often the changelog is pruned."""
+    """Where a search looks: the faults of rows, how runs end and where, how often the changelog is pruned, and tasks are slow."""
 
     faults: tuple[str, ...] = FAULTS[:4]
     thens: tuple[str, ...] = ("killed", "interrupted", "asleep")
@@ -36,6 +36,7 @@ class Bias:
     prune: float = 0.2
     often: float = 0.3
     reject_wait: int = 0
+    slow: float = 0
 
 
 def history(
@@ -76,6 +77,11 @@ def random_plan(rnd: random.Random, bias: Bias) -> Plan:
     )
     if rnd.random() < 0.2:
         plan.script["swap"] = [rnd.choice(["unknown_applied", "unknown_lost"])]
+    if bias.slow and rnd.random() < bias.slow:
+        # A lease is over after a few rows, or in the middle of a request.
+        plan = replace(
+            plan, tasks=2, row_seconds=rnd.choice([150, 400, 800]), most_listed=rnd.choice([0, 1, 2, 10_000])
+        )
     if rnd.random() < 0.5:
         plan = replace(plan, at=(rnd.choice(bias.points), rnd.choice([1, 1, 2])), then=rnd.choice(bias.thens))
     return plan

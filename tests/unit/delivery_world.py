@@ -16,8 +16,9 @@ from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, SyncBusy
-from dbt_reverse_etl.executors import Work, after_a_lost_attempt
-from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.executors import _MARGIN, Work, after_a_lost_attempt
+from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from tests.unit.memory_sinks import Destination, PlainSink, Script
 from tests.unit.reference import SCHEMA, Changelog, DictSource, Image, Spec
 
@@ -98,6 +99,7 @@ class Plan:
     reject_wait: int = 0  # seconds until a rejected row is tried again
     retry_now: bool = False
     tasks: int = 0  # that send a wave from executors; 0: the driver sends it
+    row_seconds: float = 0  # that each row takes them
     lost_attempts: bool = False  # the first attempt of each task is lost after it has sent its rows
     most_listed: int = 10_000
     full_load: bool = False
@@ -174,7 +176,7 @@ class Nearby:
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         rows = self.source.wave(order.claim.lo, order.claim.hi)
         limits = self.sink.limits(task)
-        work = Work(self._make_sink, order, task, limits, self.policy, until, self.clock, self.actor.step)
+        work = Work(self._make_sink, order, task, limits, self.policy, until - _MARGIN, self.clock, self.actor.step)
         parts = [
             rows.take(pa.array(range(n, rows.num_rows, self.plan.tasks), pa.int64())).to_batches()
             for n in range(self.plan.tasks)
@@ -191,6 +193,13 @@ class Nearby:
         made = type(self.sink)()
         made.destination, made.script = self.sink.destination, self.sink.script
         made.atomic, made.batch_rows = self.sink.atomic, self.sink.batch_rows
+        deliver = made.deliver
+
+        def slowly(batch: Batch) -> Delivery:
+            self.clock.sleep(self.plan.row_seconds * batch.rows.num_rows)
+            return deliver(batch)
+
+        made.deliver = slowly  # type: ignore[method-assign]
         return made
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dbt_reverse_etl.delivery import position, run
+from dbt_reverse_etl.delivery.facts import WaveAcknowledged
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from dbt_reverse_etl.delivery.gate import INTERRUPT
 from tests.unit.delivery_histories import DEADLY, KEYS, Bias, history, settle
 from tests.unit.delivery_world import Killed, Plan, World
 from tests.unit.memory_sinks import FAULTS, PlainSink, TransactionalSink
@@ -32,6 +34,7 @@ plans = st.builds(
     reject_wait=st.sampled_from([0, 60]),
     retry_now=st.booleans(),
     tasks=st.integers(0, 2),
+    row_seconds=st.sampled_from([0, 0, 150, 400]),
     lost_attempts=st.booleans(),
     most_listed=st.sampled_from([0, 1, 10_000]),
     full_load=st.booleans(),
@@ -128,6 +131,21 @@ def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[Plai
         assert wrong == [], f"seed {seed}"
     # A search that never gets anywhere proves nothing.
     assert reached | never == set(FAULT_POINTS)
+
+
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_random_histories_of_tasks_that_outlive_their_lease_end_well(sink: type[PlainSink]) -> None:
+    start = random.SystemRandom().randrange(10**9)
+    bias, left = Bias(slow=0.6, thens=("killed", "asleep")), set[str]()
+    for seed in range(start, start + 60):
+        assert history(seed, sink, bias, lambda world: left.update(reasons(world))) == [], f"seed {seed}"
+    assert f"not sent: {INTERRUPT.reason}" in left
+
+
+def reasons(world: World) -> set[str]:
+    """Why rows were not delivered, as the ledger lists them."""
+    waves = [fact for fact in world.ledger.facts if isinstance(fact, WaveAcknowledged)]
+    return {row.reason for wave in waves for row in wave.undelivered}
 
 
 @pytest.mark.parametrize("point", DEADLY)
