@@ -239,20 +239,30 @@ def test_a_wave_that_stopped_with_too_many_rows_to_list_keeps_its_claim_and_heal
 
 
 @pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0", "k1"])])
+@pytest.mark.parametrize("seconds", [0, 300], ids=["no time", "no attempts"])
 def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_the_record(
-    word: str, again: list[str], monkeypatch: pytest.MonkeyPatch
+    seconds: int, word: str, again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(TransactionalSink)
-    desk.policy = replace(POLICY, retries=Retries(seconds=0))
-    desk.sink.script = {"k0": [word]}
+    desk.policy = replace(POLICY, retries=Retries(seconds=seconds))
+    desk.sink.script = {"k0": [word] + ["unknown_lost"] * 20}
     result = desk.push({"k0": 1, "k1": 2})
     assert (result.status, result.counts.failed) == (Status.FAILED, PerOperation(insert=2))
     assert (len(desk.state().claims), desk.state().undelivered) == (1, {})
     put: list[str] = []
     real = desk.sink.destination.put
     monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
+    desk.sink.script = {}
     assert desk.push().status == Status.SUCCEEDED
-    assert (put, desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
+    assert (sorted(put), desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
+
+
+def test_rows_of_unknown_end_are_listed_where_others_of_their_wave_arrived() -> None:
+    desk = Desk(TransactionalSink)
+    desk.sink.batch_rows = 1
+    desk.sink.script = {"k0": ["unknown_lost"] * 20}
+    assert desk.push({"k0": 1, "k1": 2}).status == Status.PARTIAL
+    assert ([*desk.state().undelivered], desk.state().claims) == (["k0"], ())
 
 
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])

@@ -280,7 +280,8 @@ class _Run:
     def _is_settled_later(self, sent: Sent) -> bool:
         """Nobody knows of any of the rows, and a record that tells of all of them will answer the next run."""
         unknown = all(row.outcome == Outcome.UNKNOWN.value for row in sent.undelivered)
-        return self._sink.transactional and unknown and not sent.counts.delivered.total
+        nothing_else = bool(sent.undelivered) and not sent.counts.delivered.total
+        return self._sink.transactional and unknown and nothing_else
 
     def _send(self, claim: Claim) -> Sent:
         known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
@@ -362,6 +363,8 @@ class _Run:
 
     def _unavailable(self, claim: Claim, sent: Sent) -> Stop | None:
         """A run that brought nothing over, for no row's fault, has met a destination that is down."""
+        if self._is_settled_later(sent):
+            return Stop(StopKind.UNAVAILABLE, "the destination did not say what became of a wave")
         if (
             claim.hi < BUCKETS
             or self._counts.delivered.total
