@@ -40,7 +40,7 @@ docs: $(STAMP) ## Write docs/reference.md anew, from the code and macros/macros.
 bench: $(STAMP) ## Measure: tests/benchmarks
 	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench
 
-soak: $(STAMP) ## Kill pushes at random for ten minutes, or SECONDS=60; SEED=1 repeats a campaign
+soak: $(STAMP) ## Kill pushes and trouble them at random for ten minutes, or SECONDS=60; SEED=1 repeats a campaign
 	$(BIN)/python -m tests.faults.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made

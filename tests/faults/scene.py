@@ -6,8 +6,8 @@ import multiprocessing
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, WaveAcknowledged
 from dbt_reverse_etl.sinks.base import Settings, Sink
+from dbt_reverse_etl.sinks.database import FENCES
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.mysql import MysqlSink
 from dbt_reverse_etl.sinks.postgres import PostgresSink
@@ -31,6 +32,9 @@ PROCESSES.set_forkserver_preload(["tests.faults.victim", *SINKS])
 FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
 # Every key changes: inserts, updates and deletes.
 SECOND = {key: n + 10 for n, key in enumerate(KEYS) if n not in (1, 4)}
+# A constraint that a table has for a while.
+REFUSE = "alter table people add constraint refused check (value % 10 <> 7)"
+ALLOW = "alter table people drop constraint refused"
 # What the triggers of a table keep; the log is rolled back with the rows.
 NOTED = {"insert": "new.`key`, new.value", "update": "new.`key`, new.value", "delete": "old.`key`, null"}
 
@@ -64,14 +68,33 @@ class Place(Protocol):
     def applied(self) -> Sequence[tuple[str, int | None]]: ...
 
 
+class DatabasePlace(Place, Protocol):
+    """One whose rows other sessions may lock; `refuse` and `allow` are statements, too."""
+
+    locks: Sequence[str]
+    refuse: Sequence[str]
+    allow: Sequence[str]
+
+    def session(self) -> AbstractContextManager[Callable[[str], object]]:
+        """Of somebody else: it runs statements, and a transaction only if one says so."""
+        ...
+
+
 class SqlitePlace:
     """A table of somebody else, who notes in another one what is written."""
 
     sink, transactional = SqliteSink, True
+    locks = ("select count(*) from people", "insert into people values ('other', 0)", "delete from people")
+    refuse = tuple(
+        f"create trigger refused_{event} before {event} on people when new.value % 10 = 7 "
+        "begin select raise(abort, 'refused'); end"
+        for event in ("insert", "update")
+    )
+    allow = ("drop trigger refused_insert", "drop trigger refused_update")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timeout: float = 30) -> None:
         self._file = folder / "crm.sqlite"
-        self.settings = SqliteSink.settings_model(path=str(self._file))
+        self.settings = SqliteSink.settings_model(path=str(self._file), timeout=timeout)
         noted = "".join(
             f"create trigger noted_{event} after {event} on people begin "
             f"insert into applied (key, value) values ({written}); end;"
@@ -89,15 +112,28 @@ class SqlitePlace:
     def applied(self) -> Sequence[tuple[str, int | None]]:
         return self._read("select key, value from applied order by id")
 
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], object]]:
+        """As `DatabasePlace.session`."""
+        with closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
+            yield connection.execute
+
     def _read(self, query: str) -> list[Any]:
         with closing(sqlite3.connect(self._file)) as connection:
             return connection.execute(query).fetchall()
+
+
+def _row_locks(key: str) -> Sequence[str]:
+    rows = [f"select 1 from people where {key} = '{one}' for update" for one in KEYS]
+    return (*rows, f"select 1 from {FENCES} for update")
 
 
 class PostgresPlace:
     """As the role of the documentation, on a table of somebody else, who notes in another one what is written."""
 
     sink, transactional = PostgresSink, True
+    locks = _row_locks("key")
+    refuse, allow = (REFUSE,), (ALLOW,)
 
     def __init__(self) -> None:
         self._database = new_database()
@@ -111,6 +147,18 @@ class PostgresPlace:
         )
         self.settings = PostgresSink.settings_model(**self._database.settings())
         self.may_load = self._database.may_load
+        self.server, self.commit = self._database.socket_file, self._database.COMMIT
+
+    def behind(self, port: int) -> None:
+        """A proxy, and waiting for nobody for long."""
+        place = {"host": "127.0.0.1", "port": port, "lock_timeout": 0.3}
+        self.settings = PostgresSink.settings_model(**self._database.settings(**place))
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], object]]:
+        """As `DatabasePlace.session`."""
+        with self._database.owner() as connection:
+            yield lambda statement: connection.execute(statement.encode())
 
     def rows(self) -> dict[str, int]:
         return dict(self._database.rows("select key, value from people"))
@@ -125,6 +173,8 @@ class MysqlPlace:
     """As the role of the documentation, on a table of somebody else, who notes in another one what is written."""
 
     sink, transactional = MysqlSink, True
+    locks = _row_locks("`key`")
+    refuse, allow = (REFUSE,), (ALLOW,)
 
     def __init__(self) -> None:
         self._database = mysql_server.new_database()
@@ -139,6 +189,18 @@ class MysqlPlace:
         )
         self.settings = MysqlSink.settings_model(**self._database.settings())
         self.may_load = self._database.may_load
+        self.server, self.commit = self._database.socket_file, self._database.COMMIT
+
+    def behind(self, port: int) -> None:
+        """A proxy, and waiting for nobody for long."""
+        place = {"host": "127.0.0.1", "port": port, "ssl_mode": "disabled", "lock_timeout": 1}
+        self.settings = MysqlSink.settings_model(**self._database.settings(**place))
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], object]]:
+        """As `DatabasePlace.session`."""
+        with closing(self._database.owner()) as connection:
+            yield connection.query
 
     def rows(self) -> dict[str, int]:
         return dict(self._database.rows("select `key`, value from people"))

@@ -6,7 +6,6 @@ import argparse
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any
 
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from tests.faults.scene import HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.faults.troubles import ApiTrouble, DatabaseTrouble, ServerTrouble, Trouble
 from tests.faults.victim import KEYS
-from tests.unit.http_server import Reply, http_server
+from tests.unit.http_server import http_server
+from tests.unit.proxy import proxy_before
 
 PLACES = ("sqlite", "postgres", "mysql", "http")
 
@@ -40,34 +41,23 @@ def campaign(seed: int, seconds: float) -> int:
     return number
 
 
-class Trouble:
-    """Answers of an API, by key and attempt: a history that is played again meets the same ones."""
-
-    def __init__(self, seed: int) -> None:
-        self.is_over = False
-        self._seed, self._asked = seed, Counter[str]()
-
-    def __call__(self, key: str) -> Reply:
-        self._asked[key] += 1
-        share = 1 if self.is_over else random.Random(f"{self._seed} {key} {self._asked[key]}").random()
-        refused, not_now, lost = Reply(422), Reply(503), Reply(204, reset="after")
-        return refused if share < 0.1 else not_now if share < 0.2 else lost if share < 0.3 else Reply(204)
-
-
 def history(seed: int) -> list[str]:
     """Captures and pushes that are killed or meet trouble, then one without any; what is wrong after it."""
-    rnd, trouble = random.Random(seed), Trouble(seed)
-    with tempfile.TemporaryDirectory() as folder, _place(rnd.choice(PLACES), Path(folder), trouble) as place:
+    rnd = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder, _place(rnd.choice(PLACES), Path(folder), seed) as (place, trouble):
         scene, found, image = Scene(place, Path(folder)), list[str](), dict[str, int]()
+        once = place.transactional and not trouble.refuses
         for _ in range(rnd.randint(1, 6)):
-            image = {key: rnd.randrange(100) for key in KEYS if rnd.random() < 0.7}
-            scene.capture(image)
+            if not image or rnd.random() < 0.6:
+                image = {key: rnd.randrange(100) for key in KEYS if rnd.random() < 0.7}
+                scene.capture(image)
             if rnd.random() < 0.8:
                 slow = {"late": ("batch.after", 1)} if rnd.random() < 0.1 else {}
                 kill = (rnd.choice(FAULT_POINTS), rnd.randint(1, 4)) if rnd.random() < 0.8 else None
-                found += pushed(scene, place, image, kill=kill, **slow)[1]
-        trouble.is_over = True
-        ended, wrong = pushed(scene, place, image, retry=True)
+                with trouble.during_a_push():
+                    found += pushed(scene, place, image, once=once, kill=kill, **slow)[1]
+        trouble.end()
+        ended, wrong = pushed(scene, place, image, once=once, retry=True)
         found += wrong
         status = scene.status if ended == 0 else f"ended with {ended}"
         found += [] if status in ("succeeded", "idle") else [f"the last push: {status}"]
@@ -77,27 +67,33 @@ def history(seed: int) -> list[str]:
         return found + [f"{fact} does not balance" for fact in scene.unbalanced()]
 
 
-def pushed(scene: Scene, place: Place, image: Mapping[str, int], **orders: Any) -> tuple[int | None, list[str]]:
-    """How a push ended; what it applied that is not of the newest image, and what it repeated where that is ruled out."""
+def pushed(
+    scene: Scene, place: Place, image: Mapping[str, int], *, once: bool, **orders: Any
+) -> tuple[int | None, list[str]]:
+    """How a push ended; what it applied that is not of the newest image, and what it repeated where that is ruled out: `once`."""
     before = place.applied()
     ended = scene.push(**orders)
     applied, held = place.applied()[len(before) :], dict(before)
     found = [f"{key} went back to {value}" for key, value in applied if image.get(key) != value]
-    for key, value in applied if place.transactional else ():
+    for key, value in applied if once else ():
         found += [f"{key} was applied again: {value}"] if held.get(key) == value else []
         held[key] = value
     return ended, found
 
 
 @contextmanager
-def _place(name: str, folder: Path, trouble: Trouble) -> Iterator[Place]:
+def _place(name: str, folder: Path, seed: int) -> Iterator[tuple[Place, Trouble]]:
     if name == "http":
+        answers = ApiTrouble(seed)
         with http_server() as server:
-            yield HttpPlace(server, trouble)
+            yield HttpPlace(server, answers), answers
     elif name == "sqlite":
-        yield SqlitePlace(folder)
+        place = SqlitePlace(folder, timeout=0.2)
+        yield place, DatabaseTrouble(place, seed)
     else:
-        yield PostgresPlace() if name == "postgres" else MysqlPlace()
+        server_place = PostgresPlace() if name == "postgres" else MysqlPlace()
+        with proxy_before(server_place.server) as proxy:
+            yield server_place, ServerTrouble(server_place, proxy, seed)
 
 
 if __name__ == "__main__":

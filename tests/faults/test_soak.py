@@ -7,7 +7,7 @@ import random
 from tests.faults.soak import campaign
 
 
-def test_random_changes_and_kills_into_random_destinations_end_well() -> None:
+def test_random_changes_kills_and_troubles_of_random_destinations_end_well() -> None:
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}")
     assert campaign(seed, seconds=15) > 0

@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.run import Job, Ports, Source, run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import SyncBusy
+from dbt_reverse_etl.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.ledger import decode, encode
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
@@ -141,6 +141,8 @@ def push(orders: Orders) -> None:
         status = run(job, ports, policy).status
     except SyncBusy:
         status = "busy"
+    except DestinationError as error:
+        status = f"failed: {error}"
     orders.ledger.with_suffix(".result").write_text(status)
 
 

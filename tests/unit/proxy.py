@@ -17,25 +17,58 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
         self.down = False
-        self._word, self._after, self._says = b"", False, b""
+        self._word: bytes | None = None
+        self._passes, self._after, self._ends, self._says = 1, False, False, b""
         self._stall: Callable[[], None] | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut_at(self, word: str, *, after: bool) -> None:
-        """Cut; `after`: once the server has it and has answered, else before it reaches the server."""
-        self._word, self._after, self._stall, self._says = word.encode(), after, None, b""
+    def cut_at(self, word: str, *, after: bool, which: int = 1, ends: bool = False) -> None:
+        """Cut; `after`: once the server has it and has answered, else before it reaches the server.
+
+        Args:
+            word: nothing stands for whatever passes.
+            which: at its which occurrence.
+            ends: no connection is accepted after it.
+        """
+        self._harm(word, after=after, which=which, ends=ends)
 
     def cut_and_stall_at(self, word: str, stall: Callable[[], None]) -> None:
         """Cut the client's side alone, without an answer, while the server, which `stall` has stopped, has the word to read."""
-        self._word, self._after, self._stall, self._says = word.encode(), True, stall, b""
+        self._harm(word, stall=stall)
 
     def answer_at(self, word: str, said: bytes) -> None:
         """Let the server carry it out, but give another answer, on a connection that stands; as a pooler might."""
-        self._word, self._after, self._stall, self._says = word.encode(), True, None, said
+        self._harm(word, says=said)
+
+    def calm(self) -> None:
+        """No harm from now on."""
+        self._word, self.down = None, False
 
     def close(self) -> None:
         """Accept nothing any more."""
         self._listener.close()
+
+    def _harm(
+        self,
+        word: str,
+        *,
+        after: bool = True,
+        which: int = 1,
+        ends: bool = False,
+        stall: Callable[[], None] | None = None,
+        says: bytes = b"",
+    ) -> None:
+        self._after, self._passes, self._ends, self._stall, self._says = after, which, ends, stall, says
+        self._word = word.encode()
+
+    def _is_due(self, data: bytes) -> bool:
+        if self._word is None or self._word not in data:
+            return False
+        self._passes -= 1
+        if self._passes:
+            return False
+        self._word, self.cuts, self.down = None, self.cuts + 1, self.down or self._ends
+        return True
 
     def _accept(self) -> None:
         while True:
@@ -58,8 +91,7 @@ class Proxy:
 
     def _forward(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
         while data := _read(client):
-            if self._word and self._word in data:
-                self._word, self.cuts = b"", self.cuts + 1
+            if self._is_due(data):
                 if not self._after:
                     break
                 lost.set()
