@@ -168,9 +168,12 @@ where {{ reverse_etl._sent_in(mode) }}
 {%- endmacro %}
 
 
-{# First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. #}
+{#
+  First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. Where no window
+  spreads them, the rows lie as in their files, often all in one.
+#}
 {% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, extra=[], buckets=none) -%}
-select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
+select{{ ' /*+ repartition(_bucket) */' if base == head }} _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
     cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
     {{ '_captured_at,' if '_captured_at' in extra }}

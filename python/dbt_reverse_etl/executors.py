@@ -59,9 +59,13 @@ class Executors:
         """As `Remote.send`."""
         limits = self._sink.limits(task)
         task = replace(task, texts=self._sink.texts(task), project_dir=None)
-        tasks = max(1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism))
+        rows = self._rows.frame(order.claim.lo, order.claim.hi)
+        # No more than there are parts: a share that no task takes is a part of the budget that nobody uses.
+        tasks = max(
+            1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism, rows.rdd.getNumPartitions())
+        )
         work = Work(self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN)
-        rows = self._rows.frame(order.claim.lo, order.claim.hi).coalesce(tasks)
+        rows = rows.coalesce(tasks)
         with _explained(task.sync), _job_group(self._spark) as was_restarted:
             acks = rows.mapInArrow(work, "sent string").toArrow()
             sent = sum((_SENT.validate_json(text) for text in acks.column("sent").to_pylist()), NOTHING_SENT)

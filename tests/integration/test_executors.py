@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import invocation
+from dbt_reverse_etl import executors, invocation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, WaveSize
 from dbt_reverse_etl.executors import Executors
@@ -35,8 +35,6 @@ BATCHES = {
 }
 SOURCE = "select id, concat('name ', id) as name, id * 1.5d as amount from range({rows})"
 FEW, MANY, WIDTH = 5_000, 45_000, 5120  # rows, and bytes of each
-# A few rows would be one file, and one task.
-SPREAD = {"spark.sql.files.maxRecordsPerFile": "100", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
 
 
 class Api:
@@ -87,7 +85,7 @@ def api(shop: Project) -> Iterator[Api]:
 
 
 @pytest.fixture
-def waves(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every push leaves from two tasks on the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
     found: list[int] = []
     real = Executors.send
@@ -102,20 +100,30 @@ def waves(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         return sent
 
     monkeypatch.setattr(Executors, "send", counted)
-    for name, value in SPREAD.items():
-        spark.conf.set(name, value)
-    yield found
-    for name in SPREAD:
-        spark.conf.unset(name)
+    return found
 
 
 def people(project: Project) -> dict[int, str]:
     return {row.id: row.name for row in project.rows("select id, name from {s}.source")}
 
 
-def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_no_more_at_once_than_it_takes(
-    shop: Project, api: Api, waves: list[int]
+@pytest.fixture(params=[1, 2])
+def parts(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[int]:
+    """In so many parts Spark exchanges rows."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, request.param)
+    yield request.param
+    spark.conf.set(name, before)
+
+
+def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_many_requests_at_once_as_it_takes(
+    shop: Project, api: Api, waves: list[int], monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
+    share, shared = executors._share, set[int]()
+    monkeypatch.setattr(executors, "_share", lambda limits, tasks: shared.add(tasks) or share(limits, tasks))
+    shop.destinations["crm"]["concurrency"] = 2
+    api.before_answer = lambda number: time.sleep(0.1)
     first = shop.run()
     assert first.success, first.text
     assert first.sync("crm_people") == "+2000 ~0 -0"
@@ -123,14 +131,15 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_no_
     assert {*api.received.values()} == {1}
     assert len(waves) >= 4
     assert {*waves} == {1}
+    assert api.most_at_once == 2
 
-    shop.destinations["crm"]["concurrency"] = 2  # one for each task
-    api.most_at_once, api.before_answer = 0, lambda number: time.sleep(0.3)
+    api.most_at_once = 0
     shop.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
     assert shop.run().sync("crm_people") == "+0 ~0 -290"
     assert api.rows == people(shop)
     assert {*api.received.values()} == {1}
     assert api.most_at_once == 2
+    assert shared == {parts}
 
 
 def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, waves: list[int]) -> None:
