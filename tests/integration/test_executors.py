@@ -86,7 +86,7 @@ def api(shop: Project) -> Iterator[Api]:
 
 @pytest.fixture
 def waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every push leaves from two tasks on the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
+    """Every push leaves from the executors, in waves of 500 rows; the number of jobs of Spark in each wave."""
     found: list[int] = []
     real = Executors.send
     policy = partial(Policy, executors_from=1, executor_waves=WaveSize(rows=500, grow_below=-1))
