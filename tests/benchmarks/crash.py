@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.benchmarks.capture import COLUMNS, quick_settings
 from tests.benchmarks.turns import report
-from tests.faults.shop import DBT, REVERSE_ETL, start, write_shop
-from tests.unit.http_server import HttpServer, Reply, http_server
-from tests.unit.postgres_server import Database, new_database
+from tests.support.dbt.shop import DBT, REVERSE_ETL, start, write_shop
+from tests.support.servers.http import HttpServer, Reply, http_server
+from tests.support.servers.postgres import Database, new_database
 
 COLUMN_TYPES = {
     "id": "bigint primary key", "i": "int", "l": "bigint", "d": "float8", "m": "numeric(18, 2)", "s": "text", "e": "text", "c": "text", "t": "timestamptz", "b": "date",

@@ -15,8 +15,8 @@ from dbt_reverse_etl.cli import cli
 from tests.benchmarks.postgres import PostgresWork, by_hand
 from tests.benchmarks.rows import payload
 from tests.benchmarks.turns import fastest, report
-from tests.integration.project import Project
-from tests.unit.postgres_server import new_database
+from tests.support.dbt.project import Project
+from tests.support.servers.postgres import new_database
 
 
 def from_spark(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:

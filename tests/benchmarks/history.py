@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.sql import render
 from tests.benchmarks.capture import COLUMNS, rendered_diff
 from tests.benchmarks.turns import fastest, report
-from tests.integration.project import Project
+from tests.support.dbt.project import Project
 
 SHORT, LONG = 10, 200
 EVERY = 100  # each snapshot changes one row of so many, another one each time

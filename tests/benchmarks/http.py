@@ -30,7 +30,7 @@ from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from tests.benchmarks.peers import DRT, is_there
 from tests.benchmarks.rows import changes, task_of
 from tests.benchmarks.turns import fastest, report
-from tests.unit.http_server import http_server
+from tests.support.servers.http import http_server
 
 ROWS, DRT_ROWS, EACH = 20_000, 2_000, 100
 # Without pacing, which it has by default: ten requests a second. In batch mode it sends as many rows a request as we do; its default is one.

@@ -23,7 +23,7 @@ from dbt_reverse_etl.sinks.kafka_topic import Cluster
 from tests.benchmarks.peers import AIOKAFKA, is_there
 from tests.benchmarks.rows import changes, task_of
 from tests.benchmarks.turns import fastest, report
-from tests.kafka_broker import KafkaBroker, tool
+from tests.support.servers.kafka_broker import KafkaBroker, tool
 
 TOOL_ROWS, AIOKAFKA_ROWS = 2_000_000, 30_000  # the tool reports every five seconds; aiokafka is slow
 LINGER, BATCH = 20, 2**18  # of aiokafka; with its defaults it is slower

@@ -17,7 +17,7 @@ from pyarrow import csv
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from tests.benchmarks.rows import Work
 from tests.benchmarks.turns import fastest, report
-from tests.unit.mysql_server import Database, new_database
+from tests.support.servers.mysql import Database, new_database
 
 
 def mysql(home: Path, rows: int, rounds: int) -> None:

@@ -22,7 +22,7 @@ from dbt_reverse_etl.sinks.postgres_values import staged
 from tests.benchmarks.peers import DLT, DRT, is_there
 from tests.benchmarks.rows import Work, changes, payload, task_of
 from tests.benchmarks.turns import fastest, report
-from tests.unit.postgres_server import Database, new_database, server
+from tests.support.servers.postgres import Database, new_database, server
 
 DRT_ROWS = 20_000
 TYPES = ("int4", "bool", "int8", "text", "text", "text", "text", "float8", "int8", "timestamptz", "date", "bool")

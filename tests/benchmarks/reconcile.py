@@ -22,7 +22,7 @@ from dbt_reverse_etl.reconcile import differences
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import report
-from tests.integration.project import Project
+from tests.support.dbt.project import Project
 
 WRONG = [  # ten keys
     "update contacts set s = 'somebody else''s' where id in (7, 77, 777, 7777)",

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import report
-from tests.integration.files_read import files_read
-from tests.integration.project import Project
+from tests.support.dbt.files_read import files_read
+from tests.support.dbt.project import Project
 
 # The statements that find what changed, and what stood there before: positions, candidates, diff, old images. The commit is the same for all.
 FINDING = ("__candidates_", "__uncommitted_", "describe history", "show tblproperties", "max(`number`)", "unix_micros(")

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.benchmarks.turns import report
-from tests.integration.files_read import files_read
-from tests.integration.project import Project
+from tests.support.dbt.files_read import files_read
+from tests.support.dbt.project import Project
 
 CUSTOMERS = 20_000
 HOT = CUSTOMERS // 1000  # the customers that change; one order in 200 is theirs

@@ -1,6 +1,6 @@
 """A sync's position: the state that its facts fold to.
 
-The rules (each is proven necessary in tests/unit/test_delivery_rules.py):
+The rules (each is proven necessary in tests/quick/delivery/test_rules.py):
 
 1. A position is (snapshot, spec): the before-image is taken through the stored spec, the after-image through the
    current one.

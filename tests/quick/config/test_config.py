@@ -1,0 +1,362 @@
+"""Destinations and the joining of syncs with them; sinks are found in real installed distributions."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dbt_reverse_etl.config import (
+    Destination,
+    PlanOnly,
+    load_destinations,
+    redact,
+    resolve,
+)
+from dbt_reverse_etl.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.redaction import MASK
+from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.sinks.base import Mode
+from tests.support import ROOT
+
+CANARY = "canary-Zq7/x+9"
+
+PLUGIN = """
+from typing import Annotated, Literal
+from pydantic import BaseModel, Field, SecretStr, field_validator
+from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink
+
+class Bearer(Settings):
+    type: Literal["bearer"]
+    token: SecretStr
+
+class Basic(Settings):
+    type: Literal["basic"]
+    user: str
+    password: SecretStr
+
+class ShelfSettings(Settings):
+    host: str
+    port: int = 80
+    pin: SecretStr | None = None
+    headers: dict[str, SecretStr] = {}
+    auth: Annotated[Bearer | Basic, Field(discriminator="type")] | None = None
+
+    @field_validator("host")
+    @classmethod
+    def _known(cls, host):
+        if host.startswith("no"):
+            raise ValueError(f"a host that exists, not {host}")
+        return host
+
+class ShelfOptions(Options):
+    depth: int = 1
+    colour: Literal["red", "blue"] = "red"
+
+class Shelf(Sink):
+    type = "shelf"
+    settings_model, options_model = ShelfSettings, ShelfOptions
+    modes = frozenset({Mode.UPSERT, Mode.MIRROR})
+    promise = "at least once"
+    def __init__(self, settings): self.settings = settings
+    @property
+    def identity(self): return self.settings.host
+    def check(self): pass
+    def open(self, task): pass
+    def deliver(self, batch): return Delivery()
+    def close(self): pass
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a distribution with sinks on the path, as an installer would."""
+
+    def installed(distribution: str, sinks: Mapping[str, str], **modules: str) -> None:
+        site = tmp_path / f"site-{distribution}"
+        info = site / f"{distribution}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        entries = "\n".join(f"{name} = {target}" for name, target in sinks.items())
+        (info / "entry_points.txt").write_text(f"[dbt_reverse_etl.sinks]\n{entries}\n")
+        for name, source in modules.items():
+            (site / f"{name}.py").write_text(source)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.syspath_prepend(str(site))
+        importlib.invalidate_caches()
+
+    return installed
+
+
+@pytest.fixture
+def shelf(install: Install) -> None:
+    install("acme_shelf", {"shelf": "acme_shelf:Shelf"}, acme_shelf=PLUGIN)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[Any], Path]:
+    """Writes profiles.yml with the given block, and returns its directory."""
+
+    def written(outputs: Any) -> Path:
+        text = outputs if isinstance(outputs, str) else yaml.safe_dump({"dbt_reverse_etl": {"outputs": outputs}})
+        (tmp_path / "profiles.yml").write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return written
+
+
+def refused(directory: Path, env: Mapping[str, str] | None = None, target: str = "prod") -> list[str]:
+    """The problems of a profiles.yml that must not load."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_destinations([directory], target, env or {})
+    assert caught.value.exit_code == ExitCode.USAGE
+    return [str(problem) for problem in caught.value.problems]
+
+
+def loaded(directory: Path, env: Mapping[str, str] | None = None) -> dict[str, Destination]:
+    destinations = load_destinations([directory], "prod", env or {})
+    assert not isinstance(destinations, PlanOnly)
+    return destinations
+
+
+def sync(name: str = "contacts", **settings: Any) -> Sync:
+    changelog = Changelog("model.shop.c", "c", "c", "shop.c", ("id",), ChangelogSettings())
+    chosen = SyncSettings.model_validate({"destination": "crm", "object": "contacts"} | settings)
+    return Sync(f"exposure.shop.{name}", name, (), True, changelog, chosen, "models/exposures.yml")
+
+
+class TestSinks:
+    def test_a_destination_gets_its_sink_and_its_settings(self, write: Callable[[Any], Path], shelf: None) -> None:
+        block = {"type": "shelf", "host": "h", "port": "{{ env_var('PORT') }}", "guards": {"max_deletes": "5%"}}
+        crm = loaded(write({"prod": {"crm": block}}), {"PORT": "81"})["crm"]
+        assert (crm.name, crm.type, crm.sink.__name__) == ("crm", "shelf", "Shelf")
+        assert crm.settings.model_dump()["port"] == 81
+        assert str(crm.guards.max_deletes) == "5%"
+
+    def test_only_a_sink_that_is_named_is_imported(
+        self, write: Callable[[Any], Path], shelf: None, install: Install
+    ) -> None:
+        install("acme_bomb", {"bomb": "acme_bomb:Bomb"}, acme_bomb=f"raise RuntimeError('{CANARY}')")
+        loaded(write({"prod": {"crm": {"type": "shelf", "host": "h"}}}))
+        assert "acme_bomb" not in sys.modules
+        (problem,) = refused(write({"prod": {"crm": {"type": "bomb"}}}))
+        assert "acme_bomb:Bomb, whose import raises RuntimeError" in problem
+        assert "canary" not in problem
+
+    def test_an_unknown_type_lists_the_known_ones(self, write: Callable[[Any], Path], shelf: None) -> None:
+        (problem,) = refused(write({"prod": {"crm": {"type": "shelve"}}}))
+        assert "prod.crm.type: found 'shelve'; expected one of" in problem
+        assert "did you mean 'shelf'?" in problem
+        assert "type: found nothing" in refused(write({"prod": {"crm": {}}}))[0]
+
+    def test_two_distributions_that_claim_one_name_are_an_error(
+        self, write: Callable[[Any], Path], shelf: None, install: Install
+    ) -> None:
+        install("evil_shelf", {"shelf": "evil_shelf:Shelf"}, evil_shelf=PLUGIN)
+        (problem,) = refused(write({"prod": {"crm": {"type": "shelf", "host": "h"}}}))
+        assert "acme_shelf and evil_shelf" in problem
+        assert "evil_shelf" not in sys.modules
+
+    @pytest.mark.parametrize("target", ["acme_odd:number", "acme_odd:Text", "acme_odd:Shelf"])
+    def test_what_is_no_sink_of_this_type_is_refused(
+        self, write: Callable[[Any], Path], install: Install, target: str
+    ) -> None:
+        install("acme_odd", {"odd": target}, acme_odd=PLUGIN + "\nnumber = 1\nText = str\n")
+        assert "a subclass of Sink whose `type` is 'odd'" in refused(write({"prod": {"crm": {"type": "odd"}}}))[0]
+
+    def test_yaml_merge_keys_work(self, write: Callable[[Any], Path], shelf: None) -> None:
+        text = (
+            "dbt_reverse_etl:\n  outputs:\n    dev: {a: &a {type: shelf, host: h}}\n"
+            "    prod: {b: {<<: *a, port: 5}, c: {<<: *a}}\n"
+        )
+        found = loaded(write(text))
+        assert {name: d.settings.model_dump()["port"] for name, d in found.items()} == {"b": 5, "c": 80}
+
+    def test_every_problem_of_every_destination_comes_at_once(self, write: Callable[[Any], Path], shelf: None) -> None:
+        outputs = {
+            "prod": {
+                "a": {"type": "shelf", "port": "many", "hots": "h"},
+                "b": {"type": "nothing"},
+                "c": {"type": "shelf", "host": "{{ env_var('NOT_SET') }}"},
+                "d": {"type": "shelf", "host": "h", "guards": {"max_delete": 1, "max_changes": "lots"}},
+                "e": {"type": "shelf", "host": "h", "auth": {"type": "bearer", "tokn": 1}},
+                "f": "shelf",
+            }
+        }
+        text = "\n".join(refused(write(outputs)))
+        for expected in (
+            "prod.a.port: found a text; expected a valid integer",
+            "prod.a.host: found nothing; expected a value",
+            "prod.a.hots: found an unknown key; expected one of host, port, pin, headers, auth, type, guards",
+            "did you mean 'host'?",
+            "prod.b.type: found 'nothing'",
+            "prod.c.host: found environment variable NOT_SET",
+            "prod.d.guards.max_delete: found an unknown key; expected one of max_deletes, max_changes",
+            "prod.d.guards.max_changes: found 'lots'; expected a number of rows such as 500, or a share such as 10%",
+            "prod.e.auth.tokn: found an unknown key",
+            "prod.e.auth.token: found nothing",
+            "prod.f: found a text; expected a mapping with `type`",
+        ):
+            assert expected in text
+
+    def test_the_example_loads_with_the_sinks_of_this_package(self, tmp_path: Path, install: Install) -> None:
+        declared = (ROOT / "pyproject.toml").read_text().split('[project.entry-points."dbt_reverse_etl.sinks"]')[1]
+        lines = [line.split(" = ") for line in declared.split("\n[")[0].strip().splitlines()]
+        install("dbt_reverse_etl", {name: target.strip('"') for name, target in lines})
+        (tmp_path / "profiles.yml").write_text((ROOT / "profiles.example.yml").read_text())
+        assert load_destinations([tmp_path], "dev", {}) == PlanOnly("dev")
+        assert {name: one.type for name, one in loaded(tmp_path, {"CRM_TOKEN": CANARY}).items()} == {
+            "crm": "http",
+            "app": "sqlite",
+            "exports": "files",
+        }
+
+
+class TestSecrets:
+    SETTINGS: Mapping[str, Any] = {
+        "type": "shelf",
+        "host": "h",
+        "pin": "{{ env_var('PLAIN_NAME') }}",
+        "headers": {"X-Key": "key {{ env_var('OTHER_NAME') }}"},
+        "auth": {"type": "bearer", "token": "literal-token-4711"},
+    }
+    ENV: Mapping[str, str] = {"PLAIN_NAME": CANARY, "OTHER_NAME": "second-canary-8"}
+
+    def test_values_of_secret_settings_are_redacted_from_then_on(
+        self, write: Callable[[Any], Path], shelf: None
+    ) -> None:
+        crm = loaded(write({"prod": {"crm": self.SETTINGS}}), self.ENV)["crm"]
+        assert "canary" not in repr(crm) + str(crm.settings)
+        assert "4711" not in repr(crm)
+        text = redact(f"a {CANARY} b second-canary-8 c literal-token-4711 d {quote(CANARY, safe='')}")
+        assert text == f"a {MASK} b {MASK} c {MASK} d {MASK}"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"pin": ["{{ env_var('LOOSE') }}"]},
+            {"port": "{{ env_var('LOOSE') }}"},
+            {"host": "no{{ env_var('LOOSE') }}"},
+            {"host": f"no{CANARY}", "pin": f"no{CANARY}"},
+            {"auth": {"type": "{{ env_var('LOOSE') }}", "token": "loose-token-8421"}},
+            {"auth": "{{ env_var('LOOSE') }}"},
+            {"guards": {"max_deletes": "{{ env_var('LOOSE') }}"}},
+            {"guards": "{{ env_var('LOOSE') }}"},
+            {"type": "{{ env_var('LOOSE') }}"},
+            {"headers": {"a": {"b": "{{ env_var('LOOSE') }}"}}},
+            {"pni": "{{ env_var('LOOSE') }}"},
+            {"password": CANARY},
+        ],
+    )
+    def test_no_problem_shows_a_secret(self, write: Callable[[Any], Path], shelf: None, change: Any) -> None:
+        loose = f"loose-{uuid4().hex}"  # a new one each time: what another case registered would be redacted
+        problems = refused(write({"prod": {"crm": {**self.SETTINGS, **change}}}), {**self.ENV, "LOOSE": loose})
+        assert "canary" not in "".join(problems)
+        assert loose not in "".join(problems)
+
+
+@pytest.fixture(scope="module")
+def destinations_once() -> dict[str, Destination]:
+    namespace: dict[str, Any] = {"__name__": "acme_once"}
+    exec(
+        compile(PLUGIN, "acme_once", "exec", dont_inherit=True), namespace
+    )  # the source of the plug-in above, without a distribution around it
+    shelf_class, settings = namespace["Shelf"], namespace["ShelfSettings"]
+    hosts = {"crm": "one", "same": "one", "other": "two"}
+    return {
+        name: Destination(name, "shelf", shelf_class, settings(host=host), Guards()) for name, host in hosts.items()
+    }
+
+
+class TestResolve:
+    @pytest.fixture
+    def destinations(self, write: Callable[[Any], Path], shelf: None) -> dict[str, Destination]:
+        crm = {"type": "shelf", "host": "one", "guards": {"max_deletes": "5%", "max_changes": 9}}
+        other = {"type": "shelf", "host": "two"}
+        return loaded(write({"prod": {"crm": crm, "same": {"type": "shelf", "host": "one"}, "other": other}}))
+
+    def test_a_sync_gets_its_destination_guards_and_options(self, destinations: dict[str, Destination]) -> None:
+        given_sync = sync(guards={"max_deletes": 3}, options={"depth": 2})
+        (resolved,) = resolve([given_sync], destinations)
+        found, destination, guards, options = resolved
+        assert (found, destination) == (given_sync, destinations["crm"])
+        assert (str(guards.max_deletes), str(guards.max_changes)) == ("3", "9")
+        assert options.model_dump() == {"depth": 2, "colour": "red"}
+
+    def test_every_problem_of_every_sync_comes_at_once(self, destinations: dict[str, Destination]) -> None:
+        wrong = [
+            sync("a", destination="cmr"),
+            sync("b", mode="changelog", options={"depht": 2}),
+            sync("c", options={"colour": "green", "depth": "x"}),
+        ]
+        with pytest.raises(ConfigurationError) as caught:
+            resolve(wrong, destinations)
+        text = str(caught.value)
+        for expected in (
+            "models/exposures.yml: a.config.meta.reverse_etl.destination: found 'cmr'; expected a destination of this "
+            "target in profiles.yml: crm, other, same. Next: did you mean 'crm'?",
+            "b.config.meta.reverse_etl.mode: found 'changelog'; expected what a destination of type shelf can do: "
+            "mirror, upsert",
+            "b.config.meta.reverse_etl.options.depht: found an unknown key; expected one of depth, colour",
+            "c.config.meta.reverse_etl.options.colour: found 'green'; expected 'red' or 'blue'",
+            "c.config.meta.reverse_etl.options.depth: found a text",
+        ):
+            assert expected in text
+
+    def test_doubt_is_not_parked_for_a_destination_that_takes_no_change_twice(
+        self, destinations: dict[str, Destination], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (resolved,) = resolve([sync(on_unknown="park")], destinations)
+        assert resolved.sync.settings.on_unknown == "park"
+        monkeypatch.setattr(destinations["crm"].sink, "transactional", True)
+        with pytest.raises(
+            ConfigurationError, match=r"on_unknown: found 'park'; expected send_again: a destination of"
+        ):
+            resolve([sync(on_unknown="park")], destinations)
+
+    def test_only_a_mirror_into_what_can_be_replaced_owns_its_object_and_alone(
+        self, destinations: dict[str, Destination], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ValidationError, match="only a mirror owns every row"):
+            sync(owns_object=True, mode="upsert")
+        owner = sync(owns_object=True, mode="mirror")
+        with pytest.raises(ConfigurationError, match=r"owns_object: found 'true'; expected false: a destination of"):
+            resolve([owner], destinations)
+        monkeypatch.setattr(destinations["crm"].sink, "full_loads", True)
+        assert resolve([owner], destinations)
+        guest = sync("guest", mode="upsert")
+        with pytest.raises(ConfigurationError, match=r"which .* writes too; expected one sync alone"):
+            resolve([owner, guest], destinations)
+
+    @settings(deadline=None)
+    @given(
+        choices=st.lists(
+            st.tuples(st.sampled_from(["crm", "same", "other"]), st.sampled_from(["x", "y"]), st.sampled_from(Mode)),
+            max_size=4,
+        )
+    )
+    def test_one_object_has_one_deleting_owner_under_whatever_name(
+        self, choices: list[tuple[str, str, Mode]], destinations_once: dict[str, Destination]
+    ) -> None:
+        able = [choice for choice in choices if choice[2] in (Mode.MIRROR, Mode.UPSERT)]
+        syncs = [sync(f"s{n}", destination=d, object=o, mode=m) for n, (d, o, m) in enumerate(able)]
+        hosts = {"crm": "one", "same": "one", "other": "two"}
+        owned = [(hosts[d], o) for d, o, mode in able if mode is Mode.MIRROR]
+        if len(set(owned)) == len(owned):
+            assert len(resolve(syncs, destinations_once)) == len(able)
+        else:
+            with pytest.raises(ConfigurationError, match="each would delete what the other wrote"):
+                resolve(syncs, destinations_once)

@@ -1,0 +1,189 @@
+"""One wave through the engine: what is sent, in what order, and what stops the sync."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
+from dbt_reverse_etl.delivery.policy import Policy, Rejections
+from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import Limits
+from tests.support.delivery.engine_bench import (
+    Bench,
+    OrderedSink,
+    delivered,
+    outcomes,
+    refusing,
+    some,
+)
+
+# --- what is sent
+
+
+def test_a_batch_holds_the_operation_the_event_id_and_the_fields_and_nothing_of_the_position() -> None:
+    bench = Bench(delivered)
+    result = bench.wave(3)
+    assert bench.sink.batches[0].rows.column_names == ["_operation", "_event_id", "id"]
+    assert (result.failures, result.stop, result.requests) == ({}, None, 1)
+    assert result.counts.delivered == result.counts.planned == PerOperation(1, 1, 1)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 4))
+def test_every_row_is_sent_exactly_once_where_nothing_fails(rows: int, size: int, workers: int) -> None:
+    bench = Bench(delivered, Limits(rows=size, concurrency=workers))
+    result = bench.wave(rows)
+    assert sorted(row for request in bench.sink.requests for row in request) == list(range(rows))
+    assert result.counts.delivered.total == rows
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4))
+def test_the_result_lists_exactly_the_rows_that_the_sink_did_not_deliver(data: st.DataObject, workers: int) -> None:
+    fates = data.draw(st.lists(st.sampled_from(["delivered", "rejected", "recovers"]), min_size=1, max_size=30))
+    waiting = {row for row, fate in enumerate(fates) if fate == "recovers"}
+
+    def answer(ids: list[int], number: int) -> Delivery:
+        words = [
+            Outcome.REJECTED if fates[row] == "rejected" else Outcome.UNKNOWN if row in waiting else None for row in ids
+        ]
+        waiting.difference_update(ids)
+        return Delivery(tuple(RowResult(i, word, "why") for i, word in enumerate(words) if word is not None))
+
+    result = Bench(answer, Limits(rows=4, concurrency=workers)).wave(len(fates))
+    assert outcomes(result) == {row: Outcome.REJECTED for row, fate in enumerate(fates) if fate == "rejected"}
+    assert result.counts.balanced
+    assert result.stop is None
+
+
+# --- what stops the sync
+
+
+def test_fatal_stops_the_sync_and_everything_not_sent_is_left_out() -> None:
+    bench = Bench(lambda ids, n: some(ids, lambda i: n == 1, Outcome.FATAL))
+    result = bench.wave(40)
+    assert len(bench.sink.requests) == 2
+    assert result.stop is not None
+    assert result.stop.kind is StopKind.FATAL
+    assert [failure.attempts for failure in result.failures.values()] == [1] * 10 + [0] * 20
+    assert (result.counts.delivered.total, result.counts.failed.total, result.counts.skipped.total) == (10, 10, 20)
+    assert not result.nothing_applied
+
+
+@pytest.mark.parametrize("indexes", [(0, 0), (10,), (-1,)], ids=["twice", "beyond the batch", "negative"])
+def test_an_answer_for_a_row_that_was_not_sent_stops_the_sync_and_is_not_believed(indexes: tuple[int, ...]) -> None:
+    results = tuple(RowResult(index, Outcome.REJECTED, "why") for index in indexes)
+    result = Bench(lambda ids, n: Delivery(results)).wave(20)
+    assert result.stop is not None
+    assert result.stop.kind is StopKind.FATAL
+    assert "not sent" in result.stop.reason
+    assert [outcomes(result)[row] for row in (0, 9, 10)] == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.RETRYABLE]
+
+
+def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        raise ValueError("alice@example.com")
+
+    result = Bench(answer).wave(20)
+    assert outcomes(result)[0] is Outcome.UNKNOWN
+    assert "ValueError" in result.failures[0].reason
+    assert "alice" not in repr(result)
+    assert result.stop is not None
+    assert result.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad", "trips"),
+    [
+        pytest.param(100, 50, False, id="not more than fifty"),
+        pytest.param(100, 51, True, id="more than fifty and more than delivered"),
+        pytest.param(200, 99, False, id="fewer than delivered"),
+        pytest.param(4000, 200, False, id="not more than five percent"),
+        pytest.param(40, 40, False, id="all of a small wave"),
+    ],
+)
+def test_the_breaker_trips_on_many_rejected_rows_of_which_fewer_were_delivered(
+    rows: int, bad: int, trips: bool
+) -> None:
+    bench = Bench(lambda ids, n: some(ids, lambda i: i < bad, Outcome.REJECTED), Limits(rows=rows))
+    result = bench.wave(rows)
+    assert (result.stop is not None) is trips
+    assert set(outcomes(result).values()) == {Outcome.RETRYABLE if trips else Outcome.REJECTED}
+    assert (result.counts.failed if trips else result.counts.rejected).total == bad
+
+
+def test_the_breaker_stops_before_the_rest_of_the_wave_is_refused() -> None:
+    policy = Policy(rejections=Rejections(breaker_rows=5, breaker_share=0))
+    bench = Bench(lambda ids, n: some(ids, lambda i: True, Outcome.REJECTED), Limits(rows=3), policy)
+    result = bench.wave(300)
+    assert len(bench.sink.requests) == 2
+    assert result.counts.skipped.total == 294
+
+
+def test_an_interrupt_lets_the_request_under_way_end_and_sends_nothing_more() -> None:
+    bench = Bench(delivered)
+    bench.interrupted = lambda: len(bench.sink.requests) > 1
+    result = bench.wave(30)
+    assert result.stop is not None
+    assert result.stop.kind is StopKind.INTERRUPTED
+    assert [outcomes(result).get(row) for row in (9, 19, 20)] == [None, None, Outcome.RETRYABLE]
+
+
+# --- lease, rate, order
+
+
+def test_no_request_is_made_once_the_lease_is_lost() -> None:
+    looks = iter([True, True, False])
+    bench = Bench(delivered, Limits(rows=1), lease_held=lambda: next(looks))
+    with pytest.raises(LeaseLost):
+        bench.wave(5)
+    assert len(bench.sink.requests) == 2
+
+
+def test_a_lease_lost_by_one_worker_stops_all_of_them() -> None:
+    held = threading.Semaphore(3)
+    bench = Bench(delivered, Limits(rows=1, concurrency=4), lease_held=lambda: held.acquire(blocking=False))
+    with pytest.raises(LeaseLost):
+        bench.wave(50)
+    assert len(bench.sink.requests) <= 3
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.5, 50), st.integers(1, 30), st.integers(1, 4))
+def test_the_rate_budget_is_kept_by_all_workers_together(rate: float, rows: int, workers: int) -> None:
+    bench = Bench(delivered, Limits(rows=1, concurrency=workers, requests_per_second=rate))
+    assert not bench.wave(rows).failures
+    times = sorted(bench.sink.times)
+    for i, start in enumerate(times):
+        for j in range(i, len(times)):
+            assert j - i <= (times[j] - start) * rate + 1e-6
+
+
+def test_batches_of_a_transactional_sink_come_in_order_and_only_the_final_one_is_last() -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        return some(ids, lambda i: number == 1, Outcome.RETRYABLE)
+
+    bench = Bench(answer, Limits(rows=2, concurrency=8), kind=OrderedSink)
+    bench.wave(6)
+    assert bench.sink.requests == [[0, 1], [2, 3], [2, 3], [4, 5]]
+    assert [batch.last for batch in bench.sink.batches] == [False, False, False, True]
+
+
+def test_the_last_batch_says_how_many_rows_of_the_claim_were_left_out_before_it() -> None:
+    bench = Bench(lambda ids, n: some(ids, lambda i: i == 1, Outcome.REJECTED), Limits(rows=2), kind=OrderedSink)
+    bench.wave(6, left_out=3)
+    assert [batch.left_out for batch in bench.sink.batches] == [3, 4, 4]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 20), st.integers(0, 19))
+def test_a_claim_is_never_closed_with_nothing_left_out_if_a_row_was_refused(rows: int, bad: int) -> None:
+    bench = Bench(refusing({bad % rows}), Limits(rows=rows), kind=OrderedSink)
+    bench.wave(rows)
+    closing = [batch for batch in bench.sink.batches if batch.last and bad % rows not in batch.rows["id"].to_pylist()]
+    assert all(batch.left_out for batch in closing)

@@ -1,0 +1,265 @@
+"""`on_unknown: park`: what the destination may or may not hold is never sent again by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.delivery.fault_points import no_step
+from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.delivery.position import Claim, Range, State
+from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Batch
+from tests.support.delivery.desk import POLICY, Desk
+from tests.support.delivery.memory_sinks import PlainSink
+from tests.support.delivery.reference import DictSource, Spec
+
+KEYS = [f"k{number}" for number in range(6)]
+PARKING = replace(POLICY.parking_doubt(), waves=WaveSize(2, grow_below=-1))
+RETRY = replace(PARKING, retry_now=True)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class CountingSink(PlainSink):
+    """Knows what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: Counter[str] = Counter()
+
+    def deliver(self, batch: Batch) -> Delivery:
+        self.sent.update(batch.rows.column("key").to_pylist())
+        return super().deliver(batch)
+
+
+class ParkingDesk(Desk):
+    def __init__(self) -> None:
+        super().__init__(CountingSink)
+        self.policy = PARKING
+
+    @property
+    def sent(self) -> Counter[str]:
+        assert isinstance(self.sink, CountingSink)
+        return self.sink.sent
+
+    def retry(self) -> str:
+        self.policy, before = RETRY, self.policy
+        try:
+            return self.push().status
+        finally:
+            self.policy = before
+
+    def crash_at(self, point: str) -> bool:
+        """Push, and die there; False if the push did not come by that point."""
+
+        def step(name: str) -> None:
+            if name == point:
+                raise Crash
+
+        self.step = step
+        try:
+            self.push()
+        except Crash:
+            self.clock.sleep(24 * 3600)  # the lease is over
+            return True
+        finally:
+            self.step = no_step
+        return False
+
+
+def image(value: int, keys: list[str] = KEYS) -> dict[str, int]:
+    return dict.fromkeys(keys, value)
+
+
+def test_a_row_of_which_nobody_knows_is_sent_once_and_waits_whatever_its_value_is_until_retry() -> None:
+    desk = ParkingDesk()
+    desk.sink.script = {"k1": ["unknown_applied"]}
+    assert desk.push(image(1)).status == Status.PARTIAL
+    assert desk.push(image(2)).status == Status.PARTIAL
+    assert desk.push(image(3, ["k0", "k2"])).status == Status.PARTIAL
+    assert desk.sent["k1"] == 1
+    [row] = desk.state().undelivered.values()
+    assert (row.key, row.outcome, row.doubt) == ("k1", "unknown", True)
+    assert desk.sink.destination.rows == {"k0": 3, "k2": 3, "k1": 1}
+
+    assert desk.push(image(4)).status == Status.PARTIAL
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(4)
+    assert not desk.state().undelivered
+
+
+def test_a_row_that_is_refused_after_retry_is_still_in_doubt_and_waits_again() -> None:
+    desk = ParkingDesk()
+    desk.sink.script = {"k1": ["unknown_lost", "retryable", "retryable", "retryable", "retryable", "retryable"] * 3}
+    desk.push(image(1))
+    desk.retry()
+    before = desk.sent["k1"]
+    desk.sink.script = {}
+    assert desk.push(image(2)).status == Status.PARTIAL
+    assert desk.sent["k1"] == before
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(2)
+
+
+@pytest.mark.parametrize("point", ["batch.before", "batch.after", "wave.delivered"])
+def test_rows_that_a_lost_run_may_have_sent_wait_and_the_others_go_on(point: str) -> None:
+    desk = ParkingDesk()
+    desk.push(image(1))
+    desk.changelog.capture(image(2))
+    assert desk.crash_at(point)
+    before = Counter(desk.sent)
+    assert desk.push(image(3)).status == Status.PARTIAL
+    waiting = desk.state().undelivered
+    assert 1 <= len(waiting) <= 2, "one wave"
+    assert all(row.outcome == "unknown" and row.reason == "an earlier run may have sent it" for row in waiting.values())
+    assert {key for key in KEYS if desk.sent[key] == before[key]} == {*waiting}
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(3)
+
+
+def test_a_resync_that_was_asked_for_sends_every_row_again() -> None:
+    desk = ParkingDesk()
+    desk.push(image(1))
+    desk.ask("resync")
+    assert desk.push().status == Status.SUCCEEDED
+    assert desk.sent == dict.fromkeys(KEYS, 2)
+
+
+def test_a_destination_that_leaves_every_row_in_doubt_stops_the_sync_instead_of_parking_all_of_it() -> None:
+    class Hanging(CountingSink):
+        def deliver(self, batch: Batch) -> Delivery:
+            self.sent.update(batch.rows.column("key").to_pylist())
+            return Delivery.of_all(batch.rows.num_rows, Outcome.UNKNOWN, "no answer in time")
+
+    desk = ParkingDesk()
+    desk.sink, desk.policy = Hanging(), POLICY.parking_doubt()
+    result = desk.push({f"k{number}": number for number in range(1000)})
+    assert result.status == Status.FAILED
+    assert "rejected or unknown, 0 delivered" in result.message
+    assert desk.sent.total() <= 60
+    assert {*desk.sent.values()} == {1}
+
+
+@pytest.mark.parametrize("sent_rows", [1, 2])
+def test_a_lost_lease_parks_what_was_sent_and_nothing_else(sent_rows: int) -> None:
+    desk = ParkingDesk()
+    desk.sink.batch_rows = 1
+    desk.push(image(1))
+    desk.changelog.capture(image(2))
+    left = iter(range(sent_rows, 0, -1))
+
+    def step(name: str) -> None:
+        if name == "batch.after" and next(left, None) == 1:
+            desk.clock.sleep(PARKING.lease.total_seconds())
+
+    desk.step = step
+    assert desk.push().status == Status.SUPERSEDED
+    desk.step = no_step
+    desk.clock.sleep(PARKING.lease.total_seconds())
+    before = Counter(desk.sent)
+    sent = {key for key in KEYS if before[key] == 2}
+    assert len(sent) == sent_rows
+    assert desk.push(image(3)).status == Status.PARTIAL
+    assert {*desk.state().undelivered} == sent
+    assert {key for key in KEYS if desk.sent[key] > before[key]} == {*KEYS} - sent
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(3)
+
+
+class ChangingDesk(ParkingDesk):
+    """A sync whose mode was insert_only up to a push, as `push` tells the run of it."""
+
+    before, after = Spec(), Spec(hide=10**6)
+
+    def _unsure(self) -> list[Range]:
+        return [place for place in self.state().positions if place.snapshot and place.spec != self.spec.id]
+
+    def _job(self) -> Job:
+        return replace(super()._job(), unsure=tuple((place.lo, place.hi) for place in self._unsure()))
+
+    def _source_for(self, state: State) -> DictSource:
+        claims = [Claim("mode", place.lo, place.hi, place.snapshot, place.spec, True) for place in self._unsure()]
+        state = replace(state, claims=state.claims + tuple(claims))
+        specs = {spec.id: spec for spec in (self.before, self.after)}
+        return DictSource(self.changelog, state, self.changelog.head, self.spec, specs)
+
+
+def test_after_a_change_of_mode_from_insert_only_every_row_is_sent_but_those_that_a_request_left_in_doubt() -> None:
+    desk = ChangingDesk()
+    desk.sink.script = {"k1": ["unknown_applied"]}
+    desk.push(image(1))
+    desk.spec = desk.after
+    assert desk.push().status == Status.PARTIAL
+    assert desk.sent == {**dict.fromkeys(KEYS, 2), "k1": 1}
+    assert [row.key for row in desk.state().undelivered.values()] == ["k1"]
+    assert desk.push(image(2)).status == Status.PARTIAL
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(2)
+
+
+@pytest.mark.parametrize("changed_before", [True, False])
+def test_a_change_of_mode_sends_no_row_that_a_lost_run_may_have_sent(changed_before: bool) -> None:
+    desk = ChangingDesk()
+    desk.push(image(1))
+    desk.changelog.capture(image(2))
+    if changed_before:
+        desk.spec = desk.after
+    assert desk.crash_at("batch.after")
+    desk.spec = desk.after
+    before = Counter(desk.sent)
+    assert desk.push(image(3)).status == Status.PARTIAL
+    waiting = {*desk.state().undelivered}
+    assert 1 <= len(waiting) <= 2, "one wave"
+    assert {key for key in KEYS if desk.sent[key] == before[key]} == waiting
+    assert desk.retry() == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(3)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pushes=st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4)),
+            st.dictionaries(
+                st.sampled_from(KEYS),
+                st.sampled_from(["rejected", "retryable", "unknown_applied", "unknown_lost"]),
+            ),
+            st.sampled_from([None, None, "batch.after", "wave.delivered", "wave.acknowledged"]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_over_any_history_no_row_goes_out_again_after_a_request_with_unknown_end(
+    pushes: list[tuple[dict[str, int], dict[str, str], str | None]],
+) -> None:
+    desk = ParkingDesk()
+    in_doubt: set[str] = set()
+    for rows, faults, crash in pushes:
+        desk.changelog.capture(rows)
+        desk.sink.script = {key: [fault] for key, fault in faults.items()}
+        before = Counter(desk.sent)
+        if crash is None:
+            desk.push()
+        else:
+            desk.crash_at(crash)
+        now_sent = {key for key in KEYS if desk.sent[key] > before[key]}
+        assert not now_sent & in_doubt
+        desk.push()
+        listed = {key for key, row in desk.state().undelivered.items() if row.doubt}
+        unknown = {key for key in now_sent if faults.get(key, "").startswith("unknown")}
+        assert unknown <= listed
+        in_doubt = listed
+    desk.sink.script = {}
+    desk.retry()
+    assert desk.sink.destination.rows == desk.changelog.images[-1]
+    assert not desk.state().undelivered

@@ -1,0 +1,82 @@
+"""A push from the executors to a destination that takes longer than a lease: it gets on, wave by wave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import RunResult
+from dbt_reverse_etl.delivery.run import run
+from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.executors import _MARGIN, Work
+from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
+from tests.support.delivery.desk import Desk
+from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
+from tests.support.delivery.reference import DictSource
+from tests.support.delivery.world import FakeClock
+
+SLOW = Policy().lease.total_seconds() / 40  # seconds of a row: a lease is over before 40 of them are
+
+
+class Nearby:
+    """`delivery.ports.Remote` in this process; each row takes so many seconds."""
+
+    def __init__(self, desk: Desk, source: DictSource, seconds: float) -> None:
+        self._desk, self._source, self._seconds = desk, source, seconds
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        sink, clock = self._desk.sink, self._desk.clock
+        ends = until - _MARGIN
+        work = Work(
+            lambda: _slow(sink, clock, self._seconds), order, task, sink.limits(task), self._desk.policy, ends, clock
+        )
+        return work.send(self._source.wave(order.claim.lo, order.claim.hi).to_batches())
+
+
+def _slow(sink: PlainSink, clock: FakeClock, seconds: float) -> PlainSink:
+    made = type(sink)()
+    made.destination, deliver = sink.destination, made.deliver
+
+    def slowly(batch: Batch) -> Delivery:
+        clock.sleep(seconds * batch.rows.num_rows)
+        return deliver(batch)
+
+    made.deliver = slowly  # type: ignore[method-assign]
+    return made
+
+
+def pushed(desk: Desk, seconds: float) -> RunResult:
+    desk.planned = 0
+    ports = replace(desk._ports(), executors=lambda source: Nearby(desk, source, seconds))
+    return run(desk._job(), ports, desk.policy)
+
+
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_rows_that_tasks_left_near_the_end_of_the_lease_are_listed_and_the_run_goes_on(sink: type[PlainSink]) -> None:
+    desk = Desk(sink)
+    waves = replace(Policy().executor_waves, rows=50)
+    desk.policy = replace(desk.policy, executors_from=0, executor_waves=waves, most_listed=50)
+    image = {f"k{n}": n + 1 for n in range(100)}
+    desk.changelog.capture(image)
+    first = pushed(desk, SLOW)
+    assert first.status == "partial"
+    delivered = first.counts.delivered.total
+    assert 0 < delivered < 100
+    while (state := desk.state()).undelivered:
+        assert not state.claims, "nothing is in doubt: what was left is listed"
+        assert pushed(desk, SLOW).counts.delivered.total > 0, "each push gets on"
+    assert desk.sink.destination.rows == {key: desk.spec.project(value) for key, value in image.items()}
+
+
+def test_where_the_ledger_cannot_list_what_tasks_left_the_run_says_that_the_destination_is_slow() -> None:
+    desk = Desk()
+    waves = replace(Policy().executor_waves, rows=50)
+    desk.policy = replace(desk.policy, executors_from=0, executor_waves=waves, most_listed=10)
+    desk.changelog.capture({f"k{n}": n + 1 for n in range(100)})
+    result = pushed(desk, SLOW)
+    assert (result.status, "slower" in result.message) == ("failed", True)
+    assert len(desk.state().claims) == 1

@@ -1,0 +1,113 @@
+"""What the documentation names is there, and what can be set is documented."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.settings import ChangelogSettings, SyncSettings
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions, MysqlSettings
+from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
+from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sqlite import SqliteSettings
+from tests.support import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]
+SECTIONS = {
+    "A changelog model": [ChangelogSettings],
+    "A sync": [SyncSettings],
+    "sqlite": [SqliteSettings],
+    "files": [FilesSettings, FilesOptions],
+    "http": [HttpSettings, HttpOptions],
+    "postgres": [PostgresSettings, PostgresOptions],
+    "mysql": [MysqlSettings, MysqlOptions],
+    "kafka": [KafkaSettings, KafkaOptions],
+    "singer": [SingerSettings, SingerOptions],
+    "sqlalchemy": [SqlalchemySettings],
+}
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^##+ {title}\n(.*?)(?=^##+ |\Z)", text("docs/configuration.md"), re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+def names(model: type[BaseModel]) -> Iterator[str]:
+    """Every key that a user may write, nested ones included."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+        for inner in _models(field.annotation):
+            yield from names(inner)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_setting_is_documented(title: str) -> None:
+    words = set(re.findall(r"\w+", section(title)))
+    assert {name for model in SECTIONS[title] for name in names(model)} <= words
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_documented_key_is_a_setting(title: str) -> None:
+    known = {field.alias or name for model in SECTIONS[title] for name, field in model.model_fields.items()}
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section(title), re.MULTILINE)
+    written = {name for cell in cells for name in re.findall(r"\w+", cell)}
+    modes = {mode.value for mode in Mode}
+    assert written - (modes - known) == known
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md"])
+def test_every_test_that_is_named_as_a_proof_is_there(page: str) -> None:
+    named = re.findall(r"`((?:tests|python)/\S+\.py)::(\w+)`", text(page))
+    assert len(named) == text(page).count("::") > 10
+    for file, test in named:
+        assert re.search(rf"^\s*(?:async )?def {test}\(|^{test} = ", text(file), re.MULTILINE), f"{file}::{test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_command_and_exit_code_is_documented() -> None:
+    readme, operations = text("README.md"), text("docs/operations.md")
+    assert set(re.findall(r"`dbt-reverse-etl ([\w-]+)`", readme)) == set(cli.commands)
+    for page in (readme, operations):
+        assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == set(ExitCode)
+
+
+def test_every_macro_operation_test_and_model_is_documented() -> None:
+    querying, operations = text("docs/querying.md"), text("docs/operations.md")
+    for file in (ROOT / "macros" / "changelog").glob("[a-z]*.sql"):
+        assert f"`reverse_etl.{file.stem}(" in querying, file
+    for file in (ROOT / "macros" / "tests").glob("[a-z]*.sql"):
+        assert f"`reverse_etl.{file.stem}`" in querying, file
+    for file in (ROOT / "models").glob("*.sql"):
+        assert f"`{file.stem}`" in querying, file
+    for file in (ROOT / "macros" / "operations").glob("[a-z]*.sql"):
+        assert f"dbt run-operation {file.stem} " in operations, file

@@ -1,0 +1,417 @@
+"""The files sink on a real directory, read back by a consumer that knows only the manifest."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dbt_reverse_etl.encoding import encode_values
+from dbt_reverse_etl.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks import files_disk
+from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.files import FilesSink
+from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.testing import ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
+from tests.support.sinks.files import inserted, listed, manifest, sink_at, task_of
+from tests.support.sinks.files_consumer import state
+
+
+class TestJsonLines(SinkContract):
+    sink_class = FilesSink
+    form: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
+        return {"path": str(tmp_path / "out"), **self.form}
+
+    @pytest.fixture
+    def read_back(self, tmp_path: Path) -> ReadBack:
+        return lambda task: state(listed(tmp_path / "out" / task.object), task.key)
+
+    @pytest.fixture
+    def unreachable(self, tmp_path: Path) -> dict[str, Any]:
+        (tmp_path / "file").write_text("not a directory")
+        return {"path": str(tmp_path / "file" / "out"), **self.form}
+
+    def expected(self, field: pa.Field, value: Any) -> Any:
+        return orjson.loads(encode_values(pa.array([value], field.type)).rows[0] or b"")
+
+
+class TestJsonLinesGzip(TestJsonLines):
+    form: ClassVar = {"compression": "gzip"}
+
+
+class TestParquet(TestJsonLines):
+    form: ClassVar = {"format": "parquet"}
+
+    def expected(self, field: pa.Field, value: Any) -> Any:
+        return pa.array([value], field.type)[0].as_py()
+
+
+class TestPartitioned(TestJsonLines):
+    def refine(self, task: SinkTask) -> SinkTask:
+        return replace(task, options=FilesOptions(partition_by=("id",)))
+
+
+def test_a_claim_that_was_cut_off_is_never_listed_and_leaves_no_record(tmp_path: Path) -> None:
+    task = task_of()
+    crashed = sink_at(tmp_path)
+    crashed.open(task)
+    crashed.deliver(inserted(task, 1))
+    crashed.deliver(inserted(task, 2, claim="c2", last=False))
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+    with opened(sink_at(tmp_path), next_run(task)) as sink:
+        assert sink.settle(["c1", "c2"]) == {"c1": True, "c2": None}
+        sink.deliver(inserted(task, 2, claim="c3"))
+        sink.finish()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+    assert manifest(tmp_path)["pending"] == []
+    assert manifest(tmp_path)["claims"] == {}
+
+
+def test_a_cut_off_claim_that_the_ledger_acknowledged_is_listed_by_the_next_run_before_its_own_parts(
+    tmp_path: Path,
+) -> None:
+    task = task_of()
+    crashed = sink_at(tmp_path)
+    crashed.open(task)
+    crashed.deliver(inserted(task, 1, last=False))
+    with opened(sink_at(tmp_path), next_run(task)) as sink:  # no open claims: settle is not called
+        sink.deliver(inserted(task, 2, claim="c2"))
+        assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+def test_a_run_that_ends_early_lists_what_it_delivered(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1, last=False))
+        assert listed(tmp_path / "people") == []
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+
+
+def test_a_claim_with_a_rejected_row_is_never_settled_as_whole(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        changes = [("insert", person(1, score=float("nan"))), ("insert", person(2))]
+        delivery = sink.deliver(batch_of(task, changes, "c1"))
+        assert outcomes(delivery, 2) == [Outcome.REJECTED, Outcome.DELIVERED]
+    with opened(sink_at(tmp_path), next_run(task)) as sink:
+        assert sink.settle(["c1"]) == {"c1": False}
+    assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+
+
+def test_a_rejected_row_counts_against_its_claim_whichever_batch_it_was_in(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(batch_of(task, [("insert", person(1, score=float("nan")))], "c1", last=False))
+        sink.deliver(inserted(task, 2))
+        assert sink.settle(["c1"]) == {"c1": False}
+
+
+def test_an_empty_last_batch_closes_its_claim(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1, last=False))
+        assert sink.deliver(inserted(task)).results == ()
+        assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+        assert sink.settle(["c1"]) == {"c1": True}
+
+
+def test_repeating_a_batch_lists_its_rows_once(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        for _ in range(3):
+            assert sink.deliver(inserted(task, 1, 2)).results == ()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+def test_orphans_are_swept_when_the_object_is_opened_and_nothing_else_is(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+    directory = tmp_path / "people"
+    orphan = directory / "0000000001-c1-0123456789ab.jsonl"
+    orphan.write_text("half a li")
+    (directory / ".tmp-1-x").write_text("")
+    (directory / "README.md").write_text("mine")
+    with opened(sink_at(tmp_path), next_run(task)):
+        names = {path.name for path in directory.iterdir()}
+    assert orphan.name not in names
+    assert ".tmp-1-x" not in names
+    assert names >= {"README.md", "manifest.json", *(part["name"] for part in manifest(tmp_path)["parts"])}
+
+
+def test_an_object_of_another_sync_is_refused(tmp_path: Path) -> None:
+    with opened(sink_at(tmp_path), task_of()):
+        pass
+    with pytest.raises(DestinationError, match="another sync"):
+        sink_at(tmp_path).open(task_of(sync_id="b2"))
+
+
+def test_a_manifest_that_vanishes_during_the_run_stops_it(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        (tmp_path / "people" / "manifest.json").unlink()
+        assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.FATAL]
+        with pytest.raises(DestinationError, match="removed"):
+            sink.finish()
+
+
+def test_a_damaged_manifest_stops_the_run_and_is_kept(tmp_path: Path) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task):
+        pass
+    path = tmp_path / "people" / "manifest.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    damaged = path.read_bytes()
+    with pytest.raises(DestinationError, match="damaged"):
+        sink_at(tmp_path).open(next_run(task))
+    assert path.read_bytes() == damaged
+
+
+def test_a_lost_manifest_is_reported_as_missing_but_not_before_the_first_run(tmp_path: Path) -> None:
+    task = task_of()
+    assert sink_at(tmp_path).missing(task) is None
+    assert sink_at(tmp_path).missing(next_run(task)) == "manifest.json of object people"
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"), [(errno.ENOSPC, Outcome.FATAL), (errno.EROFS, Outcome.FATAL), (errno.EIO, Outcome.RETRYABLE)]
+)
+def test_a_disk_that_refuses_leaves_listing_and_claims_as_they_were(
+    number: int, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+        before = manifest(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _refuse(number))
+            delivery = sink.deliver(inserted(task, 2, claim="c2"))
+        assert outcomes(delivery, 1) == [outcome]
+        assert delivery.results[0].reason == f"OSError {errno.errorcode[number]}"
+        assert manifest(tmp_path) == before
+        assert sink.deliver(inserted(task, 2, claim="c2")).results == ()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+def test_a_manifest_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, rename = task_of(), Path.replace
+
+    def refuse_manifest(path: Path, target: Path) -> Path:
+        if Path(target).name == "manifest.json":
+            raise OSError(errno.EIO, "refused")
+        return rename(path, target)
+
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+        before = (tmp_path / "people" / "manifest.json").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse_manifest)
+            assert outcomes(sink.deliver(inserted(task, 2)), 1) == [Outcome.RETRYABLE]
+        assert (tmp_path / "people" / "manifest.json").read_bytes() == before
+
+
+def _refuse(number: int) -> Any:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(number, "refused")
+
+    return refuse
+
+
+def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        with monkeypatch.context() as patch:
+            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=1))
+            assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
+        assert sink.deliver(inserted(task, 1)).results == ()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+
+
+def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of()
+    with opened(sink_at(tmp_path), task) as sink:
+        with monkeypatch.context() as patch:
+            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=0))
+            assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.RETRYABLE]
+        assert listed(tmp_path / "people") == []
+
+
+def _fine(sync: Any, *, times: int) -> Any:
+    calls: list[Path] = []
+
+    def sync_directory(directory: Path) -> None:
+        calls.append(directory)
+        if len(calls) > times:  # the first is for the part, the second for the manifest
+            raise OSError(errno.EIO, "refused")
+        sync(directory)
+
+    return sync_directory
+
+
+@pytest.mark.parametrize("object_name", ["", "/etc", "../x", "a/../b", ".hidden", "a//b", "a\nb", "a/"])
+def test_an_object_that_leaves_its_directory_is_refused(object_name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="relative path"):
+        sink_at(tmp_path).validate(task_of(object=object_name))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_fields_that_the_format_cannot_hold_are_refused_all_at_once(form: Any, tmp_path: Path) -> None:
+    fields = [("id", pa.int64()), ("a", pa.month_day_nano_interval()), ("b", pa.list_(pa.month_day_nano_interval()))]
+    with pytest.raises(ConfigurationError) as caught:
+        sink_at(tmp_path, format=form).validate(task_of(schema=pa.schema([*fields, ("_operation", pa.string())])))
+    assert len(caught.value.problems) == 3
+
+
+def test_a_compression_that_the_format_does_not_have_is_refused() -> None:
+    with pytest.raises(ValidationError, match="expected one of none, gzip"):
+        FilesSettings(path="x", compression="snappy")
+
+
+def test_nan_becomes_null_only_where_the_sync_says_so(tmp_path: Path) -> None:
+    task = task_of(options=FilesOptions(nan="null"))
+    with opened(sink_at(tmp_path), task) as sink:
+        assert sink.deliver(batch_of(task, [("insert", person(1, score=float("inf")))])).results == ()
+    assert listed(tmp_path / "people")[0]["score"] is None
+
+
+def test_the_same_batch_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        task = task_of(object=name)
+        with opened(sink_at(tmp_path, compression="gzip"), task) as sink:
+            sink.deliver(inserted(task, 1, 2, 3))
+    sums = [json.loads((tmp_path / name / "manifest.json").read_bytes())["parts"][0]["sha256"] for name in ("a", "b")]
+    assert sums[0] == sums[1]
+
+
+def test_parts_that_are_too_old_leave_the_manifest_when_a_run_ends_and_the_folder_when_the_next_begins(
+    tmp_path: Path,
+) -> None:
+    task, file = task_of(), tmp_path / "people" / "manifest.json"
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+        sink.finish()
+    (old,) = manifest(tmp_path)["parts"]
+    file.write_bytes(file.read_bytes().replace(old["written"][:4].encode(), b"2001", 1))
+    with opened(sink_at(tmp_path), next_run(task)) as sink:
+        sink.finish()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1], "nothing is too old by default"
+    with opened(sink_at(tmp_path, keep_days=7), next_run(task, 3)) as sink:
+        sink.deliver(inserted(task, 2, claim="c2"))
+        sink.finish()
+        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+        assert (tmp_path / "people" / old["name"]).exists()
+    with opened(sink_at(tmp_path, keep_days=7), next_run(task, 4)):
+        assert not (tmp_path / "people" / old["name"]).exists()
+        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+
+
+STEP = st.tuples(st.booleans(), st.sampled_from(["close", "crash", "go on"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEP, max_size=8))
+def test_after_any_crashes_each_acknowledged_row_is_listed_exactly_once(steps: list[tuple[bool, str]]) -> None:
+    """The ledger here acknowledges a claim when its last batch was delivered; a crash in between leaves it open."""
+    with tempfile.TemporaryDirectory() as home:
+        path, task, acknowledged, open_claims = Path(home), task_of(), list[int](), list[str]()
+        sink: FilesSink | None = None
+        for number, (whole, then) in enumerate(steps):
+            if sink is None:
+                sink = sink_at(path)
+                sink.open(task)
+                answers = sink.settle(open_claims)
+                assert all(answer is None for answer in answers.values()), "a cut-off claim was never visible"
+                open_claims = []
+            claim = f"c{number}"
+            assert sink.deliver(inserted(task, number, claim=claim, last=whole)).results == ()
+            if whole or then == "close":  # an interrupted run records what was delivered
+                acknowledged.append(number)
+            elif then == "crash":
+                open_claims.append(claim)
+            else:
+                assert sink.deliver(inserted(task, 100 + number, claim=claim)).results == ()
+                acknowledged += [number, 100 + number]
+            if then == "close":
+                sink.close()
+            if then != "go on":
+                sink, task = None, next_run(task, task.fence + 1)
+        if sink is None:
+            sink = sink_at(path)
+            sink.open(task)
+            sink.settle(open_claims)
+        sink.finish()
+        assert [row["id"] for row in listed(path / "people")] == acknowledged
+
+
+@pytest.mark.parametrize("kill_at", range(6))
+def test_a_kill_at_any_file_operation_never_shows_a_partial_or_double_part(kill_at: int, tmp_path: Path) -> None:
+    """A process is killed at the n-th fsync of a delivery; a reader sees all of the batch or nothing."""
+    program = textwrap.dedent(
+        f"""
+        import os, signal
+        from tests.support.sinks import files as t
+        from pathlib import Path
+        task = t.task_of()
+        sink = t.sink_at(Path({str(tmp_path)!r}))
+        sink.open(task)
+        sink.deliver(t.inserted(task, 1, claim="c0"))
+        fsync, count = os.fsync, [0]
+        def kill(descriptor):
+            if count[0] == {kill_at}:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count[0] += 1
+            fsync(descriptor)
+        os.fsync = kill
+        sink.deliver(t.inserted(task, 2, 3, claim="c1"))
+        print("delivered", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    seen = [row["id"] for row in listed(tmp_path / "people")]
+    assert seen in ([1], [1, 2, 3])
+    if "delivered" in run.stdout:
+        assert seen == [1, 2, 3]
+    with opened(sink_at(tmp_path), next_run(task_of())) as sink:
+        answer = sink.settle(["c1"])["c1"]
+        assert answer is (True if seen == [1, 2, 3] else None)
+        if answer is None:
+            sink.deliver(inserted(task_of(), 2, 3, claim="c2"))
+        sink.finish()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2, 3]
+
+
+def test_a_newer_run_takes_over_from_one_that_still_lives(tmp_path: Path) -> None:
+    task = task_of()
+    old, new = sink_at(tmp_path), sink_at(tmp_path)
+    old.open(task)
+    new.open(replace(task, fence=2, first=False))
+    assert outcomes(old.deliver(inserted(task, 1)), 1) == [Outcome.FATAL]
+    old.close()
+    assert new.deliver(inserted(task, 2)).results == ()
+    new.close()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [2]

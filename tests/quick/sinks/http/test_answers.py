@@ -1,0 +1,254 @@
+"""What the answer to a request means: only a positive statement delivers."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from urllib3 import HTTPHeaderDict
+
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge, retry_after
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.testing import outcomes, person
+from tests.support.servers.http import HttpServer, Reply, http_server, json_reply
+from tests.support.sinks.http_sending import (
+    BATCH,
+    CANARY,
+    DELIVERED,
+    FATAL,
+    NOW,
+    REJECTED,
+    RETRYABLE,
+    TEXT,
+    UNKNOWN,
+    inserts,
+    one,
+    send,
+    task_of,
+)
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("status", "alone", "together"),
+        [
+            *((status, DELIVERED, DELIVERED) for status in (200, 201, 202, 204)),
+            *((status, UNKNOWN, UNKNOWN) for status in (203, 206, 207)),
+            *((status, FATAL, FATAL) for status in (300, 301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
+            *((status, REJECTED, REJECTED) for status in (400, 404, 409, 410, 413, 418, 422)),
+            *((status, RETRYABLE, RETRYABLE) for status in (408, 425, 429, 503)),
+            *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 504, 599)),
+        ],
+    )
+    def test_a_status_is_one_outcome(self, status: int, alone: Outcome, together: Outcome) -> None:
+        with http_server(Reply(status, headers={"Location": "/elsewhere"})) as server:
+            single = send(server.url, task_of(), *inserts(1))
+            batch = send(server.url, task_of(BATCH), *inserts(1, 2))
+        assert outcomes(single, 1) == [alone]
+        assert outcomes(batch, 2) == [together] * 2
+        assert batch.refused_whole == (together is REJECTED)
+        assert (single.stop is not None) == (status in (203, 206, 207))
+        assert len(server.received) == 2
+        assert all(str(status) in result.reason for result in (*single.results, *batch.results))
+
+    @pytest.mark.parametrize(
+        ("header", "seconds"),
+        [
+            ("120", 120.0),
+            ("0", 0.0),
+            (" 7 ", 7.0),
+            ("9" * 400, 1e15),
+            ("-5", None),
+            ("soon", None),
+            ("1.5", None),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+            ("", None),
+        ],
+    )
+    def test_retry_after_is_handed_to_the_engine(self, header: str, seconds: float | None, server: HttpServer) -> None:
+        server.default = Reply(429, headers={"Retry-After": header})
+        assert send(server.url, task_of(), *inserts(1)).retry_after == seconds
+
+    def test_retry_after_takes_a_date_in_the_future(self, server: HttpServer) -> None:
+        server.default = Reply(503, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"})
+        assert (send(server.url, task_of(), *inserts(1)).retry_after or 0) > 365 * 86_400
+
+    def test_a_redirect_is_never_followed_and_its_target_sees_no_byte(self, server: HttpServer) -> None:
+        with http_server() as target:
+            for status in (301, 302, 303, 307, 308):
+                server.default = Reply(status, headers={"Location": target.url + "/x"})
+                assert one(server.url, auth={"type": "api_key", "header": "X-Api-Key", "value": CANARY})[0] is FATAL
+            assert target.connections == 0
+        assert len(server.received) == 5
+
+    def test_already_exists_is_delivered_in_insert_only_and_only_there(self, server: HttpServer) -> None:
+        server.default = Reply(409)
+        options = {"insert": {"method": "POST", "path": "c"}}
+        assert one(server.url, task_of(options, mode=Mode.INSERT_ONLY))[0] is DELIVERED
+        assert one(server.url, task_of({**options, "already_exists": [422]}, mode=Mode.INSERT_ONLY))[0] is REJECTED
+        assert one(server.url)[0] is REJECTED
+
+    def test_a_row_that_is_gone_counts_as_deleted_but_a_batch_does_not(self, server: HttpServer) -> None:
+        for status in (404, 410):
+            server.default = Reply(status)
+            assert send(server.url, task_of(), ("delete", {"id": 1})).results == ()
+        batch = send(server.url, task_of(BATCH), ("delete", {"id": 1}), ("delete", {"id": 2}))
+        assert (outcomes(batch, 2), batch.refused_whole) == ([REJECTED] * 2, True)
+
+    def test_update_only_without_a_match_is_rejected_and_says_so(self, server: HttpServer) -> None:
+        server.default = Reply(404)
+        task = task_of({"update": {"method": "PATCH", "path": "c/{id}"}}, mode=Mode.UPDATE_ONLY)
+        assert one(server.url, task) == (REJECTED, "HTTP 404: no match")
+
+    def test_a_delete_in_a_mode_without_deletes_is_not_sent(self, server: HttpServer) -> None:
+        assert outcomes(send(server.url, task_of(mode=Mode.UPSERT), ("delete", {"id": 1})), 1) == [REJECTED]
+        assert not server.received
+
+    def test_a_mixed_batch_whose_first_request_is_refused_applied_nothing(self, server: HttpServer) -> None:
+        server.script(Reply(400))
+        changes = [("delete", {"id": 1}), ("delete", {"id": 2}), *inserts(3, 4)]
+        delivery = send(server.url, task_of(BATCH), *changes)
+        assert (outcomes(delivery, 4), delivery.refused_whole) == ([REJECTED] * 4, True)
+        assert len(server.received) == 1
+
+    def test_a_mixed_batch_refused_after_another_operation_was_applied_is_sent_again_apart(
+        self, server: HttpServer
+    ) -> None:
+        server.script(Reply(200), Reply(400))
+        delivery = send(server.url, task_of(BATCH), ("delete", {"id": 1}), *inserts(3, 4))
+        assert outcomes(delivery, 3) == [DELIVERED, RETRYABLE, RETRYABLE]
+        assert not delivery.refused_whole
+
+    @pytest.mark.parametrize(("status", "first"), [(401, FATAL), (429, RETRYABLE), (207, UNKNOWN)])
+    def test_after_a_failure_of_the_destination_the_rest_of_a_batch_is_not_sent(
+        self, status: int, first: Outcome, server: HttpServer
+    ) -> None:
+        server.default = Reply(status, headers={"Retry-After": "3"})
+        delivery = send(server.url, task_of(BATCH), ("delete", {"id": 1}), *inserts(3))
+        assert outcomes(delivery, 2) == [first, RETRYABLE]
+        assert "not sent" in delivery.results[1].reason
+        assert len(server.received) == 1
+
+
+class TestAcknowledgement:
+    OK: ClassVar = {"success": {"json": {"path": "data.items[0].ok", "equals": True}}, "error": "error.code"}
+
+    @pytest.mark.parametrize(
+        ("reply", "outcome"),
+        [
+            (json_reply({"data": {"items": [{"ok": True}]}}), DELIVERED),
+            (json_reply({"data": {"items": [{"ok": 1}]}}), UNKNOWN),
+            (json_reply({"data": {"items": [{"ok": "true"}]}}), UNKNOWN),
+            (json_reply({"data": {"items": []}}), UNKNOWN),
+            (json_reply([]), UNKNOWN),
+            (Reply(200, b"", {"Content-Type": "application/json"}), UNKNOWN),
+            (Reply(200, b'{"data": NaN}', {"Content-Type": "application/json"}), UNKNOWN),
+            (Reply(200, b'{"data": {"items": [{"ok": true}]}}', {"Content-Type": "text/plain"}), UNKNOWN),
+            (Reply(200, b'{"data": {"items": [{"ok": true}]}}'), UNKNOWN),
+            (Reply(200, b"<html>Log in</html>", {"Content-Type": "text/html; charset=utf-8"}), FATAL),
+        ],
+    )
+    def test_only_the_configured_statement_acknowledges(
+        self, reply: Reply, outcome: Outcome, server: HttpServer
+    ) -> None:
+        server.default = reply
+        delivery = send(server.url, task_of(self.OK), *inserts(1))
+        assert outcomes(delivery, 1) == [outcome]
+        assert (delivery.stop is not None) == (outcome is UNKNOWN)
+
+    def test_a_web_page_is_no_acknowledgement_even_without_conditions(self, server: HttpServer) -> None:
+        server.default = Reply(200, b"<html>", {"Content-Type": "Text/HTML"})
+        assert one(server.url) == (FATAL, "HTTP 200, but a web page (a login or a proxy?)")
+        assert one(server.url, task_of({"success": {"content_type": "text/html"}}))[0] is DELIVERED
+
+    @pytest.mark.parametrize("code", ["E_CODE", "limit.reached", 4711])
+    def test_a_reason_names_status_and_code(self, code: Any, server: HttpServer) -> None:
+        server.default = json_reply({"error": {"code": code, "message": CANARY}}, 422)
+        assert one(server.url, task_of({"error": "error.code"})) == (REJECTED, f"HTTP 422, code {code}")
+        assert one(server.url) == (REJECTED, "HTTP 422")
+
+    @pytest.mark.parametrize("text", ["Ada", f"no such mail: {CANARY}", "a@b.example", "x" * 65, True, None, {"a": 1}])
+    def test_a_message_where_a_code_should_be_is_not_shown(self, text: Any, server: HttpServer) -> None:
+        server.default = json_reply({"error": {"code": text}}, 422)
+        reason = one(server.url, task_of({"error": "error.code"}))[1]
+        assert reason in ("HTTP 422", "HTTP 422, code Ada")
+
+
+class TestRetryAfter:
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(-(10**6), 10**9))
+    def test_seconds_and_every_form_of_a_date_mean_the_same_moment(self, seconds: int) -> None:
+        moment = NOW + timedelta(seconds=seconds)
+        assert retry_after(str(max(0, seconds)), NOW) == max(0, seconds)
+        # RFC 9110 5.6.7: IMF-fixdate, and the obsolete forms of RFC 850 and of asctime.
+        forms = [format_datetime(moment, usegmt=True), moment.strftime("%a %b %d %H:%M:%S %Y").replace(" 0", "  ", 1)]
+        if 1969 <= moment.year <= 2068:  # two digits of the year
+            forms.append(moment.strftime("%A, %d-%b-%y %H:%M:%S GMT"))
+        for text in forms:
+            assert retry_after(text, NOW) == max(0, seconds), text
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))
+    def test_junk_is_no_pause_and_never_an_exception_or_a_negative_one(self, text: str) -> None:
+        seconds = retry_after(text, NOW)
+        assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
+
+    @pytest.mark.parametrize(
+        ("unit", "header", "value", "pause"),
+        [
+            ("epoch", "X-RateLimit-Reset", str(int(NOW.timestamp()) + 9), 9),
+            ("epoch", "x-ratelimit-reset", str(int(NOW.timestamp()) - 9), 0),
+            ("seconds", "X-RateLimit-Reset", "2.5", 2.5),
+            ("seconds", "X-RateLimit-Reset", "-2", None),
+            ("seconds", "X-RateLimit-Reset", "soon", None),
+            ("seconds", "X-Other", "7", None),
+        ],
+    )
+    def test_a_header_of_ones_own_is_read_only_where_the_options_name_it(
+        self, unit: str, header: str, value: str, pause: float | None
+    ) -> None:
+        options = HttpOptions.model_validate({"retry_after": {"header": "X-RateLimit-Reset", "unit": unit}})
+
+        def paused(headers: dict[str, str], given: HttpOptions) -> float | None:
+            answer = Answer(429, headers=HTTPHeaderDict(headers))
+            return judge(answer, Sent(1), given, Mode.UPSERT, NOW).retry_after
+
+        assert paused({header: value}, options) == pause
+        assert paused({header: value, "Retry-After": "3"}, options) == 3
+        assert paused({header: value}, HttpOptions.model_validate({})) is None
+
+
+class TestOtherWay:
+    """An upsert whose first request says that the row exists, or that it does not."""
+
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "insert": {"method": "POST", "path": "contacts"},
+        "update": {"method": "PATCH", "path": "contacts/{id}"},
+    }
+
+    @pytest.mark.parametrize(("operation", "status", "methods"), [
+        ("insert", 409, ["POST", "PATCH"]), ("update", 404, ["PATCH", "POST"]), ("update", 410, ["PATCH", "POST"]),
+        ("insert", 404, ["POST"]), ("update", 409, ["PATCH"]),
+    ])  # fmt: skip
+    def test_it_is_sent_the_other_way_once_with_an_id_of_its_own(
+        self, operation: str, status: int, methods: list[str], server: HttpServer
+    ) -> None:
+        server.script(Reply(status))
+        delivery = send(server.url, task_of(self.OPTIONS, mode=Mode.UPSERT), (operation, person(7)))
+        assert [request.method for request in server.received] == methods
+        assert (delivery.results == ()) == (len(methods) == 2)
+        assert len({request.headers["idempotency-key"] for request in server.received}) == len(methods)
+        assert all(request.json == person(7) for request in server.received)
+
+    def test_a_row_that_exists_and_does_not_is_rejected_and_not_sent_for_ever(self, server: HttpServer) -> None:
+        server.default = lambda request: Reply(409 if request.method == "POST" else 404)
+        delivery = send(server.url, task_of(self.OPTIONS, mode=Mode.UPSERT), *inserts(7))
+        assert [result.outcome for result in delivery.results] == [Outcome.REJECTED]
+        assert len(server.received) == 2

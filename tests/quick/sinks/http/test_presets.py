@@ -1,0 +1,391 @@
+"""Each preset against a local server that answers as the public documentation of the API says; not the live service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http_preset import DIRECTORY, load_preset, merged, preset_names
+from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.testing import batch_of, outcomes
+from tests.support.servers.http import HttpServer, Received, Reply, json_reply
+from tests.support.sinks.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
+
+TOKEN = "canary-token"
+Answers = Callable[[Received], Reply] | Reply
+
+
+def task_of(object_: str, key: str, mode: Mode = Mode.MIRROR, options: dict[str, Any] | None = None) -> SinkTask:
+    schema = pa.schema([(key, pa.string()), ("name", pa.string()), ("score", pa.int64())])
+    model = HttpOptions.model_validate(options or {})
+    return SinkTask("a1", "people", 1, object_, mode, (key,), schema, options=model)
+
+
+class Preset:
+    """One preset, sent to a local server."""
+
+    def __init__(self, name: str, server: HttpServer, task: SinkTask, auth: dict[str, Any]) -> None:
+        self.server = server
+        self.task = task
+        settings = {"preset": name, "url": server.url, "auth": auth}
+        self.sink = HttpSink(HttpSettings.model_validate(settings))
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {self.task.key[0]: f"k{number}", "name": f"n{number}", "score": number}
+
+    def send(self, answer: Answers, *numbers: int, operation: str = "insert") -> tuple[list[Outcome], Delivery]:
+        self.server.default = answer
+        rows = [self.row(number) for number in numbers]
+        if operation == "delete":
+            rows = [{self.task.key[0]: row[self.task.key[0]]} for row in rows]
+        self.sink.validate(self.task)
+        self.sink.open(self.task)
+        try:
+            delivery = self.sink.deliver(batch_of(self.task, [(operation, row) for row in rows]))
+        finally:
+            self.sink.close()
+        assert not any(f"n{number}" in repr(delivery) for number in numbers)
+        return outcomes(delivery, len(numbers)), delivery
+
+
+BEARER = {"type": "bearer", "token": TOKEN}
+
+
+class TestHubspot:
+    @pytest.fixture
+    def hubspot(self, server: HttpServer) -> Preset:
+        return Preset("hubspot", server, task_of("contacts", "email", Mode.UPSERT), BEARER)
+
+    @staticmethod
+    def api(*refused: str) -> Callable[[Received], Reply]:
+        """Batch upsert: 200, or 207 with `errors` that name the trace id of their input."""
+
+        def answer(request: Received) -> Reply:
+            good = [one for one in request.json["inputs"] if one["id"] not in refused]
+            results = [{"id": "9", "new": True, "objectWriteTraceId": one["objectWriteTraceId"]} for one in good]
+            errors = [
+                {"status": "error", "category": "VALIDATION_ERROR", "message": "Property values were not valid: n2",
+                 "context": {"objectWriteTraceId": [key]}}
+                for key in refused
+            ]  # fmt: skip
+            more = {"numErrors": len(errors), "errors": errors} if errors else {}
+            return json_reply({"status": "COMPLETE", "results": results, **more}, 207 if errors else 200)
+
+        return answer
+
+    def test_contacts_are_upserted_in_batches_by_a_unique_property(self, hubspot: Preset) -> None:
+        assert hubspot.send(self.api(), 1, 2)[0] == [DELIVERED] * 2
+        (request,) = hubspot.server.received
+        assert (request.method, request.path) == ("POST", "/crm/v3/objects/contacts/batch/upsert")
+        assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        assert request.json["inputs"][0] == {
+            "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
+        }  # fmt: skip
+        assert hubspot.sink.limits(hubspot.task).rows == 100
+
+    def test_a_207_rejects_the_refused_contact_alone(self, hubspot: Preset) -> None:
+        found, delivery = hubspot.send(self.api("k2"), 1, 2, 3)
+        assert found == [DELIVERED, REJECTED, DELIVERED]
+        assert delivery.results[0].reason == "HTTP 207, refused in results, code VALIDATION_ERROR"
+
+    def test_a_rate_limit_pauses_and_a_whole_refusal_applies_nothing(self, hubspot: Preset) -> None:
+        limited = json_reply({"status": "error", "category": "RATE_LIMITS", "policyName": "TEN_SECONDLY_ROLLING"}, 429)
+        assert hubspot.send(limited, 1, 2)[0] == [RETRYABLE] * 2
+        whole = json_reply({"status": "error", "category": "VALIDATION_ERROR", "message": "n1"}, 400)
+        found, delivery = hubspot.send(whole, 1, 2)
+        assert (found, delivery.refused_whole) == ([REJECTED] * 2, True)
+        assert hubspot.send(json_reply({"category": "INVALID_AUTHENTICATION"}, 401), 1)[0] == [FATAL]
+
+    def test_records_are_archived_by_record_id_and_by_no_other_key(self, server: HttpServer) -> None:
+        by_id = Preset("hubspot", server, task_of("contacts", "hs_object_id"), BEARER)
+        assert by_id.send(Reply(204), 1, 2, operation="delete")[0] == [DELIVERED] * 2
+        (request,) = server.received
+        assert (request.method, request.path) == ("POST", "/crm/v3/objects/contacts/batch/archive")
+        assert request.json == {"inputs": [{"id": "k1"}, {"id": "k2"}]}
+        with pytest.raises(ConfigurationError, match="UndefinedError"):
+            by_id.sink.validate(task_of("contacts", "email"))
+
+
+class TestSalesforce:
+    @pytest.fixture
+    def salesforce(self, server: HttpServer) -> Preset:
+        return Preset("salesforce", server, task_of("Contact", "Ext__c"), BEARER)
+
+    @staticmethod
+    def api(*refused: tuple[str, str]) -> Callable[[Received], Reply]:
+        """sObject collections: 200 with one result for each record, in order."""
+
+        def entry(record: dict[str, Any]) -> dict[str, Any]:
+            codes = [code for key, code in refused if key == record["Ext__c"]]
+            if not codes:
+                return {"id": "003xx", "success": True, "errors": [], "created": True}
+            return {"success": False, "errors": [{"statusCode": codes[0], "message": "n2", "fields": []}]}
+
+        return lambda request: json_reply([entry(record) for record in request.json["records"]])
+
+    def test_records_are_upserted_by_external_id_and_each_on_its_own(self, salesforce: Preset) -> None:
+        assert salesforce.send(self.api(), 1, 2)[0] == [DELIVERED] * 2
+        (request,) = salesforce.server.received
+        assert (request.method, request.path) == ("PATCH", "/services/data/v62.0/composite/sobjects/Contact/Ext__c")
+        assert request.json == {
+            "allOrNone": False, "records": [salesforce.row(n) | {"attributes": {"type": "Contact"}} for n in (1, 2)],
+        }  # fmt: skip
+        assert salesforce.sink.limits(salesforce.task).rows == 200
+
+    def test_an_invalid_record_is_rejected_and_a_locked_one_is_sent_again(self, salesforce: Preset) -> None:
+        refused = ("k2", "REQUIRED_FIELD_MISSING"), ("k3", "UNABLE_TO_LOCK_ROW")
+        found, delivery = salesforce.send(self.api(*refused), 1, 2, 3)
+        assert found == [DELIVERED, REJECTED, RETRYABLE]
+        assert delivery.results[0].reason == "HTTP 200, refused in results, code REQUIRED_FIELD_MISSING"
+
+    @pytest.mark.parametrize(
+        ("status", "code", "outcome"),
+        [
+            (403, "REQUEST_LIMIT_EXCEEDED", RETRYABLE),
+            (403, "INSUFFICIENT_ACCESS", FATAL),
+            (401, "INVALID_SESSION_ID", FATAL),
+            (400, "JSON_PARSER_ERROR", REJECTED),
+            (503, "SERVER_UNAVAILABLE", RETRYABLE),
+        ],
+    )
+    def test_a_whole_refusal_is_judged_by_its_code(
+        self, status: int, code: str, outcome: Outcome, salesforce: Preset
+    ) -> None:
+        found, delivery = salesforce.send(json_reply([{"errorCode": code, "message": "n1"}], status), 1, 2)
+        assert found == [outcome] * 2
+        assert delivery.results[0].reason == f"HTTP {status}, code {code}"
+
+    def test_records_are_deleted_one_by_one_by_external_id_and_one_that_is_gone_is_deleted(
+        self, salesforce: Preset
+    ) -> None:
+        salesforce.server.script(Reply(204), json_reply([{"errorCode": "NOT_FOUND"}], 404))
+        assert salesforce.send(Reply(500), 1, 2, operation="delete")[0] == [DELIVERED] * 2
+        assert [(request.method, request.path) for request in salesforce.server.received] == [
+            ("DELETE", f"/services/data/v62.0/sobjects/Contact/Ext__c/k{number}") for number in (1, 2)
+        ]  # fmt: skip
+
+
+class TestBraze:
+    @pytest.fixture
+    def braze(self, server: HttpServer) -> Preset:
+        return Preset("braze", server, task_of("users", "external_id"), {"token": TOKEN})
+
+    def test_attributes_are_tracked_and_75_go_into_a_request(self, braze: Preset) -> None:
+        answer = json_reply({"message": "success", "attributes_processed": 2}, 201)
+        assert braze.send(answer, 1, 2)[0] == [DELIVERED] * 2
+        (request,) = braze.server.received
+        assert (request.method, request.path) == ("POST", "/users/track")
+        assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        assert request.json == {"attributes": [braze.row(1), braze.row(2)]}
+        assert braze.sink.limits(braze.task).rows == 75
+
+    def test_an_error_in_a_201_rejects_the_object_that_it_names(self, braze: Preset) -> None:
+        errors = [{"type": "'external_id' is required", "input_array": "attributes", "index": 1}]
+        answer = json_reply({"message": "success", "attributes_processed": 2, "errors": errors}, 201)
+        assert braze.send(answer, 1, 2, 3)[0] == [DELIVERED, REJECTED, DELIVERED]
+
+    def test_a_fatal_error_in_the_message_acknowledges_nothing(self, braze: Preset) -> None:
+        found, delivery = braze.send(json_reply({"message": "Valid data must be provided"}, 201), 1, 2)
+        assert found == [UNKNOWN] * 2
+        assert delivery.stop is not None
+        assert braze.send(json_reply({"message": "n1"}, 400), 1, 2)[0] == [REJECTED] * 2
+        assert braze.send(json_reply({"message": "Invalid API key"}, 401), 1)[0] == [FATAL]
+
+    def test_a_rate_limit_pauses_until_its_reset(self, braze: Preset) -> None:
+        limited = json_reply({"message": "rate limit"}, 429, **{"X-RateLimit-Reset": "99999999999"})
+        found, delivery = braze.send(limited, 1)
+        assert found == [RETRYABLE]
+        assert (delivery.retry_after or 0) > 10**9
+
+    def test_users_are_deleted_50_at_a_time(self, braze: Preset) -> None:
+        def answer(request: Received) -> Reply:
+            return json_reply({"deleted": len(request.json["external_ids"]), "message": "success"}, 201)
+
+        assert braze.send(answer, *range(60), operation="delete")[0] == [DELIVERED] * 60
+        assert [len(request.json["external_ids"]) for request in braze.server.received] == [50, 10]
+        assert {request.path for request in braze.server.received} == {"/users/delete"}
+
+
+class TestIterable:
+    @pytest.fixture
+    def iterable(self, server: HttpServer) -> Preset:
+        return Preset("iterable", server, task_of("users", "userId"), {"value": TOKEN})
+
+    @staticmethod
+    def answer(**failed: list[str]) -> Reply:
+        lists = {
+            "invalidUserIds": [],
+            "invalidDataUserIds": [],
+            "notFoundUserIds": [],
+            "forgottenUserIds": [],
+            **failed,
+        }
+        count = sum(map(len, lists.values()))
+        return json_reply(
+            {"successCount": 9, "failCount": count, "failedUpdates": lists, "invalidUserIds": lists["invalidUserIds"]}
+        )
+
+    def test_users_are_updated_in_bulk(self, iterable: Preset) -> None:
+        assert iterable.send(self.answer(), 1, 2)[0] == [DELIVERED] * 2
+        (request,) = iterable.server.received
+        assert (request.method, request.path) == ("POST", "/api/users/bulkUpdate")
+        assert request.headers["api-key"] == TOKEN
+        assert request.json["users"][1] == {"userId": "k2", "preferUserId": True, "dataFields": iterable.row(2)}
+        assert iterable.sink.limits(iterable.task).rows == 1000
+
+    def test_users_in_the_lists_of_failures_are_rejected_alone(self, iterable: Preset) -> None:
+        answer = self.answer(invalidUserIds=["k1"], forgottenUserIds=["k3"])
+        found, delivery = iterable.send(answer, 1, 2, 3)
+        assert found == [REJECTED, DELIVERED, REJECTED]
+        assert [result.reason.rpartition(" ")[2] for result in delivery.results] == [
+            "invalidUserIds",
+            "forgottenUserIds",
+        ]
+
+    def test_a_rate_limit_is_retryable_and_a_bad_key_is_fatal(self, iterable: Preset) -> None:
+        assert iterable.send(json_reply({"code": "RateLimitExceeded", "msg": "n1"}, 429), 1, 2)[0] == [RETRYABLE] * 2
+        assert iterable.send(json_reply({"code": "BadApiKey"}, 401), 1)[0] == [FATAL]
+        found, delivery = iterable.send(json_reply({"code": "InvalidJson", "msg": "n1"}, 400), 1, 2)
+        assert (found, delivery.refused_whole) == ([REJECTED] * 2, True)
+
+    def test_users_are_deleted_one_by_one(self, iterable: Preset) -> None:
+        answer = json_reply({"msg": "", "code": "Success", "params": {}})
+        assert iterable.send(answer, 1, 2, operation="delete")[0] == [DELIVERED] * 2
+        assert [request.path for request in iterable.server.received] == [
+            "/api/users/byUserId/k1",
+            "/api/users/byUserId/k2",
+        ]
+
+
+class TestSlack:
+    @pytest.fixture
+    def slack(self, server: HttpServer) -> Preset:
+        return Preset("slack", server, task_of("alerts", "channel", Mode.INSERT_ONLY), {"token": TOKEN})
+
+    def test_a_row_is_one_message(self, slack: Preset) -> None:
+        assert slack.send(json_reply({"ok": True, "channel": "k1", "ts": "1.2"}), 1)[0] == [DELIVERED]
+        (request,) = slack.server.received
+        assert (request.method, request.path) == ("POST", "/chat.postMessage")
+        assert request.json == slack.row(1)
+        assert request.headers["content-type"] == "application/json; charset=utf-8"
+
+    @pytest.mark.parametrize(
+        ("error", "status", "outcome"),
+        [
+            ("channel_not_found", 200, REJECTED),
+            ("msg_too_long", 200, REJECTED),
+            ("invalid_auth", 200, FATAL),
+            ("missing_scope", 200, FATAL),
+            ("ratelimited", 429, RETRYABLE),
+            ("ratelimited", 200, RETRYABLE),
+        ],
+    )
+    def test_ok_false_in_a_200_is_what_its_error_says(
+        self, error: str, status: int, outcome: Outcome, slack: Preset
+    ) -> None:
+        found, delivery = slack.send(json_reply({"ok": False, "error": error}, status, **{"Retry-After": "30"}), 1)
+        assert found == [outcome]
+        assert delivery.results[0].reason.endswith(f", code {error}")
+        assert delivery.retry_after == (30 if status == 429 else None)
+
+
+class TestJsonApi:
+    @pytest.fixture
+    def jsonapi(self, server: HttpServer) -> Preset:
+        return Preset("jsonapi", server, task_of("people", "key"), BEARER)
+
+    def test_resources_are_created_changed_and_deleted(self, jsonapi: Preset) -> None:
+        stored: dict[str, Any] = {}
+
+        def api(request: Received) -> Reply:
+            assert "application/vnd.api+json" in (request.headers.get("content-type"), request.headers["accept"])
+            if request.method == "DELETE":
+                return Reply(204 if stored.pop(request.path, None) else 404)
+            data = request.json["data"]
+            there = f"/people/{data['id']}" in stored
+            if there == (request.method == "POST"):
+                return json_reply({"errors": [{"code": "conflict"}]}, 409 if there else 404)
+            stored[f"/people/{data['id']}"] = data
+            return Reply(201 if request.method == "POST" else 200)
+
+        assert jsonapi.send(api, 1, 2)[0] == [DELIVERED] * 2
+        assert jsonapi.send(api, 2, operation="update")[0] == [DELIVERED]
+        assert jsonapi.send(api, 1, operation="insert")[0] == [DELIVERED]  # a repeat after a crash
+        assert jsonapi.send(api, 3, operation="update")[0] == [DELIVERED]  # gone in the meantime
+        assert jsonapi.send(api, 2, operation="delete")[0] == [DELIVERED]
+        assert list(stored) == ["/people/k1", "/people/k3"]
+        assert stored["/people/k1"] == {"type": "people", "id": "k1", "attributes": {"name": "n1", "score": 1}}
+
+    def test_a_refusal_names_its_code(self, jsonapi: Preset) -> None:
+        found, delivery = jsonapi.send(json_reply({"errors": [{"code": "VALIDATION", "detail": "n1"}]}, 422), 1)
+        assert found == [REJECTED]
+        assert delivery.results[0].reason == "HTTP 422, code VALIDATION"
+        assert jsonapi.send(Reply(429, headers={"Retry-After": "5"}), 1)[1].retry_after == 5
+
+
+class TestEveryPreset:
+    def test_these_are_offered(self) -> None:
+        assert preset_names() == ["braze", "hubspot", "iterable", "jsonapi", "salesforce", "slack"]
+
+    def test_a_preset_is_nothing_but_data(self) -> None:
+        assert {path.suffix for path in DIRECTORY.iterdir()} == {".yml", ".j2"}
+        code = [path.read_text() for path in Path(DIRECTORY).parent.glob("http*.py")]
+        assert not [name for name in preset_names() for text in code if name in text.lower()]
+        for name in preset_names():
+            assert set(yaml.safe_load((DIRECTORY / f"{name}.yml").read_text())) <= {"settings", "options"}
+
+    @pytest.mark.parametrize("name", preset_names())
+    def test_it_is_what_a_user_could_write(self, name: str, server: HttpServer) -> None:
+        """The preset's own data as a user's settings and options give the same plan."""
+        preset = load_preset(name)
+        auth = {"type": "bearer", "token": TOKEN}
+        by_hand = HttpSettings.model_validate(
+            merged(preset.settings, {"url": server.url, "auth": None}) | {"auth": auth}
+        )
+        by_name = HttpSettings.model_validate({"preset": name, "url": server.url} | {"auth": None})
+        assert by_hand.model_dump(exclude={"auth", "preset"}) == by_name.model_dump(exclude={"auth", "preset"})
+        options = HttpOptions.model_validate(dict(preset.options))
+        key = "hs_object_id" if options.key in (None, "*") else options.key
+        task = task_of("things", key, Mode.INSERT_ONLY if name == "slack" else Mode.MIRROR)
+        assert HttpSink(by_name)._options(task) == options
+        HttpSink(by_name).validate(task)
+
+    def test_ones_own_keys_win_over_the_preset_one_by_one(self) -> None:
+        settings = HttpSettings.model_validate({"preset": "hubspot", "requests_per_second": 3, "auth": BEARER})
+        assert (settings.requests_per_second, settings.concurrency) == (3, 4)
+        sink = HttpSink(settings)
+        own = {
+            "batch": {"rows": 7},
+            "upsert": {"headers": {"X-Team": "t"}},
+            "delete": None,
+            "success": {"status": [200]},
+        }
+        task = task_of("contacts", "email", Mode.UPSERT, own)
+        options = sink._options(task)
+        assert sink.limits(task).rows == 7
+        assert options.upsert is not None
+        assert (options.upsert.method, options.upsert.headers) == ("POST", {"X-Team": "t"})
+        assert (options.delete, options.success.status) == (None, [200])
+
+    def test_options_that_do_not_fit_the_preset_are_said_before_anything_is_sent(self) -> None:
+        sink = HttpSink(HttpSettings.model_validate({"preset": "slack", "auth": {"token": TOKEN}}))
+        task = task_of("alerts", "channel", Mode.INSERT_ONLY, {"results": {"ok": {"path": "ok", "in": [True]}}})
+        assert sink.limits(task).rows == 1
+        with pytest.raises(ConfigurationError, match=r"options.results.ok: found options that do not fit preset slack"):
+            sink.validate(task)
+
+    def test_an_unknown_preset_is_refused_with_the_known_ones(self) -> None:
+        for name in ("nope", "../http", ""):
+            with pytest.raises(ValidationError, match="expected one of braze, hubspot"):
+                HttpSettings.model_validate({"preset": name, "url": "https://example.com"})

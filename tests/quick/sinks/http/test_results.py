@@ -1,0 +1,182 @@
+"""Answers that speak of each row: every row gets its own outcome, and an answer of another shape none."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
+from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.testing import outcomes, person
+from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
+from tests.support.sinks.http_sending import (
+    BATCH,
+    CANARY,
+    DELIVERED,
+    NOW,
+    REJECTED,
+    RETRYABLE,
+    UNKNOWN,
+    inserts,
+    one,
+    send,
+    task_of,
+)
+
+
+class TestResults:
+    OK: ClassVar = {"path": "status", "equals": "ok"}
+
+    def send(self, server: HttpServer, document: Any, results: dict[str, Any], *numbers: int) -> Delivery:
+        server.default = json_reply(document)
+        options = {**BATCH, "results": {"path": "results", "ok": self.OK, "error": "code", **results}}
+        return send(server.url, task_of(options), *inserts(*(numbers or (10, 20, 30))))
+
+    def test_rows_are_judged_in_their_order(self, server: HttpServer) -> None:
+        entries = [{"status": "ok"}, {"status": "bad", "code": "E1", "message": CANARY}, {"status": "ok"}]
+        delivery = self.send(server, {"results": entries}, {})
+        assert outcomes(delivery, 3) == [DELIVERED, REJECTED, DELIVERED]
+        assert delivery.results[0].reason == "HTTP 200, refused in results, code E1"
+        assert not delivery.refused_whole
+
+    def test_rows_are_judged_by_id_in_any_order(self, server: HttpServer) -> None:
+        entries = [{"key": "30", "status": "bad"}, {"key": 10, "status": "ok"}]
+        delivery = self.send(server, {"results": entries}, {"by": "id", "id": "key"})
+        assert outcomes(delivery, 3) == [DELIVERED, UNKNOWN, REJECTED]
+        assert delivery.stop is None
+        only_errors = {"by": "id", "id": "key", "missing": "delivered"}
+        assert outcomes(self.send(server, {"results": entries}, only_errors), 3) == [DELIVERED, DELIVERED, REJECTED]
+
+    def test_rows_are_judged_by_the_index_that_an_entry_carries(self, server: HttpServer) -> None:
+        entries = [{"at": {"i": 2}, "status": "ok"}, {"at": {"i": 0}, "status": "bad"}]
+        assert outcomes(self.send(server, {"results": entries}, {"index": "at.i"}), 3) == [REJECTED, UNKNOWN, DELIVERED]
+
+    @pytest.mark.parametrize(
+        ("document", "results"),
+        [
+            ({}, {}),
+            ({"results": {"0": "ok"}}, {}),
+            ({"results": [{"status": "ok"}]}, {}),
+            ({"results": [{"status": "ok"}] * 4}, {}),
+            ({"results": [{"id": 99, "status": "ok"}]}, {"by": "id", "id": "id"}),
+            ({"results": [{"id": 10, "status": "ok"}, {"id": "10", "status": "bad"}]}, {"by": "id", "id": "id"}),
+            ({"results": [{"status": "ok"}]}, {"by": "id", "id": "id"}),
+            ({"results": [{"id": True, "status": "ok"}]}, {"by": "id", "id": "id"}),
+            ({"results": [{"i": 3, "status": "ok"}]}, {"index": "i"}),
+            ({"results": [{"i": -1, "status": "ok"}]}, {"index": "i"}),
+            ({"results": [{"i": "0", "status": "ok"}]}, {"index": "i"}),
+            ({"results": [{"i": 1, "status": "ok"}, {"i": 1, "status": "ok"}]}, {"index": "i"}),
+            ({"results": ["ok"]}, {"index": "i"}),
+        ],
+    )
+    def test_an_answer_of_another_shape_stops_the_sync_and_leaves_its_rows_in_doubt(
+        self, document: Any, results: dict[str, Any], server: HttpServer
+    ) -> None:
+        delivery = self.send(server, document, results)
+        assert outcomes(delivery, 3) == [UNKNOWN] * 3
+        assert delivery.stop is not None
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.sampled_from(["ok", "bad", "nan"]), min_size=1, max_size=8), st.integers(0, 999))
+    def test_each_row_gets_its_own_answer_however_the_entries_are_ordered(self, kinds: list[str], seed: int) -> None:
+        def answer(request: Received) -> Reply:
+            entries = [{"id": row["id"], "status": kinds[row["id"]]} for row in request.json]
+            Random(seed).shuffle(entries)
+            return json_reply({"results": entries})
+
+        options = {**BATCH, "results": {"path": "results", "by": "id", "id": "id", "ok": self.OK}}
+        changes = [
+            ("insert", person(number, score=float("nan") if kind == "nan" else 1.0))
+            for number, kind in enumerate(kinds)
+        ]
+        with http_server(answer) as server:
+            delivery = send(server.url, task_of(options), *changes)
+        assert outcomes(delivery, len(kinds)) == [DELIVERED if kind == "ok" else REJECTED for kind in kinds]
+
+    def test_the_answer_to_a_single_row_may_be_its_entry(self, server: HttpServer) -> None:
+        task = task_of({"results": {"ok": self.OK, "error": "code"}})
+        server.script(json_reply({"status": "ok"}), json_reply({"status": "no", "code": "E2"}))
+        assert one(server.url, task)[0] is DELIVERED
+        assert one(server.url, task) == (REJECTED, "HTTP 200, refused in results, code E2")
+
+
+class TestMultiStatus:
+    RESULTS: ClassVar[dict[str, Any]] = {
+        "path": "done", "by": "id", "id": "key", "refused": [{"path": "bad.list", "at": ""}, {"path": "worse", "at": "key", "error": "code"}],
+    }  # fmt: skip
+
+    def judged(self, document: Any, status: int = 207) -> Any:
+        options = HttpOptions.model_validate({"results": self.RESULTS, "success": {"status": [200, 207]}})
+        answer = Answer(status, "application/json", orjson.dumps(document))
+        return judge(answer, Sent(4, tuple("abcd"), alone=False, results=options.results), options, Mode.UPSERT, NOW)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.sampled_from(["done", "bad", "worse", "both", "none"]), min_size=4, max_size=4))
+    def test_each_row_of_a_multi_status_has_its_own_outcome(self, kinds: list[str]) -> None:
+        ids = dict(zip("abcd", kinds, strict=True))
+        document: dict[str, Any] = {"done": [{"key": key} for key, kind in ids.items() if kind == "done"]}
+        bad = [key for key, kind in ids.items() if kind in ("bad", "both")]
+        worse = [{"key": key, "code": "E1", "text": CANARY} for key, kind in ids.items() if kind in ("worse", "both")]
+        document |= {"bad": {"list": bad}} if bad else {}
+        document["worse"] = worse or None
+        delivery = self.judged(document)
+        assert outcomes(delivery, 4) == [
+            {"done": DELIVERED, "none": UNKNOWN}.get(kind, REJECTED) for kind in kinds
+        ]  # fmt: skip
+        assert CANARY not in repr(delivery)
+        assert not delivery.refused_whole
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {"done": [{"key": "a"}], "worse": [{"key": "a"}]},
+            {"done": [{"key": "z"}]},
+            {"done": [], "worse": [{"key": "z"}]},
+            {"done": [], "worse": {"key": "a"}},
+            {"worse": []},
+        ],
+    )
+    def test_an_answer_that_contradicts_itself_leaves_every_row_in_doubt(self, document: Any) -> None:
+        delivery = self.judged(document)
+        assert outcomes(delivery, 4) == [UNKNOWN] * 4
+        assert delivery.stop is not None
+
+    @pytest.mark.parametrize(
+        "results",
+        [
+            {"path": None},
+            {"path": None, "refused": [{"path": "e", "at": "i"}]},
+            {"refused": [{"path": "e", "at": "i"}]},
+            {"ok": {"path": "a"}},
+            {"ok": {"path": "a", "equals": 1, "in": [1]}},
+            {"ok": {"path": "a", "in": []}},
+        ],
+    )
+    def test_results_that_acknowledge_nothing_are_refused(self, results: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            HttpOptions.model_validate({"results": results})
+
+
+class TestCodes:
+    def test_a_code_tells_what_a_refusal_means(self, server: HttpServer) -> None:
+        task = task_of({"error": "code", "codes": {"LOCKED": "retryable", "EXPIRED": "fatal", "BAD": "rejected"}})
+        for status, code, outcome in [
+            (400, "LOCKED", RETRYABLE), (422, "EXPIRED", Outcome.FATAL), (403, "BAD", REJECTED), (400, "OTHER", REJECTED),
+            (403, "OTHER", Outcome.FATAL), (500, "LOCKED", UNKNOWN), (200, "LOCKED", DELIVERED),
+        ]:  # fmt: skip
+            server.default = json_reply({"code": code}, status)
+            assert outcomes(send(server.url, task, *inserts(1)), 1) == [outcome], (status, code)
+
+    def test_a_code_tells_what_an_entry_means(self, server: HttpServer) -> None:
+        results = {"path": "", "ok": {"path": "s", "in": [200, 204]}, "error": "code"}
+        task = task_of({**BATCH, "results": results, "codes": {"LOCKED": "retryable"}})
+        server.default = json_reply([{"s": 204}, {"s": 500, "code": "LOCKED"}, {"s": 500, "code": "X"}])
+        assert outcomes(send(server.url, task, *inserts(1, 2, 3)), 3) == [DELIVERED, RETRYABLE, REJECTED]

@@ -1,0 +1,233 @@
+"""Bodies from template files, and the sizes of bodies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.encoding import encode_rows
+from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http_template import compiled, samples
+from dbt_reverse_etl.testing import outcomes, person
+from tests.support.servers.http import HttpServer, Reply, http_server
+from tests.support.sinks.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of
+
+
+def templated(folder: Path, text: str, rows: int = 1, **changes: Any) -> SinkTask:
+    """A task whose upsert takes its body from a file in `folder`."""
+    (folder / "body.json.j2").write_text(text, encoding="utf-8")
+    path = "contacts/{id}" if rows == 1 else "contacts/batch"
+    upsert = {"method": "PUT" if rows == 1 else "POST", "path": path, "body_template": "body.json.j2"}
+    options = {"batch": {"rows": rows}, "upsert": upsert}
+    return task_of(options, mode=Mode.UPSERT, project_dir=folder, **changes)
+
+
+class TestTemplates:
+    def test_a_row_is_written_as_the_file_says_with_exact_json(self, server: HttpServer, tmp_path: Path) -> None:
+        task = templated(tmp_path, '{"who": {{ row.name }}, "of": {{ object }}, "by": {{ key }}, "all": {{ row }}}\n')
+        assert send(server.url, task, *inserts(7)).results == ()
+        (request,) = server.received
+        assert (
+            request.body == b'{"who": "Ada", "of": "contacts", "by": ["id"], "all": {"id":7,"name":"Ada","score":1.5}}'
+        )
+        assert request.headers["content-type"] == "application/json"
+
+    def test_a_task_on_another_machine_has_the_file_although_it_has_no_project(
+        self, server: HttpServer, tmp_path: Path
+    ) -> None:
+        task = templated(tmp_path, "{{ row }}")
+        sink = HttpSink(settings_of(server.url))
+        texts = sink.texts(task)
+        assert texts == {"body.json.j2": "{{ row }}"}
+        (tmp_path / "body.json.j2").unlink()
+        with pytest.raises(ReverseEtlError):
+            send(server.url, task, *inserts(1))
+        assert send(server.url, replace(task, texts=texts, project_dir=None), *inserts(1)).results == ()
+        assert server.received[-1].json == person(1)
+
+    def test_a_batch_is_one_body_over_its_rows(self, server: HttpServer, tmp_path: Path) -> None:
+        text = "[{% for row in rows %}{{ dict(row, n=loop.index) }}{% if not loop.last %},{% endif %}{% endfor %}]"
+        assert send(server.url, templated(tmp_path, text, rows=10), *inserts(1, 2, 3)).results == ()
+        (request,) = server.received
+        assert request.json == [person(number) | {"n": number} for number in (1, 2, 3)]
+
+    def test_an_upsert_is_one_call_for_inserts_and_updates(self, server: HttpServer, tmp_path: Path) -> None:
+        task = templated(tmp_path, "{{ rows }}", rows=10)
+        assert send(server.url, task, ("insert", person(1)), ("update", person(2))).results == ()
+        (request,) = server.received
+        assert request.json == [person(1), person(2)]
+
+    @pytest.mark.parametrize("operation", ["insert", "update"])
+    @pytest.mark.parametrize("status", [404, 409])
+    def test_the_same_request_is_not_sent_again_instead(
+        self, operation: str, status: int, server: HttpServer, tmp_path: Path
+    ) -> None:
+        server.default = Reply(status)
+        delivery = send(server.url, templated(tmp_path, "{{ row }}"), (operation, person(1)))
+        assert (outcomes(delivery, 1), len(server.received)) == ([REJECTED], 1)
+
+    def test_a_delete_sees_its_key_alone(self, server: HttpServer, tmp_path: Path) -> None:
+        (tmp_path / "d.j2").write_text("{{ row }}")
+        delete = {"method": "POST", "path": "gone/{id}", "body_template": "d.j2"}
+        send(server.url, task_of({"delete": delete}, project_dir=tmp_path), ("delete", {"id": 3}))
+        assert server.received[0].json == {"id": 3}
+
+    @settings(max_examples=200, deadline=None)
+    @given(TEXT, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.binary())
+    def test_no_value_can_leave_its_place_in_the_body(self, text: str, number: int, real: float, raw: bytes) -> None:
+        row = (
+            encode_rows(pa.table({"t": [text], "n": [number], "r": [real], "b": [raw], "x": pa.nulls(1)})).rows[0]
+            or b""
+        )
+        written = '{"t": {{ row.t }}, "n": {{ row["n"] }}, "in": [{{ row.r }}, {{ "<" ~ row.t ~ ">" }}], {{ row.t }}: {{ row.x }}}'
+        body = _compiled(written).render([row], alone=True)
+        assert orjson.loads(body) == {"t": text, "n": number, "in": [real, f"<{text}>"]} | {text: None}
+
+    @settings(max_examples=100, deadline=None)
+    @given(TEXT)
+    def test_tojson_and_safe_do_not_lead_around_the_encoding(self, text: str) -> None:
+        row = orjson.dumps({"t": text})
+        for name in ("tojson", "safe", "string", "e"):
+            found = orjson.loads(_compiled("[{{ row.t | NAME }}]".replace("NAME", name)).render([row], alone=True))
+            assert len(found) == 1
+            assert found == [text] or name == "e"
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ('{"a": {{ row.nope }}}', "UndefinedError"),
+            ('{"a": {{ nope }}}', "UndefinedError"),
+            ('{"a": {{ rows }}}', "UndefinedError"),
+            ('{"a": {{ row.name }', "no Jinja in line 1"),
+            ("{\n{% for %}", "no Jinja in line 2"),
+            ('{"a": "{{ row.name }}"}', "writes no JSON"),
+            ("", "writes no JSON"),
+            ("{{ row.name | nope }}", "no Jinja"),
+            ("{{ row.score + row.name }}", "TypeError"),
+            ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+            ("{{ row.__class__.__init__.__globals__ }}", "SecurityError"),
+            ("{{ row.update({'a': 1}) }}", "SecurityError"),
+            ("{{ key.append('x') }}", "SecurityError"),
+            ("{% include 'other.j2' %}", "TypeError"),
+            ("{{ range(999999999) | list }}", "OverflowError"),
+        ],
+    )
+    def test_a_mistake_in_the_file_is_a_configuration_error_before_anything_is_sent(
+        self, text: str, found: str, tmp_path: Path, server: HttpServer
+    ) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            HttpSink(settings_of(server.url)).validate(templated(tmp_path, text))
+        assert found in str(caught.value)
+        assert "body_template" in str(caught.value)
+        assert server.connections == 0
+
+    @pytest.mark.parametrize("name", ["../x.j2", "/etc/hostname", "nope.j2", ".", "link.j2", "preset:../http.py"])
+    def test_a_file_that_is_not_one_of_the_project_is_refused(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / "x.j2").write_text("{}")
+        project = tmp_path / "project"
+        project.mkdir()
+        (project / "link.j2").symlink_to(tmp_path / "x.j2")
+        upsert = {"method": "PUT", "path": "c/{id}", "body_template": name}
+        task = task_of({"upsert": upsert}, mode=Mode.UPSERT, project_dir=project)
+        with pytest.raises(ConfigurationError, match=r"leaves the dbt project|cannot be read"):
+            HttpSink(settings_of("https://example.com")).validate(task)
+
+    def test_the_project_is_that_of_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "dbt_project.yml").touch()
+        (tmp_path / "b.j2").write_text("{{ row }}")
+        inside = tmp_path / "models" / "deep"
+        inside.mkdir(parents=True)
+        monkeypatch.chdir(inside)
+        monkeypatch.delenv("DBT_PROJECT_DIR", raising=False)
+        upsert = {"method": "PUT", "path": "c/{id}", "body_template": "b.j2"}
+        HttpSink(settings_of("https://example.com")).validate(task_of({"upsert": upsert}, mode=Mode.UPSERT))
+
+    @pytest.mark.parametrize("more", [{"batch": {"wrap": "array"}}, {"upsert": {"body": "none"}}])
+    def test_a_second_way_to_write_the_body_is_refused(self, more: dict[str, Any], tmp_path: Path) -> None:
+        (tmp_path / "b.j2").write_text("{{ row }}")
+        upsert = {"method": "PUT", "path": "c/{id}", "body_template": "b.j2", **more.pop("upsert", {})}
+        task = task_of({"upsert": upsert, **more}, mode=Mode.UPSERT, project_dir=tmp_path)
+        with pytest.raises(ConfigurationError, match="the whole body in the file"):
+            HttpSink(settings_of("https://example.com")).validate(task)
+
+    @settings(max_examples=30, deadline=None)
+    @given(good=st.lists(st.booleans(), min_size=1, max_size=9))
+    def test_a_row_that_breaks_the_template_is_rejected_alone(self, good: list[bool], tmp_path_factory: Any) -> None:
+        text = "[{% for row in rows %}{{ row.name[0] }}{% if not loop.last %},{% endif %}{% endfor %}]"
+        task = templated(tmp_path_factory.mktemp("t"), text, rows=20)
+        changes = [("insert", person(n) | {"name": "Ada" if fine else None}) for n, fine in enumerate(good)]
+        with http_server() as server:
+            delivery = send(server.url, task, *changes)
+            assert sum(len(request.json) for request in server.received) == sum(good)
+        assert outcomes(delivery, len(good)) == [DELIVERED if fine else REJECTED for fine in good]
+        assert all("UndefinedError" in result.reason or "TypeError" in result.reason for result in delivery.results)
+
+    def test_samples_have_a_value_of_every_type_with_an_encoding(self) -> None:
+        scalars = [
+            pa.string(), pa.large_string(), pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.decimal128(38, 9),
+            pa.bool_(), pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.timestamp("us"),
+            pa.timestamp("ns", "UTC"), pa.binary(), pa.large_binary(), pa.binary(4), pa.null(),
+            pa.dictionary(pa.int8(), pa.string()),
+        ]  # fmt: skip
+        nested = [
+            pa.list_(pa.int64()),
+            pa.list_(pa.int64(), 2),
+            pa.struct([("a", pa.date32())]),
+            pa.map_(pa.string(), pa.int64()),
+        ]
+        schema = pa.schema([(f"f{number}", kind) for number, kind in enumerate(scalars + nested)])
+        first, second = samples(schema, 2, {"c": 1})
+        assert first == second
+        written = orjson.loads(first)
+        assert list(written) == [*schema.names, "c"]
+        nulls = {name for name, value in written.items() if value is None}
+        assert nulls == {f"f{scalars.index(pa.binary(4))}", f"f{scalars.index(pa.null())}"}
+
+
+def _compiled(text: str) -> Any:
+    return compiled(text, "contacts", ("id",))
+
+
+class TestSizes:
+    @settings(max_examples=50, deadline=None)
+    @given(
+        st.lists(st.integers(0, 60), min_size=1, max_size=20),
+        st.integers(40, 200),
+        st.sampled_from([None, "ndjson", {"key": "k"}]),
+    )
+    def test_no_body_is_larger_than_max_bytes_and_every_row_is_sent_once_or_rejected(
+        self, sizes: list[int], limit: int, wrap: Any
+    ) -> None:
+        changes = [("insert", person(number, "x" * size)) for number, size in enumerate(sizes)]
+        task = task_of({**BATCH, "batch": {"rows": 50, "max_bytes": limit, "wrap": wrap}})
+        with http_server() as server:
+            delivery = send(server.url, task, *changes)
+        assert all(len(request.body) <= limit for request in server.received)
+        sent = b"".join(request.body for request in server.received)
+        wrapped = 2 if wrap is None else 1 if wrap == "ndjson" else 8
+        for number, (outcome, (_insert, row)) in enumerate(zip(outcomes(delivery, len(sizes)), changes, strict=True)):
+            fits = len(orjson.dumps(row)) + wrapped <= limit
+            assert outcome is (DELIVERED if fits else REJECTED)
+            assert sent.count(b'{"id":%d,' % number) == fits
+        assert all(result.reason == "a body larger than batch.max_bytes" for result in delivery.results)
+
+    def test_an_operation_may_have_batches_of_its_own(self, server: HttpServer) -> None:
+        delete = {"method": "DELETE", "path": "contacts/{id}", "rows": 1}
+        task = task_of({**BATCH, "delete": delete, "upsert": {**BATCH["upsert"], "rows": 2}})
+        assert HttpSink(settings_of(server.url)).limits(task).rows == 100
+        changes = [("delete", {"id": 8}), ("delete", {"id": 9}), *inserts(1, 2, 3)]
+        assert send(server.url, task, *changes).results == ()
+        assert [(request.method, request.path) for request in server.received] == [
+            ("DELETE", "/contacts/8"), ("DELETE", "/contacts/9"), ("POST", "/contacts/batch"), ("POST", "/contacts/batch"),
+        ]  # fmt: skip

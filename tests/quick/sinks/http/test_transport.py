@@ -1,0 +1,230 @@
+"""The http sink on a hostile network: broken connections, proxies, false certificates; nothing leaks."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import ssl
+import subprocess
+import tracemalloc
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.errors import DestinationError
+from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http_answer import Failure
+from dbt_reverse_etl.sinks.http_request import Request
+from dbt_reverse_etl.sinks.http_transport import BODY_CAP, Transport, decoded
+from dbt_reverse_etl.testing import batch_of
+from tests.support.servers.http import HttpServer, Reply, free_port, http_server
+from tests.support.sinks.http_sending import (
+    CANARY,
+    DELIVERED,
+    FATAL,
+    RETRYABLE,
+    UNKNOWN,
+    inserts,
+    one,
+    send,
+    settings_of,
+    task_of,
+)
+
+
+class TestNetwork:
+    def test_a_refused_connection_is_surely_not_sent(self) -> None:
+        assert one(f"http://127.0.0.1:{free_port()}") == (RETRYABLE, "no connection")
+
+    def test_a_host_that_does_not_exist_is_surely_not_sent(self) -> None:
+        outcome, reason = one("http://does-not-exist.invalid")
+        assert outcome is RETRYABLE
+        assert reason in ("the host name was not found", "no connection in time")
+
+    @pytest.mark.parametrize("reset", ["unread", "after"])
+    def test_a_reset_is_unknown_and_is_never_repeated_by_the_sink(self, reset: Any, server: HttpServer) -> None:
+        server.default = Reply(reset=reset)
+        server.script(Reply(reset=reset))
+        assert one(server.url)[0] is UNKNOWN
+        assert server.connections == 1
+        assert len(server.received) == (reset == "after")
+
+    def test_no_answer_in_time_is_unknown(self, server: HttpServer) -> None:
+        server.default = Reply(delay=30)
+        assert one(server.url, timeout={"read": 0.2}) == (UNKNOWN, "no answer in time")
+        assert len(server.received) == 1
+
+    def test_what_is_no_http_is_unknown(self, server: HttpServer) -> None:
+        server.default = Reply(raw=b"SSH-2.0-OpenSSH_9.9\r\n")
+        assert one(server.url)[0] is UNKNOWN
+
+    def test_an_answer_that_breaks_off_is_no_acknowledgement_where_its_body_matters(self, server: HttpServer) -> None:
+        body = b'{"status": "ok"}'
+        task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
+        server.default = Reply(body=body, headers={"Content-Type": "application/json"}, length=len(body) + 50)
+        assert one(server.url, task)[0] is UNKNOWN
+        assert one(server.url)[0] is DELIVERED
+
+    def test_a_trickling_answer_does_not_hold_the_worker(self, server: HttpServer) -> None:
+        body = b'{"status": "ok"}' + b" " * 5000
+        server.default = Reply(body=body, headers={"Content-Type": "application/json"}, pause=0.05)
+        task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
+        assert one(server.url, task, timeout={"read": 0.3})[0] is UNKNOWN
+
+    @pytest.mark.parametrize("compress", [False, True])
+    def test_an_answer_above_the_cap_is_not_read(self, compress: bool, server: HttpServer) -> None:
+        body = b'{"status": "ok", "x": "' + b"a" * (2**21 if not compress else 2**26) + b'"}'
+        headers = {"Content-Type": "application/json"} | ({"Content-Encoding": "gzip"} if compress else {})
+        server.default = Reply(body=gzip.compress(body) if compress else body, headers=headers)
+        task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
+        outcome, reason = one(server.url, task)
+        assert (outcome, reason) == (UNKNOWN, "HTTP 200, but the answer is larger than 1 MiB")
+        assert one(server.url)[0] is DELIVERED
+
+    def test_a_compressed_bomb_takes_no_more_memory_than_the_cap(self) -> None:
+        bomb = gzip.compress(b"a" * 2**26)
+        tracemalloc.start()
+        try:
+            body, problem = decoded(bomb, "gzip")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert (body, problem) == (None, "the answer is larger than 1 MiB")
+        assert peak < 4 * BODY_CAP
+
+    @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "identity", "br", "gzip, gzip"])
+    def test_a_compressed_answer_is_read_or_refused(self, encoding: str, server: HttpServer) -> None:
+        plain = b'{"status":"ok"}'
+        coded = (
+            zlib.compress(plain) if encoding == "deflate" else plain if encoding == "identity" else gzip.compress(plain)
+        )
+        headers = {"Content-Type": "application/json; charset=utf-8", "Content-Encoding": encoding}
+        server.default = Reply(body=coded, headers=headers)
+        task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
+        assert one(server.url, task)[0] is (UNKNOWN if encoding in ("br", "gzip, gzip") else DELIVERED)
+
+    def test_a_connection_that_was_closed_while_idle_is_opened_again(self, server: HttpServer) -> None:
+        server.script(Reply(200, headers={"Connection": "close"}))
+        task = task_of()
+        sink = HttpSink(settings_of(server.url))
+        sink.open(task)
+        assert [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)] == [(), ()]
+        sink.close()
+
+
+class TestSafety:
+    def test_proxies_and_netrc_and_ca_bundles_of_the_environment_have_no_effect(
+        self, server: HttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / ".netrc").write_text("machine 127.0.0.1 login evil password evil\n")
+        (tmp_path / ".netrc").chmod(0o600)
+        with http_server() as proxy:
+            for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+                monkeypatch.setenv(name, proxy.url)
+            monkeypatch.delenv("no_proxy", raising=False)
+            monkeypatch.delenv("NO_PROXY", raising=False)
+            monkeypatch.setenv("HOME", str(tmp_path))
+            monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent")
+            assert one(server.url, auth={"type": "bearer", "token": CANARY})[0] is DELIVERED
+            assert one(server.url)[0] is DELIVERED
+            assert proxy.connections == 0
+        first, second = server.received
+        assert first.headers["authorization"] == f"Bearer {CANARY}"
+        assert "authorization" not in second.headers
+
+    def test_cookies_of_an_answer_are_not_sent_back(self, server: HttpServer) -> None:
+        server.default = Reply(200, headers={"Set-Cookie": "session=1"})
+        task = task_of()
+        sink = HttpSink(settings_of(server.url))
+        sink.open(task)
+        for number in range(2):
+            sink.deliver(batch_of(task, inserts(number)))
+        sink.close()
+        assert all("cookie" not in request.headers for request in server.received)
+
+    def test_no_secret_and_no_value_is_in_any_reason_text_or_log(
+        self, server: HttpServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        schema = pa.schema([("id", pa.string())])
+        auth = {"type": "bearer", "token": CANARY}
+        texts: list[str] = []
+        replies = [Reply(status, CANARY.encode()) for status in (200, 207, 302, 400, 401, 429, 500)]
+        for reply in (*replies, Reply(reset="after"), Reply(raw=CANARY.encode()), Reply(delay=9)):
+            server.script(reply)
+            delivery = send(
+                server.url, task_of(schema=schema), ("insert", {"id": "pii-31415"}), auth=auth, timeout={"read": 0.2}
+            )
+            texts.append(repr(delivery))
+        delivery = send(f"http://127.0.0.1:{free_port()}", task_of(schema=schema), ("insert", {"id": "pii-31415"}))
+        sink = HttpSink(settings_of(server.url, auth=auth))
+        texts += [repr(delivery), repr(sink), repr(sink.__dict__), caplog.text]
+        assert "pii-31415" in server.received[0].path
+        assert not [text for text in texts if CANARY in text or "pii-31415" in text]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Self-signed certificates: for 127.0.0.1, for another host, and one that has expired."""
+    home = tmp_path_factory.mktemp("tls")
+    wanted = {"good": ("IP:127.0.0.1", "2"), "other": ("DNS:other.example", "2"), "expired": ("IP:127.0.0.1", "-1")}
+    for name, (subject, days) in wanted.items():
+        (home / f"{name}.ext").write_text(f"subjectAltName={subject}")
+        for command in (
+            "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=x -keyout {0}.key -out {0}.req",
+            "x509 -req -in {0}.req -signkey {0}.key -days {1} -extfile {0}.ext -out {0}.pem",
+        ):
+            arguments = command.format(name, days).split()
+            subprocess.run(["openssl", *arguments], cwd=home, check=True, capture_output=True)
+    return {name: home / f"{name}.pem" for name in wanted}
+
+
+@pytest.mark.parametrize(
+    ("shown", "trusted", "outcome"),
+    [
+        ("good", "good", DELIVERED),
+        ("good", None, FATAL),
+        ("good", "other", FATAL),
+        ("other", "other", FATAL),
+        ("expired", "expired", FATAL),
+    ],
+)
+def test_only_a_verified_certificate_gets_any_row(
+    shown: str, trusted: str | None, outcome: Outcome, certificates: dict[str, Path]
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates[shown], certificates[shown].with_suffix(".key"))
+    verify: Any = str(certificates[trusted]) if trusted else True
+    with http_server(tls=context) as server:
+        assert one(server.url, verify=verify)[0] is outcome
+        assert len(server.received) == (outcome is DELIVERED)
+        sink = HttpSink(settings_of(server.url, verify=verify))
+        if outcome is DELIVERED:
+            sink.check()
+        else:
+            with pytest.raises(DestinationError, match="no TLS that can be trusted"):
+                sink.check()
+
+
+def test_verification_may_be_off_for_this_machine_only(certificates: dict[str, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates["other"], certificates["other"].with_suffix(".key"))
+    with http_server(tls=context) as server:
+        assert one(server.url, verify=False)[0] is DELIVERED
+
+
+def test_no_value_but_false_itself_switches_verification_off(certificates: dict[str, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates["other"], certificates["other"].with_suffix(".key"))
+    with http_server(tls=context) as server:
+        for verify in ("", None, 0):
+            transport = Transport(settings_of(server.url).model_copy(update={"verify": verify}))
+            answer = transport.exchange(Request("PUT", "contacts/1", {}, b"{}"))
+            transport.close()
+            assert (answer.outcome if isinstance(answer, Failure) else answer) is FATAL
+        assert not server.received

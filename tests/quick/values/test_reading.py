@@ -1,0 +1,103 @@
+"""What a destination holds as Arrow: values that we did not write mark their row and nothing else."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
+from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions
+from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
+from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from tests.support.servers.postgres import new_database
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("text", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.int32())),
+        ("raw", pa.binary()),
+    ]
+)
+
+
+def task(**changes: Any) -> SinkTask:
+    values: dict[str, Any] = {"sync_id": "s", "sync": "people", "fence": 1, "object": "people", "mode": Mode.MIRROR}
+    return SinkTask(**values | {"key": ("id",), "schema": SCHEMA} | changes)
+
+
+def found(sink: Sink, asked: SinkTask) -> list[dict[str, Any]]:
+    tables = sink.read(asked)
+    assert tables is not None
+    return [row for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (pa.int8(), "128"),
+        (pa.int64(), "1.5"),
+        (pa.bool_(), "2"),
+        (pa.float64(), "many"),
+        (pa.decimal128(4, 2), "1.234"),
+        (pa.decimal128(4, 2), "x"),
+        (pa.binary(), "zz"),
+        (pa.date32(), "2024-02-30"),
+        (pa.time64("us"), "25:00:00"),
+        (pa.timestamp("us"), "infinity"),
+        (pa.timestamp("us", "UTC"), "12024-01-01 00:00:00+00"),
+        (pa.list_(pa.int64()), '{"a": 1}'),
+        (pa.list_(pa.int64()), "[1"),
+        (pa.struct([("a", pa.int64())]), "[1]"),
+        (pa.map_(pa.string(), pa.int64()), "[1]"),
+        (pa.list_(pa.timestamp("us", "UTC")), "[1]"),
+        (pa.list_(pa.binary()), '["?"]'),
+        (pa.string(), b"\xff"),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_marks_its_row_alone(kind: pa.DataType, wrong: str | bytes) -> None:
+    raw = wrong if isinstance(wrong, bytes) else wrong.encode()
+    texts = {"id": pa.array(["1", "2", "3"]), "value": pa.array([None, raw, None], pa.binary())}
+    table = rows_of(texts, pa.schema([("id", pa.int64()), ("value", kind)]))
+    assert table.column(UNREADABLE).to_pylist() == [False, True, False]
+    assert table.column("value").null_count == 3
+    assert table.column("id").to_pylist() == [1, 2, 3]
+
+
+def test_an_sqlite_table_is_read_whatever_other_programs_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "crm.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("create table people (id, text, at, tags, raw, other)")
+        connection.execute("insert into people values (1, '', '2024-01-01 00:00:00.5', '[1, null]', x'00ff', 0)")
+        connection.execute("insert into people values (2, cast(x'ff' as text), 'soon', 7, 'text', 0)")
+    rows = found(SqliteSink(SqliteSettings(path=str(path))), task())
+    assert [row.pop(UNREADABLE) for row in rows] == [False, True]
+    assert [rows[0]["text"], rows[0]["tags"], rows[0]["raw"]] == ["", [1, None], b"\x00\xff"]
+    assert rows[0]["at"].isoformat() == "2024-01-01T00:00:00.500000+00:00"
+    assert rows[1] == {"id": 2, "text": None, "at": None, "tags": None, "raw": None}
+
+
+def test_a_postgres_table_is_read_whatever_other_programs_wrote_without_rows_marked_deleted() -> None:
+    database = new_database()
+    database.run(
+        "create table people (id bigint primary key, text text, at timestamptz, tags int[], raw bytea, gone timestamptz);"
+        f"grant all on people to {database.settings()['user']}"
+    )
+    options = PostgresOptions(soft_delete="gone")
+    assert not found(database.sink(), task(options=options)), "an empty table"
+    database.run(
+        "insert into people (id, text, at, tags, raw) values (1, '', '2024-01-01 00:00:00.5+00', '{1,null}', '\\x00ff');"
+        "insert into people (id, text, at) values (2, null, 'infinity'), (3, E'a,\"b\"\\n\\r c', '0044-03-15 BC');"
+        "insert into people (id, gone) values (4, now())"
+    )
+    rows = found(database.sink(), task(options=options))
+    assert [row.pop(UNREADABLE) for row in rows] == [False, True, True]
+    assert [rows[0]["text"], rows[0]["tags"], rows[0]["raw"]] == ["", [1, None], b"\x00\xff"]
+    assert [row["text"] for row in rows[1:]] == [None, 'a,"b"\n\r c']

@@ -1,0 +1,42 @@
+"""A wide table as a chain of models: the same rows as its one query, and the same models whatever the order of its declaration."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.sql import value_of
+from dbt_reverse_etl.wide_table_chain import Wanted
+from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated
+from tests.support.wide.tables import Declaration, World
+
+SEEDS = st.integers(0, 2**32 - 1)
+MANY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@MANY
+@given(st.sampled_from([PLAIN, CHANGELOGS]), SEEDS)
+def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_histories(wanted: Wanted, seed: int) -> None:
+    world = World(Declaration(random.Random(seed)))
+    models = generated({"root": "n0", "nodes": world.declaration.nodes}, wanted)
+    for _ in range(2):
+        world.step()
+        create(world, models)
+        assert sorted(world.query("select * from wide_chain"), key=str) == sorted(world.wide().values(), key=str)
+    world.close()
+
+
+@MANY
+@given(seed=SEEDS)
+def test_the_nodes_in_any_order_give_the_same_chain(seed: int) -> None:
+    nodes = Declaration(random.Random(seed)).nodes
+    chains = [
+        generated({"root": "n0", "nodes": order}, CHANGELOGS) for order in (nodes, nodes[::-1], sorted(nodes, key=str))
+    ]
+    assert chains[0] == chains[1] == chains[2]
+    settings = [model.properties["config"]["meta"]["reverse_etl"] for model in chains[0][:-1]]
+    declared = [one["wide_table"] for one in settings if "wide_table" in one]
+    assert not any(value_of("_wide_plan", one)["problems"] for one in declared)
+    assert declared or len(nodes) == 1

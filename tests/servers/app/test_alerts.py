@@ -1,0 +1,293 @@
+"""A message when a sync begins to fail and when it has recovered: to real servers over real sockets, without secrets and row values."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from email import message_from_bytes, policy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, LoginPassword
+
+from dbt_reverse_etl import alerts
+from dbt_reverse_etl.alert_channels import Channel, Mail, Slack, Webhook, collect_channels
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.errors import ExitCode, Problem
+from dbt_reverse_etl.ledger import Overview, Refusal
+from dbt_reverse_etl.one_sync import Report
+from tests.support.servers.http import HttpServer, Reply, free_port, http_server
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
+CANARY = "canary-Hook7x9Q"
+
+
+def left(status: str | None, refusal: Refusal | None = None) -> Overview:
+    """A ledger whose newest run of `crm` ended so; None: it never ran."""
+    refusals = {"crm": refusal} if refusal else {}
+    if status is None:
+        return Overview(refusals=refusals)
+    places = (Range(0, BUCKETS, 1, "s"),)
+    started = RunStarted("id", 3, "run", NOW, 1, "s", {}, places, (), (), NOW, "host:1", sync="crm")
+    state = State(fence=3, status=status, finished=status != "running")
+    return Overview({"id": state}, {"id": "crm"}, {}, {"id": started}, refusals=refusals)
+
+
+def ended(status: str, **more: Any) -> Report:
+    code = {
+        Status.FAILED: ExitCode.FAILED,
+        "blocked": ExitCode.BLOCKED,
+        "busy": ExitCode.BUSY,
+        "other_changelog": ExitCode.OTHER_CHANGELOG,
+    }
+    return Report("crm", "crm.contacts", status, code.get(status, ExitCode.OK), **more)
+
+
+BLOCKED = Refusal("blocked", "too many deletes", NOW + timedelta(hours=1))
+REJECTED = Counts(PerOperation(5), PerOperation(2, 1, 0), PerOperation(2))
+
+
+@pytest.mark.parametrize(
+    ("before", "report", "said"),
+    [
+        (left(None), ended(Status.SUCCEEDED), []),
+        (left(None), ended(Status.FAILED), ["failing"]),
+        (left(Status.SUCCEEDED), ended(Status.SUCCEEDED), []),
+        (left(Status.SUCCEEDED), ended(Status.IDLE), []),
+        (left(Status.SUCCEEDED), ended(Status.FAILED), ["failing"]),
+        (left(Status.SUCCEEDED), ended("blocked"), ["failing"]),
+        (left(Status.SUCCEEDED), ended("other_changelog"), ["failing"]),
+        (left(Status.SUCCEEDED), ended(Status.PARTIAL), ["failing"]),
+        (left(Status.SUCCEEDED), ended("busy"), []),
+        (left(Status.SUCCEEDED), ended("planned"), []),
+        (left(Status.SUCCEEDED), ended(Status.INTERRUPTED), []),
+        (left(Status.FAILED), ended(Status.FAILED), []),
+        (left(Status.FAILED), ended("blocked"), []),
+        (left(Status.FAILED), ended(Status.SUCCEEDED), ["recovered"]),
+        (left(Status.PARTIAL), ended(Status.PARTIAL), []),
+        (left(Status.PARTIAL), ended(Status.IDLE), []),
+        (left(Status.PARTIAL), ended(Status.SUCCEEDED), ["recovered"]),
+        (left(Status.SUCCEEDED, BLOCKED), ended("blocked"), []),
+        (left(Status.SUCCEEDED, BLOCKED), ended(Status.FAILED), []),
+        (left(Status.SUCCEEDED, BLOCKED), ended(Status.SUCCEEDED), ["recovered"]),
+        (left(Status.SUCCEEDED, BLOCKED), ended(Status.IDLE), ["recovered"]),
+        (left(Status.PARTIAL, BLOCKED), ended(Status.IDLE), []),
+        (left(Status.SUCCEEDED, Refusal("blocked", "", NOW - timedelta(hours=1))), ended("blocked"), ["failing"]),
+        (left(Status.SUCCEEDED, Refusal("", "", NOW + timedelta(hours=1))), ended("blocked"), ["failing"]),
+        (left("running"), ended(Status.FAILED), ["failing"]),
+        (left("running"), ended(Status.SUCCEEDED), ["recovered"]),
+        (left(Status.INTERRUPTED), ended(Status.FAILED), ["failing"]),
+    ],
+)  # fmt: skip
+def test_a_message_is_due_when_a_sync_begins_to_fail_and_when_it_recovers_and_at_no_other_time(
+    before: Overview, report: Report, said: list[str]
+) -> None:
+    assert [change.word for change in alerts.changed([report], before)] == said
+
+
+@pytest.mark.parametrize(
+    ("before", "report", "kept"),
+    [
+        (left(Status.SUCCEEDED), ended("blocked", message="m"), {"crm": Refusal("blocked", "m")}),
+        (left(Status.SUCCEEDED, BLOCKED), ended("blocked"), {}),
+        (left(Status.SUCCEEDED, BLOCKED), ended(Status.IDLE), {"crm": Refusal()}),
+        (left(Status.SUCCEEDED, BLOCKED), ended(Status.SUCCEEDED), {}),
+        (left(Status.SUCCEEDED), ended(Status.IDLE), {}),
+        (left(Status.SUCCEEDED), ended("busy"), {}),
+    ],
+)
+def test_the_ledger_hears_once_of_a_push_that_no_run_tells_of_and_once_of_its_end(
+    before: Overview, report: Report, kept: dict[str, Refusal]
+) -> None:
+    assert alerts.refusals([report], before) == kept
+
+
+@pytest.fixture
+def http() -> Iterator[HttpServer]:
+    with http_server() as server:
+        yield server
+
+
+def sent(channel: Channel, *reports: Report, before: Overview | None = None) -> list[tuple[str, str]]:
+    """What the console heard while the changes went out."""
+    heard: list[tuple[str, str]] = []
+    changes = alerts.changed(reports or [ended(Status.FAILED)], before or left(Status.SUCCEEDED))
+    alerts.send([channel], changes, "prod", "run-1", lambda text, level: heard.append((text, level)))
+    return heard
+
+
+def test_a_webhook_gets_counts_reason_and_link_as_json_and_its_token_in_a_header(http: HttpServer) -> None:
+    hook = Webhook(type="webhook", url=f"{http.url}/hook", token="t0ken-canary", link="https://ci.example.com/42")  # type: ignore[arg-type]
+    report = ended(Status.PARTIAL, counts=REJECTED, message="422 invalid_email")
+    assert sent(hook, report) == []
+    [request] = http.received
+    assert (request.method, request.path, request.headers["authorization"]) == ("POST", "/hook", "Bearer t0ken-canary")
+    assert request.json == {
+        "event": "sync_state_changed",
+        "target": "prod",
+        "invocation_id": "run-1",
+        "link": "https://ci.example.com/42",
+        "syncs": [
+            {
+                "sync": "crm",
+                "destination": "crm.contacts",
+                "state": "failing",
+                "status": "partial",
+                "counts": {"inserts": 2, "updates": 1, "deletes": 0, "rejected": 2, "failed": 0, "waiting": 0},
+                "message": "422 invalid_email",
+            }
+        ],
+    }
+
+
+def test_slack_gets_a_text_in_which_no_name_is_markup(http: HttpServer) -> None:
+    slack = Slack(type="slack", url=f"{http.url}/T0/B0", link="https://ci.example.com/?a=1&b=2")  # type: ignore[arg-type]
+    assert sent(slack, ended(Status.FAILED, message="<!channel> & <https://x|y>")) == []
+    assert http.received[0].json == {
+        "text": "dbt-reverse-etl prod: 1 failing\n"
+        "failing: crm -&gt; crm.contacts: failed, +0 ~0 -0 delivered\n"
+        "  &lt;!channel&gt; &amp; &lt;https://x|y&gt;\n"
+        "https://ci.example.com/?a=1&amp;b=2"
+    }
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(404), Reply(500), Reply(302, headers={"Location": "/elsewhere"}), Reply(reset="unread")], ids=str
+)
+def test_a_channel_that_fails_is_said_without_its_address_and_is_no_error_of_the_push(
+    http: HttpServer, reply: Reply
+) -> None:
+    http.script(reply)
+    [(text, level)] = sent(Slack(type="slack", url=f"{http.url}/{CANARY}"))  # type: ignore[arg-type]
+    assert level == "error"
+    assert "alert 0 (slack) was not sent: " in text
+    assert "found " in text
+    assert "Next: " in text
+    assert CANARY not in text
+    assert len(http.received) <= 1, "neither repeated nor redirected"
+
+
+def test_nothing_is_sent_where_nothing_changed(http: HttpServer) -> None:
+    slack = Slack(type="slack", url=http.url)  # type: ignore[arg-type]
+    assert sent(slack, ended(Status.SUCCEEDED)) == []
+    assert http.received == []
+
+
+class Mailbox:
+    """What a mail server took, and by whom."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        message = message_from_bytes(envelope.content, policy=policy.default)
+        self.taken.append((session.authenticated, envelope.rcpt_tos, message))
+        return "250 OK"
+
+
+def _only_growth(server: Any, session: Any, envelope: Any, mechanism: str, login: Any) -> AuthResult:
+    right = isinstance(login, LoginPassword) and login.password == CANARY.encode()
+    return AuthResult(success=right, handled=False)
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Iterator[Callable[..., tuple[Mailbox, dict[str, Any]]]]:
+    """Starts a mail server that wants TLS and a login; gives what it took and the settings to reach it."""
+    authority, running = trustme.CA(), []
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    def start(security: str) -> tuple[Mailbox, dict[str, Any]]:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("localhost").configure_cert(context)
+        how = {"tls_context": context, "require_starttls": True} if security == "starttls" else {"ssl_context": context}
+        box = Mailbox()
+        running.append(
+            Controller(box, "localhost", free_port(), authenticator=_only_growth, auth_required=True, auth_require_tls=security == "starttls", **how)
+        )  # fmt: skip
+        running[-1].start()
+        settings = {
+            "type": "email", "host": "localhost", "port": running[-1].port, "security": security,
+            "user": "growth", "password": CANARY, "sender": "dbt@example.com", "to": ["a@example.com", "b@example.com"],
+            "ca_file": str(tmp_path / "ca.pem"),
+        }  # fmt: skip
+        return box, settings
+
+    yield start
+    for controller in running:
+        controller.stop()
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_mail_goes_over_verified_tls_with_a_login(post: Callable[..., Any], security: str) -> None:
+    box, settings = post(security)
+    report = ended(Status.SUCCEEDED, counts=Counts(PerOperation(1), PerOperation(1)))
+    assert sent(Mail(**settings, link="https://ci.example.com"), report, before=left(Status.FAILED)) == []
+    [(authenticated, recipients, message)] = box.taken
+    assert (authenticated, recipients) == (True, ["a@example.com", "b@example.com"])
+    assert message["Subject"] == "dbt-reverse-etl prod: 1 recovered"
+    assert message.get_content().splitlines() == [
+        "recovered: crm -> crm.contacts: succeeded, +1 ~0 -0 delivered",
+        "",
+        "https://ci.example.com",
+    ]
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_mail_server_that_cannot_be_trusted_gets_no_login_and_a_wrong_login_is_said_without_it(
+    post: Callable[..., Any], security: str
+) -> None:
+    box, settings = post(security)
+    [(untrusted, _)] = sent(Mail(**{**settings, "ca_file": None}))
+    assert "SSLCertVerificationError" in untrusted
+    [(wrong, _)] = sent(Mail(**{**settings, "password": CANARY[:-1]}))
+    assert "SMTPAuthenticationError" in wrong
+    assert CANARY[:-1] not in wrong
+    assert box.taken == []
+
+
+def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> tuple[list[Channel], list[str]]:
+    document = {"dbt_reverse_etl": {"outputs": {}, "alerts": written}}
+    (folder / "profiles.yml").write_text(yaml.safe_dump(document))
+    problems: list[Problem] = []
+    return collect_channels([folder], target, env, problems), [str(problem) for problem in problems]
+
+
+def test_every_mistake_is_said_at_once_and_shows_no_secret(tmp_path: Path) -> None:
+    written = [
+        {"type": "pager"},
+        {"type": "slack", "url": f"http://hooks.example.com/{CANARY}"},
+        {"type": "webhook", "url": f"https://user:{CANARY}@example.com", "tokn": "x"},
+        {"type": "email", "host": "mail.example.com", "security": "none", "sender": "a", "to": [], "password": CANARY},
+        {"type": "email", "host": "localhost", "sender": "a@b.c\nBcc: x@y.z", "to": ["a@example.com"]},
+        {"type": "slack", "url": "{{ env_var('UNSET_HOOK') }}"},
+        {"type": "slack", "url": "https://169.254.169.254/latest"},
+        "slack",
+    ]
+    found, problems = collected(tmp_path, written)
+    assert found == []
+    for index in range(len(written)):
+        assert [one for one in problems if f"alerts.{index}" in one], index
+    assert "environment variable UNSET_HOOK, which is not set" in "\n".join(problems)
+    assert CANARY not in "\n".join(problems)
+    assert collected(tmp_path, {"type": "slack"})[1], "not a list"
+
+
+def test_each_target_has_channels_of_its_own_and_needs_only_their_variables(tmp_path: Path) -> None:
+    written = [
+        {"type": "slack", "url": "{{ env_var('HOOK') }}", "targets": ["prod"]},
+        {"type": "webhook", "url": "https://example.com/hook"},
+    ]
+    prod, problems = collected(tmp_path, written, "prod", HOOK=f"https://hooks.example.com/{CANARY}")
+    assert problems == []
+    assert [channel.type for channel in prod] == ["slack", "webhook"]
+    assert CANARY not in repr(prod)
+    dev, problems = collected(tmp_path, written, "dev")
+    assert (problems, [channel.type for channel in dev]) == ([], ["webhook"])

@@ -1,0 +1,105 @@
+"""A push killed at every fault point, into every kind of destination: one clean run later the destination is the model."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.support.delivery.scene import FIRST, SECOND, Place, Scene
+from tests.support.delivery.victim import KEYS, WAVE_ROWS, WAVES
+
+FULL_LOAD = "full_load.loaded"
+NEVER = {True: {"doubt.recorded"}, False: {"claims.settled", "claims.recorded"}}  # by whether the sink is transactional
+
+
+def kills() -> Iterator[Any]:
+    """Every fault point of the code; those that repeat, at the first, middle and last wave or batch."""
+    for point in FAULT_POINTS:
+        if point == FULL_LOAD:
+            continue
+        for which in ("first", "middle", "last") if point.startswith(("wave.", "batch.")) else ("first",):
+            yield pytest.param(point, which, id=f"{point}, {which}")
+
+
+def occurrence(point: str, which: str, place: Place) -> int:
+    times = (WAVES if place.transactional else len(KEYS)) if point.startswith("batch.") else WAVES
+    return {"first": 1, "middle": (times + 1) // 2, "last": times}[which]
+
+
+def late(point: str) -> tuple[str, int] | None:
+    return ("batch.after", 1) if point in ("lease.lost", "doubt.recorded") else None
+
+
+def follows_a_crash(point: str) -> bool:
+    return point in ("claims.settled", "claims.recorded")
+
+
+@pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
+@pytest.mark.parametrize(("point", "which"), [*kills()])
+def test_a_push_killed_there_converges_with_the_next_one(
+    scene: Scene, place: Place, point: str, which: str, *, reverts: bool
+) -> None:
+    converges(scene, place, point, which, reverts=reverts)
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+@pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
+@pytest.mark.parametrize("point", ["batch.before", "batch.after", "claims.settled"])
+def test_a_push_into_mysql_killed_around_a_batch_converges_with_the_next_one(
+    scene: Scene, place: Place, point: str, *, reverts: bool
+) -> None:
+    converges(scene, place, point, "first", reverts=reverts)
+
+
+@pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "wave.acknowledged"])
+def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converges_with_the_next_push(
+    scene: Scene, place: Place, point: str
+) -> None:
+    place.may_load()
+    before = place.rows()
+    assert scene.push(kill=(point, 1), full_load=True) == -signal.SIGKILL
+    assert place.rows() == (before if point in ("batch.after", FULL_LOAD) else SECOND)
+    scene.capture(FIRST)
+    assert scene.push(full_load=True) == 0
+    assert place.rows() == FIRST
+    assert scene.unbalanced() == []
+
+
+def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bool) -> None:
+    sent_before = len(place.applied())
+    if follows_a_crash(point):
+        assert scene.push(kill=("batch.after", 1)) == -signal.SIGKILL
+    ended = scene.push(kill=(point, occurrence(point, which, place)), late=late(point))
+    if point in NEVER[place.transactional]:
+        assert (ended, scene.came_by(point)) == (0, 0)
+    else:
+        assert ended == -signal.SIGKILL
+    sent = place.applied()[sent_before:]
+    if reverts:
+        scene.capture(FIRST)
+
+    assert scene.push() == 0
+    assert scene.status in ("succeeded", "idle")
+    head = FIRST if reverts else SECOND
+    assert place.rows() == head
+    assert scene.unbalanced() == []
+    sent_again = place.applied()[sent_before + len(sent) :]
+    assert all(SECOND.get(key) == value for key, value in sent), "an older value"
+    assert all(head.get(key) == value for key, value in sent_again), "an older value"
+    times = Counter([*sent, *sent_again])
+    assert reverts or {*times} == {(key, SECOND.get(key)) for key in KEYS}, "every change, and no other"
+    assert times.total() - len(times) <= (0 if place.transactional else 2 * WAVE_ROWS), "applied more than once"
+    if reverts and place.transactional:
+        assert {key for key, _ in sent_again} == {key for key, _ in sent}, "what was never applied needs no going back"
+
+
+def test_a_wave_that_the_destination_has_on_record_is_not_sent_again(scene: Scene, place: Place) -> None:
+    assert scene.push(kill=("wave.delivered", 1)) == -signal.SIGKILL
+    assert scene.push() == 0
+    assert scene.came_by("wave.delivered") == (WAVES - 1 if place.transactional else WAVES)

@@ -1,0 +1,372 @@
+"""The capture: one snapshot, one commit, right for every type, and never a mixed or a silent one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.functions import col, lit
+
+from tests.support.dbt.operations import killed_after
+from tests.support.dbt.project import Project
+
+pytestmark = pytest.mark.spark
+
+TYPES = {
+    "text": "string", "number": "bigint", "small": "int", "real": "double", "short_real": "float", "money": "decimal(38,10)",
+    "yes": "boolean", "day": "date", "at": "timestamp", "at_local": "timestamp_ntz", "raw": "binary",
+    "list": "array<int>", "nested": "struct<a:int,b:array<string>>", "tags": "map<string,int>",
+}  # fmt: skip
+
+# Each row: the expressions of one version of key 1; every two neighbours are different, NULLs and near misses included.
+VERSIONS = [
+    {},
+    {"text": "''"},
+    {"text": "'a'", "number": "null"},
+    {"text": "null", "list": "array(1, null)"},
+    {"list": "array(null, 1)"},
+    {"list": "array()"},
+    {"list": "array(null)"},
+    {"nested": "named_struct('a', 1, 'b', array('x'))"},
+    {"nested": "named_struct('a', 1, 'b', array('x', null))"},
+    {"nested": "named_struct('a', null, 'b', array('x'))"},
+    {"tags": "map('a', 1, 'b', 2)"},
+    {"tags": "map('a', 1)"},
+    {"tags": "map('a', null)"},
+    {"real": "double('NaN')"},
+    {"real": "0.0"},
+    {"real": "null"},
+    {"small": "1"},
+    {"number": "1"},
+    {"money": "1.0000000001"},
+    {"money": "1.0000000002"},
+    {"at": "timestamp'2024-01-01 00:00:00.000001'"},
+    {"at": "timestamp'2024-01-01 00:00:00.000002'"},
+    {"at_local": "timestamp_ntz'2024-01-01 00:00:00.000002'"},
+    {"raw": "x'00'"},
+    {"raw": "x'0000'"},
+    {"yes": "false"},
+    {"day": "date'0001-01-01'"},
+]
+# Neighbours that are equal: no change may be seen.
+SAME = [
+    ({"tags": "map('a', 1, 'b', 2)"}, {"tags": "map('b', 2, 'a', 1)"}),
+    ({"real": "0.0"}, {"real": "-0.0"}),
+    ({"real": "double('NaN')"}, {"real": "double('Infinity') - double('Infinity')"}),
+    ({"text": "'a'"}, {"text": "'a'"}),
+]
+
+
+def select(values: dict[str, str], without: tuple[str, ...] = ()) -> str:
+    columns = [
+        f"cast({values.get(name, 'null')} as {kind}) as {name}" for name, kind in TYPES.items() if name not in without
+    ]
+    return ", ".join(columns)
+
+
+@pytest.mark.parametrize("compare", ["hash", "except"])
+def test_every_change_of_every_type_is_seen_and_nothing_else(project: Project, compare: str) -> None:
+    without = ("tags",) if compare == "except" else ()
+    pairs = list(itertools.pairwise(VERSIONS))
+    changed = [pair for pair in pairs if select(pair[0], without) != select(pair[1], without)]
+    cases = [*changed, *(pair for pair in SAME if not set(pair[0]) & set(without))]
+    project.changelog("things", f"select * from {project.schema}.source", ["id", "part"], settings={"compare": compare})
+    for side in (0, 1):
+        rows = " union all ".join(
+            f"select {n} as id, 'p' as part, {select(pair[side], without)}" for n, pair in enumerate(cases)
+        )
+        project.table("source", rows)
+        result = project.run()
+        assert result.success, result.text
+    assert result.messages["things"] == f"+0 ~{len(changed)} -0, snapshot 2"
+    seen = project.rows("select id from {s}.things where _snapshot_id = 2 and _change = 'update_postimage' order by id")
+    assert [row.id for row in seen] == list(range(len(changed)))
+    header = project.rows("select _header.* from {s}.things where _snapshot_id = 2 and _change = 'snapshot'")[0]
+    assert (header.inserts, header.updates, header.deletes, header.live_rows) == (0, len(changed), 0, len(cases))
+    assert project.run().messages["things"] == "+0 ~0 -0, snapshot 2", "an unchanged run commits nothing"
+    assert (
+        project.run().messages["things"]
+        == project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl").messages["things"]
+    )
+
+
+def test_both_compares_capture_the_same_changes(project: Project) -> None:
+    for name, compare in (("by_hash", "hash"), ("by_except", "except")):
+        project.changelog(name, f"select * from {project.schema}.source", settings={"compare": compare})
+    history = [
+        "select id, if(id % 3 = 0, null, cast(id % 7 as string)) as value, id * 1.5d as real from range(200)",
+        "select id, cast(id % 5 as string) as value, if(id % 2 = 0, double('NaN'), 0.0d) as real from range(50, 260)",
+        "select id, cast(id % 5 as string) as value, if(id % 2 = 0, double('NaN'), -0.0d) as real from range(50, 260) where id % 11 <> 0",
+    ]
+    for query in history:
+        project.table("source", query)
+        assert project.run().success
+    columns = "_change, _snapshot_id, _row_hash, id, value, real"
+    difference = project.rows(f"(select {columns} from {{s}}.by_hash except all select {columns} from {{s}}.by_except)")
+    assert difference == []
+    assert (
+        project.rows("select count(*) as n from {s}.by_hash")[0].n
+        == project.rows("select count(*) as n from {s}.by_except")[0].n
+    )
+
+
+def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(project: Project) -> None:
+    for bad_key in ("fail", "quarantine"):
+        project.changelog(
+            f"drawn_{bad_key}",
+            "select id, uuid() as drawn, rand() as luck from range(100)",
+            settings={"on_bad_key": bad_key},
+        )
+    for snapshot in (1, 2, 3):
+        assert project.run().success
+        for name in ("drawn_fail", "drawn_quarantine"):
+            stale = project.rows(
+                f"select count(*) as n from {{s}}.{name} before join {{s}}.{name} pre on pre.id = before.id and pre._change = 'update_preimage' "
+                f"and pre._snapshot_id = {snapshot} where before._change in ('insert', 'update_postimage') and before._snapshot_id = {snapshot - 1} "
+                "and (pre.drawn <> before.drawn or pre.luck <> before.luck or pre._row_hash <> before._row_hash)"
+            )
+            assert stale[0].n == 0
+            kinds = project.rows(
+                f"select count(distinct drawn) as n, count(*) as rows from {{s}}.{name} where _snapshot_id = {snapshot} and _change in ('insert', 'update_postimage')"
+            )
+            assert (kinds[0].n, kinds[0].rows) == (100, 100)
+
+
+def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project) -> None:
+    def capture(query: str, **settings: Any) -> str:
+        project.changelog("things", query, settings=settings or None)
+        result = project.run()
+        return result.messages["things"] if result.success else result.text
+
+    assert capture("select id, 'a' as name, id as n from range(3)") == "+3 ~0 -0, snapshot 1"
+    assert capture("select id as n, 'a' as name, id from range(3)") == "+0 ~0 -0, snapshot 1"
+    assert (
+        capture("select id, 'a' as name, id as n, if(id = 1, 'x', null) as extra from range(3)")
+        == "+0 ~1 -0, snapshot 2"
+    )
+    assert "meta.reverse_etl.on_column_change is fail" in capture(
+        "select id, 'a' as name, id as n, 'x' as extra, 1 as more from range(3)", on_column_change="fail"
+    )
+    assert "column extra is gone" in capture("select id, 'a' as name, id as n from range(3)")
+    assert (
+        capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
+        == "+0 ~1 -0, snapshot 3"
+    )
+    assert (
+        capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
+        == "+0 ~0 -0, snapshot 3"
+    )
+    assert "name is int in the model and string in the changelog" in capture(
+        "select id, 1 as name, id as n from range(3)"
+    )
+    assert "captured by id" in _with_key(project, "n")
+
+
+def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> None:
+    def capture(query: str, **settings: Any) -> str:
+        project.changelog("things", query, settings=settings)
+        result = project.run()
+        return result.messages["things"] if result.success else result.text
+
+    narrow = "select id, cast(id as int) as n, cast(id / 4 as decimal(5, 2)) as d, cast(id / 8 as float) as f, 'x' as t from range(40)"
+    wide = (
+        "select id, {} as n, cast(id / 4 as decimal(9, 3)) as d, cast(id / 8 as double) as f, 'x' as t from range(40)"
+    )
+    project.sync("crm_things", "things", mode="mirror", fields=["id", "n", "d", "t"])
+    assert capture(narrow) == "+40 ~0 -0, snapshot 1"
+    assert "n is bigint in the model and int in the changelog" in capture(wide.format("id"), on_column_change="fail")
+    # As a run leaves it that is killed before its commit.
+    project.rows("alter table {s}.things set tblproperties ('delta.enableTypeWidening' = 'true')")
+    project.rows("alter table {s}.things alter column n type bigint")
+    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~1 -0, snapshot 2"
+    assert project.crm("select count(*), sum(n) from contacts") == [(40, sum(range(40)) - 7 + 2**40)]
+    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~0 -0, snapshot 2"
+    assert capture(wide.format("if(id in (7, 8), 1L << 40, id)")) == "+0 ~1 -0, snapshot 3"
+    project.model(
+        "before", "select * from {{ reverse_etl.as_of(ref('things'), snapshot=1) }}", {"materialized": "view"}
+    )
+    assert project.dbt("run", "--select", "before").success
+    assert project.rows("select count(*), sum(n), sum(d), sum(f) from {s}.before") == project.rows(
+        f"select count(*), sum(n), sum(d), sum(f) from ({narrow})"
+    )
+    assert "n is int in the model and bigint in the changelog" in capture(narrow)
+    assert "id is decimal(20,0) in the model" in capture(
+        "select cast(id as decimal(20, 0)) as id, id as n from range(3)"
+    )
+
+
+def _with_key(project: Project, key: str) -> str:
+    project.changelog(
+        "things",
+        "select id, 'a' as name, id as n from range(3)",
+        key,
+        settings={"on_column_change": "sync_all_columns"},
+    )
+    return project.run().text
+
+
+def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(project: Project) -> None:
+    project.changelog("things", f"select * from {project.schema}.source")
+    project.table("source", "select id, 'a' as name from range(5)")
+    assert project.run().success
+    # Key 1 twice, one of them as it was; key 2 twice, both as they were; key 3 gone; two NULL keys.
+    project.table(
+        "source",
+        "select * from values (0, 'a'), (1, 'a'), (1, 'b'), (2, 'a'), (2, 'a'), (4, 'x'), (null, 'n'), (null, 'n') as t (id, name)",
+    )
+    project.changelog("things", f"select cast(id as bigint) as id, name from {project.schema}.source")
+    failed = project.run()
+    assert not failed.success
+    assert "found 2 rows with a NULL key and 4 rows that share their key" in failed.text
+    assert f"select * from {project.schema}.things__bad_keys" in failed.text
+    listed = project.rows("select _reason, id, count(*) as n from {s}.things__bad_keys group by all order by all")
+    assert [tuple(row) for row in listed] == [("duplicate_key", 1, 2), ("duplicate_key", 2, 2), ("null_key", None, 2)]
+
+    project.changelog(
+        "things",
+        f"select cast(id as bigint) as id, name from {project.schema}.source",
+        settings={"on_bad_key": "quarantine"},
+    )
+    kept = project.run()
+    assert kept.success, kept.text
+    assert kept.messages["things"] == "+0 ~1 -1, snapshot 2 (3 keys quarantined)"
+    image = project.rows("select id, name from {s}.things where _change = 'insert' and id in (1, 2)")
+    assert len(image) == 2, "a quarantined key keeps its head image: it must not look deleted"
+    assert project.rows("select count(*) as n from {s}.things where _change = 'delete' and id in (1, 2)")[0].n == 0
+    recorded = project.rows("select explode(_header.quarantined) as q from {s}.things where _snapshot_id = 2")
+    assert sorted((row.q.key, row.q.reason, row.q.row_count) for row in recorded) == [
+        ('{"id":1}', "duplicate_key", 2), ('{"id":2}', "duplicate_key", 2), ('{"id":null}', "null_key", 2),
+    ]  # fmt: skip
+    assert project.run().messages["things"].startswith("+0 ~0 -0, snapshot 2"), (
+        "the same bad keys again are no new snapshot"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "words"),
+    [
+        ("select 1 as id, array(map('a', 1)) as m", "id", "map inside another type"),
+        ("select 1 as id, parse_json('1') as v", "id", "variant"),
+        ("select 1 as id, null as n", "id", "has no type"),
+        ("select 1 as id, 2 as _change", "id", "a name that the changelog or its diff uses"),
+        ("select 1.5d as id", "id", "does not identify a row safely"),
+        ("select 1 as id", "ID2", "is no column of the model"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_before_anything_is_written(
+    project: Project, query: str, key: str, words: str
+) -> None:
+    project.changelog("things", query, key)
+    result = project.run()
+    assert not result.success
+    assert words in result.text
+    assert not project.spark.catalog.tableExists(f"{project.schema}.things")
+
+
+def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_gave_bad_keys(
+    project: Project, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+
+    def key(value: int) -> int:
+        if asked.exists():
+            return value
+        asked.touch()
+        return 1
+
+    project.table("source", "select 1 as id")
+    project.spark.udf.register("key_that_changes", key, "int")
+    project.changelog(
+        "things",
+        f"select id from {project.schema}.source union all select key_that_changes(2) from {project.schema}.source",
+    )
+    refused = project.run()
+    assert not refused.success
+    assert "found 1 rows more or less than its head and the changes make" in refused.text
+    assert "nothing was captured" in refused.text
+    assert not [row for row in project.rows("show tables in {s} like 'things__*'") if not row.isTemporary]
+    assert project.run().messages["things"] == "+2 ~0 -0, snapshot 1"
+
+
+def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_over(project: Project) -> None:
+    project.table("things", "select 1 as id")
+    project.changelog("things", "select 1 as id, 'a' as name")
+    refused = project.run()
+    assert not refused.success
+    assert "so it is no changelog; nothing was written" in refused.text
+    assert [tuple(row) for row in project.rows("select * from {s}.things")] == [(1,)]
+    assert project.dbt("run-operation", "adopt", "--args", "{model: things}").success
+    assert project.run().success
+    kept = [row.tableName for row in project.rows("show tables in {s} like 'things__adopted_*'")]
+    assert len(kept) == 1
+
+
+def test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace(project: Project, tmp_path: Path) -> None:
+    started, go = tmp_path / "started", tmp_path / "go"
+
+    def wait(value: int) -> int:
+        started.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        return value
+
+    project.table("source", "select 1 as id, 1 as n")
+    project.changelog("things", f"select id, n from {project.schema}.source")
+    assert project.run().success
+    project.spark.udf.register("wait_for_rival", wait, "int")
+    project.table("source", "select 1 as id, 2 as n")
+    project.changelog("things", f"select id, wait_for_rival(n) as n from {project.schema}.source")
+
+    def rival() -> None:
+        while not started.exists():
+            time.sleep(0.05)
+        first = project.spark.table(f"{project.schema}.things").where("_change = 'snapshot'")
+        second = first.withColumns(
+            {
+                "_snapshot_id": lit(2).cast("bigint"),
+                "_header": col("_header").withField("capture_uuid", lit("rival")),
+                "n": lit(9),
+            }
+        )
+        writer = second.write.format("delta").mode("append").options(txnAppId="changelog", txnVersion="2")
+        writer.saveAsTable(f"{project.schema}.things")
+        go.touch()
+
+    thread = threading.Thread(target=rival)
+    thread.start()
+    beaten = project.run()
+    thread.join()
+    assert not beaten.success, project.rows("select * from {s}.things")
+    assert "another run captured snapshot 2 meanwhile" in beaten.text
+    rows = project.rows("select _change, n from {s}.things where _snapshot_id = 2")
+    assert [tuple(row) for row in rows] == [("snapshot", 9)], "no row of the beaten run"
+    assert project.rows("show tables in {s} like '*uncommitted*'") == []
+
+
+def test_what_a_killed_run_left_is_told_by_steps_kept_for_a_day_and_removed_by_a_later_run(project: Project) -> None:
+    project.table("source", "select id from range(3)")
+    project.changelog("things", f"select * from {project.schema}.source")
+    assert project.run().success
+
+    def steps() -> str:
+        return project.dbt("run-operation", "steps", "--args", "{model: things}").text
+
+    said = steps()
+    assert "steps things: snapshot 1 was captured at" in said
+    assert "publish" not in said
+    left = "things__uncommitted_20240229120000_0badcafe"
+    project.rows(f"create table {{s}}.{left} using parquet as select 1 as n")
+    assert "steps things: snapshot 1 was captured at" in steps(), "a later run made it good"
+    project.table("source", "select id from range(4)")
+    with killed_after(1, ("create table",)):
+        project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    tables = [row.tableName for row in project.rows("show tables in {s} like 'things__*'")]
+    assert left not in tables, "the killed run had removed it"
+    assert re.search(rf"recompute and diff +done +{tables[0]}\n +commit +open +snapshot 1 is the newest", steps())
+    assert project.run().messages["things"] == "+1 ~0 -0, snapshot 2"
+    assert [row.tableName for row in project.rows("show tables in {s} like 'things__*'")] == tables

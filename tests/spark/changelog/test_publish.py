@@ -1,0 +1,85 @@
+"""Publishing: readers see one whole snapshot under a stable name, and only one that passed its tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.dbt.operations import killed_after
+from tests.support.dbt.project import Project
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    project.changelog("things", f"select * from {project.schema}.source", settings={"publish": "live"})
+    (project.folder / "tests").mkdir()
+    (project.folder / "tests/no_negative.sql").write_text(
+        "select * from {{ reverse_etl.current(ref('things')) }} where n < 0"
+    )
+    return project
+
+
+def live(project: Project) -> list[int]:
+    return [row.n for row in project.rows("select n from {s}.live order by n")]
+
+
+def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_it(shop: Project) -> None:
+    def build(query: str, *command: str) -> str:
+        shop.table("source", query)
+        return shop.dbt(*(command or ("build",)), "--exclude", "package:reverse_etl").text
+
+    assert "live shows snapshot 1, 3 rows" in build("select id, id as n from range(3)")
+    assert "publish things: not published, for tests did not pass: no_negative (fail)" in build(
+        "select id, id - 1 as n from range(4)"
+    )
+    assert live(shop) == [0, 1, 2], "snapshot 2 is captured, and not shown"
+    shop.dbt("build", "--exclude", "package:reverse_etl", "--empty")
+    assert live(shop) == [0, 1, 2], "tests of no rows pass, and say nothing"
+
+    pruned = shop.dbt("run-operation", "prune", "--args", "{model: things, keep: 1, dry_run: true}").text
+    assert "the published view needs snapshot 1" in pruned
+
+    assert "not published, for 1 of its 1 tests have not run" in build("select id, id as n from range(5)", "run")
+    assert live(shop) == [0, 1, 2]
+    assert "live shows snapshot 3, 5 rows" in shop.dbt("test", "--exclude", "package:reverse_etl").text
+    assert live(shop) == [0, 1, 2, 3, 4]
+    assert "live shows" not in shop.dbt("build", "--exclude", "package:reverse_etl").text, "nothing is new"
+
+
+# The statements of the hook, in their order, and what readers see where it was killed after one.
+HOOK = {"show tblproperties": "old", "create or replace view": "new", "alter table": "new"}
+
+
+def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_version_and_the_next_run_publishes_the_new_one(
+    project: Project,
+) -> None:
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    project.changelog("things", f"select * from {project.schema}.source", settings={"publish": "live"})
+
+    def run() -> str:
+        return project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded").text
+
+    def capture(number: int) -> None:
+        project.table("source", f"select id, {number} as n from range({number})")
+        run()
+
+    capture(1)
+    for number, (statement, seen) in enumerate(HOOK.items(), 2):
+        with killed_after(1, (statement,)):
+            capture(number)
+        assert project.rows("select max(_snapshot_id) as newest from {s}.things")[0].newest == number, statement
+        shown = number - 1 if seen == "old" else number
+        assert live(project) == [shown] * shown, statement
+        said = f"live shows snapshot {number}, {number} rows"
+        assert (said in run()) is (statement != "alter table"), "what was recorded is not published again"
+        assert live(project) == [number] * number, statement
+
+
+def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Project) -> None:
+    shop.table("live", "select 'precious' as n")
+    shop.table("source", "select id, id as n from range(2)")
+    text = shop.dbt("build", "--exclude", "package:reverse_etl").text
+    assert "live, a table; expected a free name or a view" in text
+    assert shop.rows("select n from {s}.live")[0].n == "precious"

@@ -1,0 +1,123 @@
+"""The ledger on Delta: facts survive as they were, one of several rivals starts, and a campaign of crashes converges."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Fact, Range, RunStarted
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.ledger import _ADAPTERS, DeltaLedger, _row
+from tests.support.delivery import histories
+from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
+from tests.support.delivery.world import MemoryLedger, World
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
+MOMENTS = st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(timezone.utc))
+
+
+@pytest.fixture
+def ledger(spark: SparkSession) -> Iterator[DeltaLedger]:
+    spark.sql("create schema if not exists ledger_tests")
+    made = DeltaLedger(spark, "`ledger_tests`.`ledger`")
+    made.create()
+    made.create()
+    yield made
+    spark.sql("drop table ledger_tests.ledger")
+
+
+def started(fence: int, run_id: str, sync_id: str = "a1") -> RunStarted:
+    return RunStarted(
+        sync_id, fence, run_id, NOW, 7, "spec", {"spec": "{}"}, (Range(0, BUCKETS, 3, "spec"),), (), (),
+        NOW + timedelta(minutes=5), "host:1", sync="crm's \\ contacts", changelog="uuid",
+    )  # fmt: skip
+
+
+st.register_type_strategy(datetime, MOMENTS)
+st.register_type_strategy(Mapping, lambda _: st.dictionaries(st.text(), st.text()))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(fact=st.one_of([st.from_type(kind) for kind in Fact.__args__]))
+def test_every_fact_survives_its_row(fact: Fact) -> None:
+    row = _row(fact)
+    assert _ADAPTERS[row["fact"]].validate_json(row["body"]) == fact
+    assert row["sync_id"] == fact.sync_id
+
+
+def test_of_several_runs_with_one_fence_exactly_one_starts(ledger: DeltaLedger) -> None:
+    barrier = threading.Barrier(3)
+    answers: dict[str, bool] = {}
+
+    def rival(name: str) -> None:
+        barrier.wait()
+        answers[name] = ledger.start(started(1, name))
+
+    threads = [threading.Thread(target=rival, args=(f"run{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers.values()) == [False, False, True]
+    assert not ledger.start(started(1, "late")), "a late repeat is refused, too"
+    assert ledger.fence("a1") == 1
+    state = ledger.read("a1")
+    assert (state.fence, state.head, state.positions) == (1, 7, (Range(0, BUCKETS, 3, "spec"),))
+    assert ledger.read("unknown") == State()
+    overview = ledger.overview(["crm's \\ contacts"])
+    assert overview.states["a1"] == state
+
+
+class Kept(MemoryLedger):
+    """The real ledger, with the facts noted beside it as the world of the campaign wants them."""
+
+    def __init__(self, real: DeltaLedger, world: World) -> None:
+        super().__init__(world._note)
+        self._real = real
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        return self._real.read(sync_id, fence)
+
+    def start(self, started: RunStarted) -> bool:
+        if not self._real.start(started):
+            return False
+        super().append(started)
+        return True
+
+    def append(self, *facts: Fact) -> None:
+        self._real.append(*facts)
+        super().append(*facts)
+
+    def fence(self, sync_id: str) -> int:
+        return self._real.fence(sync_id)
+
+
+@pytest.mark.parametrize(("sink", "seed"), [(PlainSink, 11), (PlainSink, 23), (TransactionalSink, 5)])
+def test_random_crashes_zombies_and_refusals_converge_on_the_real_ledger(
+    ledger: DeltaLedger, monkeypatch: pytest.MonkeyPatch, sink: type[PlainSink], seed: int
+) -> None:
+    class OnDelta(World):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]
+            self.ledger = Kept(ledger, self)
+
+    monkeypatch.setattr(histories, "World", OnDelta)
+    print(f"seed {seed}")
+    assert histories.history(seed, sink, histories.Bias()) == []
+
+
+def test_a_claim_of_an_older_fence_is_never_read(ledger: DeltaLedger) -> None:
+    assert ledger.start(started(1, "first"))
+    claim = Claim("c", 0, 10, 7, "spec")
+    assert ledger.start(replace(started(2, "second"), claims=(claim,)))
+    assert ledger.read("a1").claims == (claim,)
+    assert ledger.read("a1", 1).claims == ()

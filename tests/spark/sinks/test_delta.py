@@ -1,0 +1,134 @@
+"""A Delta table as a destination: the contract, and whole pushes as one commit."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.delta import DeltaSink
+from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
+from tests.support.dbt.project import Project
+
+pytestmark = pytest.mark.spark
+
+
+class TestDelta(SinkContract):
+    sink_class = DeltaSink
+    types = {name: one for name, one in TYPES.items() if name not in ("uint32", "time")}  # noqa: RUF012
+    histories = 2
+
+    @pytest.fixture
+    def settings(self, spark: SparkSession, tmp_path: Path) -> dict[str, Any]:
+        assert spark.version
+        return {"path": str(tmp_path / "lake")}
+
+    @pytest.fixture
+    def read_back(self, spark: SparkSession, settings: dict[str, Any]) -> ReadBack:
+        def read(task: SinkTask) -> list[dict[str, Any]]:
+            table = spark.read.format("delta").load(f"{settings['path']}/{task.object}").toArrow()
+            rows: list[dict[str, Any]] = table.cast(task.schema).to_pylist()
+            return rows
+
+        return read
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    project.spark.sql(f"create schema {project.schema}_lake")
+    project.destinations = {"lake": {"type": "delta", "schema": f"{project.schema}_lake"}}
+    project.table("source", "select id, concat('name ', id) as name, id * 1.5d as amount from range(2000)")
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.sync("lake_people", "people", destination="lake", mode="mirror", object="people")
+    return project
+
+
+def lake(shop: Project) -> list[Any]:
+    return shop.rows("select id, name, amount from {s}_lake.people order by id")
+
+
+def merges(shop: Project) -> int:
+    return shop.rows("describe history {s}_lake.people").__str__().count("operation='MERGE'")
+
+
+def test_a_push_is_one_commit_and_a_crash_after_it_sends_nothing_twice(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shop.run()
+    assert first.success, first.text
+    assert first.sync("lake_people") == "+2000 ~0 -0"
+    source = "select id, name, amount from {s}.source order by id"
+    assert lake(shop) == shop.rows(source)
+    assert merges(shop) == 1
+
+    shop.spark.sql(f"delete from {shop.schema}.source where id < 10")
+    shop.spark.sql(f"update {shop.schema}.source set name = 'new' where id % 100 = 50")
+    real = DeltaSink.push
+
+    def lost(self: DeltaSink, *arguments: Any, **more: Any) -> Any:
+        real(self, *arguments, **more)
+        raise KeyboardInterrupt  # the process ends between the commit and the ledger
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaSink, "push", lost)
+        with suppress(KeyboardInterrupt):
+            shop.run()
+    assert lake(shop) == shop.rows(source)
+    again = shop.run()
+    assert again.success, again.text
+    assert lake(shop) == shop.rows(source)
+    assert merges(shop) == 2, "the record of the commit settled the claim"
+
+
+def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: Project) -> None:
+    assert shop.run().success
+    shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint short check (length(name) < 20)")
+    shop.spark.sql(f"update {shop.schema}.source set name = repeat('x', 30) where id = 77")
+    shop.spark.sql(f"update {shop.schema}.source set name = 'new' where id in (78, 79, 1500)")
+    second = shop.run()
+    assert not second.success
+    assert second.sync("lake_people") == "+0 ~3 -0, 1 rejected"
+    names = dict(shop.rows("select id, name from {s}_lake.people where id in (77, 78, 1500)"))
+    assert names == {77: "name 77", 78: "new", 1500: "new"}
+    assert "xxx" not in second.text
+
+
+def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_changed(shop: Project) -> None:
+    shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
+    assert shop.run().success
+    shop.spark.sql(f"insert into {shop.schema}_lake.people values (-1, 'foreign', 0)")
+    shop.spark.sql(f"update {shop.schema}.source set name = 'few' where id % 100 = 0")
+    assert shop.run().sync("lake_people") == "+0 ~20 -0"
+    assert operations(shop) == ["WRITE", "MERGE"], "the first load, and a fiftieth of the rows"
+    assert lake(shop)[0].id == -1
+
+    shop.spark.sql(f"update {shop.schema}.source set name = 'many' where id % 2 = 0")
+    shop.spark.sql(f"delete from {shop.schema}.source where id > 1900")
+    third = shop.run()
+    assert third.sync("lake_people") == "+1901 ~0 -0", "every row of the head, as an insert"
+    assert operations(shop) == ["WRITE", "MERGE", "WRITE"]
+    assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id"), "the foreign row went"
+    assert shop.run().sync("lake_people") == "nothing to send"
+
+
+def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop: Project) -> None:
+    shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
+    assert shop.run().success
+    shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint short check (length(name) < 20)")
+    shop.spark.sql(f"update {shop.schema}.source set name = if(id = 77, repeat('x', 30), 'new') where id < 1000")
+    second = shop.run()
+    assert not second.success
+    assert second.sync("lake_people") == "+0 ~999 -0, 1 rejected"
+    assert "the full load was given up" in second.text
+    assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
+
+
+def operations(shop: Project) -> list[str]:
+    """Of the sync, the oldest first, without those that only move the fence."""
+    history = shop.spark.sql(f"describe history {shop.schema}_lake.people")
+    written = history.where("userMetadata like '%closed'").orderBy("version").collect()
+    return [row.operation for row in written]

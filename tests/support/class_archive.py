@@ -1,0 +1,40 @@
+"""Makes the archive of the classes that Spark and Delta Lake load, which the JVMs of the tests map into memory: to load them is a quarter of a cold start.
+
+A dynamic archive of OpenJDK 17 (JEP 350). A JVM to which it does not fit starts without it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.support.spark_session import CLASS_ARCHIVE, INTERPRETED, source_settings, spark_settings
+
+
+def main() -> None:
+    """The JVM writes it when it ends."""
+    with tempfile.TemporaryDirectory() as home:
+        # With every jar that a session of the tests asks for: Ivy cannot fetch them for two sessions at once.
+        settings = spark_settings(Path(home)) | source_settings() | INTERPRETED
+        settings["spark.driver.extraJavaOptions"] += f" -XX:ArchiveClassesAtExit={CLASS_ARCHIVE} -Xlog:disable"
+        builder = SparkSession.builder.enableHiveSupport()
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        spark.sql("create table things using delta as select id, 'a' as value from range(10)")
+        spark.sql(
+            "merge into things t using (select id, 'b' as value from range(5, 15)) s on s.id = t.id "
+            "when matched then update set * when not matched then insert *"
+        )
+        spark.sql("describe history things").collect()
+        spark.table("things").groupBy("value").count().toArrow()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    CLASS_ARCHIVE.unlink(missing_ok=True)
+    print("Making an archive of Spark's classes, once ...", file=sys.stderr)
+    main()

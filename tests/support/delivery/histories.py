@@ -1,0 +1,95 @@
+"""Random histories of captures, runs, deaths and sleep, quick enough to search for one that ends wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.support.delivery.memory_sinks import FAULTS, PlainSink
+from tests.support.delivery.reference import Spec
+from tests.support.delivery.world import Plan, World
+
+KEYS = [f"k{number}" for number in range(6)]
+# A run that dies before it can record its doubt is what the promise names as left over.
+DEADLY = [point for point in FAULT_POINTS if point != "lease.lost"]
+
+
+def settle(world: World) -> list[str]:
+    """Let every run end, run once without faults, and say what is wrong."""
+    while world.sleeping:
+        world.wake(0)
+    actor = world.push(Plan(retry_now=True))
+    assert actor.result is not None
+    assert actor.result.status in ("succeeded", "idle")
+    return world.wrong(KEYS)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Where a search looks: the faults of rows, how runs end and where, how often the changelog is pruned, and tasks are slow."""
+
+    faults: tuple[str, ...] = FAULTS[:4]
+    thens: tuple[str, ...] = ("killed", "interrupted", "asleep")
+    points: tuple[str, ...] = ("batch.before", "batch.after", "wave.delivered", *DEADLY)
+    prune: float = 0.2
+    often: float = 0.3
+    reject_wait: int = 0
+    slow: float = 0
+
+
+def history(
+    seed: int, sink: type[PlainSink], bias: Bias, seen: Callable[[World], None] = lambda world: None
+) -> list[str]:
+    """Play one random history, and say what is wrong after it."""
+    rnd = random.Random(seed)
+    world = World(sink, [key for key in KEYS if rnd.random() < 0.4])
+    for _ in range(rnd.randint(3, 12)):
+        if rnd.random() < 0.7:
+            world.capture({key: rnd.choice([None, *range(20)]) for key in rnd.sample(KEYS, rnd.randint(0, 3))})
+        if rnd.random() < 0.25:
+            world.revert(rnd.randint(1, 3))
+        if rnd.random() < 0.15:
+            world.use(Spec(rnd.choice([None, 2, 3, 5]), rnd.choice([1, 2])))
+        if world.sleeping and rnd.random() < 0.4:
+            world.wake(rnd.randrange(len(world.sleeping)))
+        if rnd.random() < 0.7:
+            world.push(random_plan(rnd, bias), lease_expires=rnd.random() < 0.6)
+        if rnd.random() < bias.prune:
+            world.prune()
+    wrong = settle(world)
+    seen(world)
+    return wrong
+
+
+def random_plan(rnd: random.Random, bias: Bias) -> Plan:
+    plan = Plan(
+        script={key: rnd.choices(bias.faults, k=rnd.randint(1, 3)) for key in KEYS if rnd.random() < bias.often},
+        atomic=rnd.random() < 0.3,
+        batch_rows=rnd.randint(1, 3),
+        wave_rows=rnd.randint(1, 5),
+        reject_wait=bias.reject_wait,
+        tasks=rnd.choice([0, 0, 2]),
+        lost_attempts=rnd.random() < 0.3,
+        most_listed=rnd.choice([0, 10_000]),
+        full_load=rnd.random() < 0.3,
+    )
+    if rnd.random() < 0.2:
+        plan.script["swap"] = [rnd.choice(["unknown_applied", "unknown_lost"])]
+    if bias.slow and rnd.random() < bias.slow:
+        # A lease is over after a few rows, or in the middle of a request.
+        plan = replace(
+            plan, tasks=2, row_seconds=rnd.choice([150, 400, 800]), most_listed=rnd.choice([0, 1, 2, 10_000])
+        )
+    if rnd.random() < 0.5:
+        plan = replace(plan, at=(rnd.choice(bias.points), rnd.choice([1, 1, 2])), then=rnd.choice(bias.thens))
+    return plan
+
+
+def ends_wrong(seed: int, sink: type[PlainSink], bias: Bias) -> bool:
+    """Only a wrong destination counts: a history in which the broken rule makes the code itself fail proves little."""
+    try:
+        return history(seed, sink, bias) != []
+    except (AssertionError, ValueError, KeyError):
+        return False

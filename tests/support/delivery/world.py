@@ -1,0 +1,343 @@
+"""A small world for the real run: an in-memory ledger, dict images, a clock, runs that die, sleep and wake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+
+from dbt_reverse_etl.delivery import position
+from dbt_reverse_etl.delivery.policy import Policy, Rejections
+from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
+from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.errors import DestinationError, SyncBusy
+from dbt_reverse_etl.executors import _MARGIN, Work, after_a_lost_attempt
+from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
+from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
+from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Image, Spec
+
+FOREIGN = -1  # the value of a row that somebody else put into the destination
+
+
+class FakeClock:
+    """Time that passes when somebody sleeps, and never otherwise; thread-safe."""
+
+    def __init__(self) -> None:
+        self._start = datetime(2024, 1, 1, tzinfo=timezone.utc)
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self.monotonic())
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return self._seconds
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self._seconds += seconds
+            self.slept.append(seconds)
+
+
+class Killed(BaseException):
+    """The process ends here; nothing may catch it."""
+
+
+class MemoryLedger:
+    """One list of facts; the start of a run is atomic on its fence."""
+
+    def __init__(self, seen: Callable[[Fact], None] = lambda fact: None) -> None:
+        self.facts: list[Fact] = []
+        self._seen = seen
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        wanted = self.fence(sync_id) if fence is None else fence
+        return position.fold(fact for fact in self.facts if fact.sync_id == sync_id and fact.fence == wanted)
+
+    def start(self, started: RunStarted) -> bool:
+        if started.fence <= self.fence(started.sync_id):
+            return False
+        self.append(started)
+        return True
+
+    def append(self, *facts: Fact) -> None:
+        for fact in facts:
+            self._seen(fact)
+            self.facts.append(fact)
+
+    def fence(self, sync_id: str) -> int:
+        return max((f.fence for f in self.facts if isinstance(f, RunStarted) and f.sync_id == sync_id), default=0)
+
+
+@dataclass
+class Plan:
+    """How one run goes.
+
+    Attributes:
+        script: what the sink does to each attempt of a row.
+        at: the fault point, and at its which occurrence something happens.
+        then: what happens there: `killed`, `interrupted` or `asleep`.
+        dies: the fault point, and its which occurrence, at which a run that slept is killed after all.
+    """
+
+    script: Script = field(default_factory=dict)
+    at: tuple[str, int] | None = None
+    then: str = "killed"
+    dies: tuple[str, int] | None = None
+    atomic: bool = False
+    batch_rows: int = 2
+    wave_rows: int = 3
+    breaker: bool = False
+    reject_wait: int = 0  # seconds until a rejected row is tried again
+    retry_now: bool = False
+    tasks: int = 0  # that send a wave from executors; 0: the driver sends it
+    row_seconds: float = 0  # that each row takes them
+    lost_attempts: bool = False  # the first attempt of each task is lost after it has sent its rows
+    most_listed: int = 10_000
+    full_load: bool = False
+
+
+class Actor:
+    """One run in a thread of its own, which may fall asleep at a fault point and wake up much later."""
+
+    def __init__(self, name: str, plan: Plan, body: Callable[[Actor], RunResult]) -> None:
+        self.name, self._plan, self._body = name, plan, body
+        self._seen: dict[str, int] = {}
+        self.reached: set[str] = set()
+        self._turn, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.result: RunResult | None = None
+        self.error: BaseException | None = None
+        self.asleep = self._woken = self.interrupted = False
+
+    def start(self) -> None:
+        """Run until the end or until it falls asleep."""
+        if self._plan.at is not None and self._plan.then == "asleep":
+            self._thread.start()
+            self._turn.wait()
+        else:
+            self._run()
+        self._raise()
+
+    def wake(self) -> None:
+        """Let it run to its end."""
+        self.asleep, self._woken = False, True
+        self._wake.set()
+        self._thread.join()
+        self._raise()
+
+    def step(self, name: str) -> None:
+        self._seen[name] = self._seen.get(name, 0) + 1
+        self.reached.add(name)
+        if self._woken and self._plan.dies == (name, self._seen[name]):
+            raise Killed
+        if self._plan.at != (name, self._seen[name]):
+            return
+        if self._plan.then == "killed":
+            raise Killed
+        if self._plan.then == "interrupted":
+            self.interrupted = True
+            return
+        self.asleep = True
+        self._turn.set()
+        self._wake.wait()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._body(self)
+        except BaseException as error:
+            self.error = error
+        self._turn.set()
+
+    def _raise(self) -> None:
+        if self.error is not None and not isinstance(self.error, (Killed, SyncBusy, DestinationError)):
+            raise self.error
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """`delivery.ports.Remote` without Spark: the real work of a task, one task after the other."""
+
+    source: Source
+    sink: PlainSink
+    plan: Plan
+    policy: Policy
+    actor: Actor
+    clock: FakeClock
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        rows = self.source.wave(order.claim.lo, order.claim.hi)
+        limits = self.sink.limits(task)
+        work = Work(self._make_sink, order, task, limits, self.policy, until - _MARGIN, self.clock, self.actor.step)
+        parts = [
+            rows.take(pa.array(range(n, rows.num_rows, self.plan.tasks), pa.int64())).to_batches()
+            for n in range(self.plan.tasks)
+        ]
+        return sum((self._attempts(work, part) for part in parts), NOTHING_SENT)
+
+    def _attempts(self, work: Work, part: list[pa.RecordBatch]) -> Sent:
+        if not self.plan.lost_attempts:
+            return work.send(part)
+        work.send(part)
+        return after_a_lost_attempt(work.send(part))
+
+    def _make_sink(self) -> PlainSink:
+        made = type(self.sink)()
+        made.destination, made.script = self.sink.destination, self.sink.script
+        made.atomic, made.batch_rows = self.sink.atomic, self.sink.batch_rows
+        deliver = made.deliver
+
+        def slowly(batch: Batch) -> Delivery:
+            self.clock.sleep(self.plan.row_seconds * batch.rows.num_rows)
+            return deliver(batch)
+
+        made.deliver = slowly  # type: ignore[method-assign]
+        return made
+
+
+class World:
+    """The truth, the ledger, the destination, and every run that was ever started."""
+
+    def __init__(self, sink: type[PlainSink], foreign: Sequence[str] = ()) -> None:
+        self.clock = FakeClock()
+        self.changelog = Changelog()
+        self.ledger = MemoryLedger(self._note)
+        self.spec = Spec(5, 2)
+        self.specs = {self.spec.id: self.spec}
+        self.destination = Destination(rows=dict.fromkeys(foreign, FOREIGN))
+        self.foreign = dict(self.destination.rows)
+        self.may_be_written: set[str] = set()
+        self.sleeping: list[Actor] = []
+        self.actors: list[Actor] = []
+        self._sink = sink
+        self._sources: dict[str, DictSource] = {}
+        self._alive: set[str] = set()
+        self._runs = 0
+
+    def capture(self, changes: Mapping[str, int | None]) -> None:
+        image = {**self.changelog.images[-1], **changes}
+        self.changelog.capture({key: value for key, value in image.items() if value is not None})
+
+    def revert(self, steps: int) -> None:
+        """A new snapshot that is as an earlier one was; only images that are still there can come back."""
+        self.changelog.capture(self.changelog.images[max(self.changelog.pruned, self.changelog.head - steps)])
+
+    def use(self, spec: Spec) -> None:
+        self.spec = spec
+        self.specs[spec.id] = spec
+
+    def prune(self) -> None:
+        self.changelog.prune(position.oldest_needed(self.ledger.read("s").for_spec(self.spec.id, "")))
+
+    def push(self, plan: Plan, *, lease_expires: bool = True) -> Actor:
+        """Start a run. Runs that sleep are taken over: their lease expires, or they are wrongly taken for dead."""
+        if self.sleeping:
+            if lease_expires:
+                self.clock.sleep(Policy().lease.total_seconds())
+            else:
+                self._alive.clear()
+        self._runs += 1
+        actor = Actor(f"run{self._runs}", plan, lambda me: self._body(me, plan))
+        self._alive.add(actor.name)
+        self.actors.append(actor)
+        actor.start()
+        if actor.asleep:
+            self.sleeping.append(actor)
+        else:
+            self._alive.discard(actor.name)
+        return actor
+
+    def wake(self, index: int) -> Actor:
+        actor = self.sleeping.pop(index)
+        actor.wake()
+        self._alive.discard(actor.name)
+        return actor
+
+    def image(self) -> Image:
+        """What the destination should hold of ours."""
+        values = {key: self.spec.project(value) for key, value in self.changelog.images[-1].items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def wrong(self, keys: Sequence[str]) -> list[str]:
+        """After a clean run: what differs from the model, and what was done to rows that are not ours."""
+        found = []
+        wanted = self.image()
+        for key in keys:
+            have, want = self.destination.rows.get(key), wanted.get(key)
+            if want is not None and have != want:
+                found.append(f"{key} is {have}, not {want}")
+            ours_is_gone = have is None and (key in self.may_be_written or self.destination.swaps > 0)
+            if want is None and have != self.foreign.get(key) and not ours_is_gone:
+                found.append(f"{key} is {have}, but not in the model")
+        return found + self.wrongly_deleted()
+
+    def wrongly_deleted(self) -> list[str]:
+        return [f"{key} was deleted" for key in self.destination.deleted if key not in self.may_be_written]
+
+    def unbalanced(self) -> list[Fact]:
+        ends = [fact for fact in self.ledger.facts if isinstance(fact, RunFinished)]
+        waves = [fact for fact in self.ledger.facts if isinstance(fact, WaveAcknowledged)]
+        wrong: list[Fact] = [end for end in ends if not end.counts.balanced or end.counts.planned != end.planned]
+        return wrong + [wave for wave in waves if not wave.counts.balanced]
+
+    def _body(self, actor: Actor, plan: Plan) -> RunResult:
+        sink = self._sink()
+        sink.destination, sink.atomic, sink.batch_rows = self.destination, plan.atomic, plan.batch_rows
+        sink.script = {key: [*words] for key, words in plan.script.items()}
+        rejections = Rejections(first=timedelta(seconds=plan.reject_wait), attempts=2, age=timedelta(0))
+        if plan.breaker:
+            rejections = replace(rejections, breaker_rows=0, breaker_share=0.3)
+        # Waves keep their size, so that small worlds have several.
+        waves = WaveSize(plan.wave_rows, grow_below=-1)
+        policy = Policy(
+            waves=waves,
+            executor_waves=waves,
+            executors_from=0,
+            rejections=rejections,
+            retry_now=plan.retry_now,
+            most_listed=plan.most_listed,
+        )
+        task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
+        job = Job(actor.name, "uuid", self.changelog.head, self.spec.id, "{}", task, owner=actor.name)
+        spec, known = self.spec, dict(self.specs)
+
+        def source_for(state: State) -> DictSource:
+            self._sources[actor.name] = DictSource(self.changelog, state, job.head, spec, known)
+            return self._sources[actor.name]
+
+        def full_load(changes: Source, state: State) -> DictSource | None:
+            return (
+                None
+                if state.claims or state.undelivered or not plan.full_load
+                else source_for(State().for_spec(spec.id, "{}"))
+            )
+
+        ports = Ports(
+            self.ledger,
+            source_for,
+            sink,
+            self.clock,
+            lambda owner: owner in self._alive,
+            actor.step,
+            lambda: 0.5,
+            interrupted=lambda: actor.interrupted,
+            executors=(lambda source: Nearby(source, sink, plan, policy, actor, self.clock)) if plan.tasks else None,
+            full_load=full_load,
+        )
+        return run(job, ports, policy)
+
+    def _note(self, fact: Fact) -> None:
+        claims: tuple[Claim, ...] = getattr(fact, "claims", ())
+        for claim in claims:
+            source = self._sources.get(claim.id.split("-")[0])
+            rows = source.rows if source else []
+            written = [r for r in rows if claim.lo <= r["_bucket"] < claim.hi and r["value"] is not None]
+            self.may_be_written |= {r["key"] for r in written}
