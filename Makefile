@@ -30,12 +30,13 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink examples/excel/pyspark_excel.py .ci/java.py .ci/parse.py .ci/reference.py .ci/matrix.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink examples/excel/pyspark_excel.py .ci/java.py .ci/parse.py .ci/reference.py .ci/guarantees.py .ci/matrix.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
 
-docs: $(STAMP) ## Write docs/reference.md anew, from the code and macros/macros.yml
+docs: $(STAMP) ## Write docs/reference.md from the code, and docs/guarantees.md from the tests
 	$(BIN)/python .ci/reference.py
+	$(BIN)/python .ci/guarantees.py
 
 bench: $(STAMP) ## Measure: tests/benchmarks
 	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench

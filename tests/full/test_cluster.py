@@ -98,6 +98,7 @@ def events(cluster: Cluster) -> Counter[str]:
     return Counter(json.loads(line)["Event"] for file in files for line in file.read_text().splitlines())
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_a_push_from_a_cluster_survives_a_killed_executor_and_a_lost_machine_and_leaks_nothing(
     tmp_path: Path, cluster: Cluster, api: tuple[HttpServer, Api]
 ) -> None:

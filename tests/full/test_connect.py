@@ -40,6 +40,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_dbt_and_the_commands_capture_plan_push_and_reconcile_through_a_connect_server(
     tmp_path: Path, remote: str
 ) -> None:

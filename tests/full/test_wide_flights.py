@@ -13,7 +13,7 @@ import pytest
 from tests.support.dbt.project import Project
 from tests.support.servers import postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
+pytestmark = [pytest.mark.usefixtures("compiled")]
 
 MONTHS = int(os.environ.get("TEST_FLIGHT_MONTHS", "3"))
 EVERY = int(os.environ.get("TEST_FLIGHTS_EVERY", "25"))  # one flight of so many
@@ -122,6 +122,7 @@ class Airline:
         return int(self.project.rows(f"select count(*) from ({FULL_JOIN} where {where})")[0][0])
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_mirror_of_flights_equals_the_full_join_after_every_month_though_the_weather_comes_a_month_late(
     project: Project,
 ) -> None:

@@ -2,5 +2,6 @@
 
 from tests.support.fixtures import mysql_db, mysql_proxy, people_db, proxy, world
 from tests.support.servers.http import server
+from tests.support.sinks.sqlite_file import db, path
 
-__all__ = ["mysql_db", "mysql_proxy", "people_db", "proxy", "server", "world"]
+__all__ = ["db", "mysql_db", "mysql_proxy", "path", "people_db", "proxy", "server", "world"]

@@ -20,8 +20,6 @@ from tests.support import ROOT
 from tests.support.dbt.databricks import Workspace
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 EXAMPLE = ROOT / "examples" / "databricks"
 WAREHOUSE, CLUSTER = "/sql/1.0/warehouses/0123456789abcdef", "/sql/protocolv1/o/1/0123-456789-abcdefgh"
 PEOPLE = (
@@ -89,6 +87,7 @@ def outside_of_the_catalog(workspace: Workspace, project: Project) -> list[str]:
     return [sql for sql in workspace.recorded if short.search(sql.replace("`", ""))]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 @pytest.mark.parametrize("http_path", [WAREHOUSE, CLUSTER])
 def test_each_capture_keeps_the_changes_of_all_types_and_names_three_levels_alone(
     project: Project, workspace: Workspace, people: str, http_path: str
@@ -126,6 +125,7 @@ def test_each_capture_keeps_the_changes_of_all_types_and_names_three_levels_alon
     assert not [sql for sql in workspace.recorded if sql.startswith("alter table") and " type " in sql]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
     project: Project, workspace: Workspace, people: str
 ) -> None:
@@ -148,6 +148,7 @@ def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
     assert not outside_of_the_catalog(workspace, project)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_rows_with_bad_keys_fail_a_capture_or_are_kept_aside(project: Project, workspace: Workspace) -> None:
     project.table("twice", "select * from values (1, 'a'), (1, 'b'), (null, 'c'), (2, 'd') as t(id, name)")
     query = f"select * from spark_catalog.{project.schema}.twice"
@@ -167,6 +168,7 @@ def test_rows_with_bad_keys_fail_a_capture_or_are_kept_aside(project: Project, w
     assert not outside_of_the_catalog(workspace, project)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_operations_on_the_history_and_views_of_it_work(project: Project, workspace: Workspace, people: str) -> None:
     publish = {"publish": "people_published"}
     project.changelog("people_changelog", "select id, name, sizes from {{ source('app', 'people') }}", settings=publish)
@@ -236,6 +238,7 @@ def shop(project: Project, workspace: Workspace, people: str, monkeypatch: pytes
     return project
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_the_python_model_of_the_example_compiles_and_pushes_what_changed_of_what_it_refers_to(
     shop: Project, people: str
 ) -> None:
@@ -254,6 +257,7 @@ def test_the_python_model_of_the_example_compiles_and_pushes_what_changed_of_wha
     assert rows(shop, "select sync, position_snapshot_id from {s}.sync_status") == [("crm_customers", 2)]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_the_python_model_fails_with_its_push_and_is_left_out_after_a_test_that_failed(
     shop: Project, people: str
 ) -> None:

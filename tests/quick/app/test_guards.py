@@ -14,6 +14,7 @@ from dbt_reverse_etl.settings import Guards
 counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)
 
 
+@pytest.mark.guarantee("Guards")
 @given(counts, st.integers(0, 1000), st.integers(0, 1000), st.booleans())
 def test_a_push_passes_exactly_if_its_deletes_are_within_the_limit(
     planned: PerOperation, live_rows: int, most: int, first: bool
@@ -23,6 +24,7 @@ def test_a_push_passes_exactly_if_its_deletes_are_within_the_limit(
     assert bool(found) is (planned.delete > (most or 1) or emptied)
 
 
+@pytest.mark.guarantee("Guards")
 @given(counts, st.integers(1, 1000), st.integers(1, 100))
 def test_a_share_is_of_the_rows_before_the_push(planned: PerOperation, live_rows: int, percent: int) -> None:
     guards = Guards.model_validate({"max_changes": f"{percent}%"})
@@ -32,6 +34,7 @@ def test_a_share_is_of_the_rows_before_the_push(planned: PerOperation, live_rows
     assert bool(violations(guards, planned, live_rows, first=True)) is (not_inserted > before * percent / 100)
 
 
+@pytest.mark.guarantee("Guards")
 @given(counts, counts, st.integers(1, 99), st.integers(1, 99))
 def test_an_override_holds_for_its_head_and_its_counts_only(
     planned: PerOperation, other: PerOperation, head: int, other_head: int

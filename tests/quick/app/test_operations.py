@@ -23,6 +23,7 @@ def delivered(sink: type[PlainSink]) -> Desk:
     return desk
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_resync_sends_every_row_again_and_deletes_exactly_what_this_sync_delivered_and_is_gone(
     sink: type[PlainSink],
@@ -60,6 +61,7 @@ def test_adopt_moves_the_position_and_sends_nothing(sink: type[PlainSink]) -> No
     assert desk.sink.destination.rows == {"k0": 1}
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("sink", SINKS)
 def test_forget_makes_the_next_push_a_first_load_that_deletes_nothing(sink: type[PlainSink]) -> None:
     desk = delivered(sink)
@@ -68,6 +70,7 @@ def test_forget_makes_the_next_push_a_first_load_that_deletes_nothing(sink: type
     assert desk.sink.destination.rows == {"k0": 5, "k1": 2, "k9": 99}
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("sink", SINKS)
 @pytest.mark.parametrize("operation", ["resync", "adopt", "forget"])
 def test_an_operation_waits_for_the_run_that_is_under_way_and_remembers_one_that_never_ended(

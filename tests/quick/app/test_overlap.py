@@ -45,6 +45,7 @@ say(f"{left} {cancelled}")
 """
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_polite_pushes_end_and_leaves_deaf_ones_behind(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", PUSHES], stdout=subprocess.PIPE, text=True)

@@ -41,6 +41,7 @@ def overview(invocation: str, status: str) -> Overview:
     return Overview({"id-a": State(status=status)}, {"id-a": "a"}, {}, {"id-a": started})
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize(
     ("told", "heads", "left"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.errors import ExitCode
 from dbt_reverse_etl.one_sync import Report
@@ -23,6 +25,7 @@ def test_a_plan_is_a_sentence_and_a_table_that_people_can_paste() -> None:
     ]
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_no_key_is_in_it_for_a_comment_may_be_public() -> None:
     assert "ann" not in as_markdown([CRM])
 

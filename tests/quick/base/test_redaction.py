@@ -19,6 +19,7 @@ from dbt_reverse_etl.redaction import MASK, Redactor, literal_secrets, names_a_s
 
 
 class TestRedaction:
+    @pytest.mark.guarantee("Secrets and row values")
     @settings(deadline=None)
     @given(secret=st.text(min_size=1).filter(lambda text: "*" not in text and text.strip()), around=st.text())
     def test_a_registered_value_is_in_no_text(self, secret: str, around: str) -> None:
@@ -37,6 +38,7 @@ class TestRedaction:
         for form in forms:
             assert form not in redactor.redact(around + form + around)
 
+    @pytest.mark.guarantee("Secrets and row values")
     @settings(deadline=None)
     @given(before=st.binary(), secret=st.text(min_size=9), after=st.binary())
     def test_a_secret_inside_base64_is_found_at_each_alignment(self, before: bytes, secret: str, after: bytes) -> None:

@@ -146,6 +146,7 @@ class TestSinks:
         assert crm.settings.model_dump()["port"] == 81
         assert str(crm.guards.max_deletes) == "5%"
 
+    @pytest.mark.guarantee("Configuration")
     def test_only_a_sink_that_is_named_is_imported(
         self, write: Callable[[Any], Path], shelf: None, install: Install
     ) -> None:
@@ -162,6 +163,7 @@ class TestSinks:
         assert "did you mean 'shelf'?" in problem
         assert "type: found nothing" in refused(write({"prod": {"crm": {}}}))[0]
 
+    @pytest.mark.guarantee("Configuration")
     def test_two_distributions_that_claim_one_name_are_an_error(
         self, write: Callable[[Any], Path], shelf: None, install: Install
     ) -> None:
@@ -235,6 +237,7 @@ class TestSecrets:
     }
     ENV: Mapping[str, str] = {"PLAIN_NAME": CANARY, "OTHER_NAME": "second-canary-8"}
 
+    @pytest.mark.guarantee("Secrets and row values")
     def test_values_of_secret_settings_are_redacted_from_then_on(
         self, write: Callable[[Any], Path], shelf: None
     ) -> None:
@@ -244,6 +247,7 @@ class TestSecrets:
         text = redact(f"a {CANARY} b second-canary-8 c literal-token-4711 d {quote(CANARY, safe='')}")
         assert text == f"a {MASK} b {MASK} c {MASK} d {MASK}"
 
+    @pytest.mark.guarantee("Secrets and row values")
     @pytest.mark.parametrize(
         "change",
         [
@@ -341,6 +345,7 @@ class TestResolve:
         with pytest.raises(ConfigurationError, match=r"which .* writes too; expected one sync alone"):
             resolve([owner, guest], destinations)
 
+    @pytest.mark.guarantee("Leases and rivals")
     @settings(deadline=None)
     @given(
         choices=st.lists(

@@ -73,6 +73,7 @@ class TestTargets:
         assert load_destinations([write({"dev": {}})], "dev", {}) == {}
         assert "found nothing" in refused(write({"dev": None}), target="dev")[0]
 
+    @pytest.mark.guarantee("Configuration")
     def test_a_target_that_is_not_there_is_an_error_that_lists_the_targets(self, write: Callable[[Any], Path]) -> None:
         (problem,) = refused(write({"dev": "plan", "ci": "plan"}))
         assert "no target 'prod'" in problem
@@ -140,6 +141,7 @@ class TestEnvironmentVariables:
     def test_what_holds_no_jinja_stays_as_it_is(self, value: Any) -> None:
         assert render(value, {}, HERE).value == value
 
+    @pytest.mark.guarantee("Configuration")
     @settings(deadline=None)
     @given(before=plain, after=plain, name=names, text=st.text())
     @example(before="", after="", name="A", text="{{ env_var('B') }}")
@@ -168,6 +170,7 @@ class TestEnvironmentVariables:
         (problem,) = render({"a": {"b": "{{ env_var('CRM_TOKEN') }}"}}, {}, HERE).problems
         assert str(problem).startswith("profiles.yml: x.a.b: found environment variable CRM_TOKEN, which is not set")
 
+    @pytest.mark.guarantee("Configuration")
     @pytest.mark.parametrize(
         "expression",
         [
@@ -205,6 +208,7 @@ class TestEnvironmentVariables:
         assert "only that" in str(problem)
         assert "canary" not in str(problem)
 
+    @pytest.mark.guarantee("Configuration")
     def test_only_the_chosen_target_needs_its_variables(self, write: Callable[[Any], Path]) -> None:
         directory = write({"dev": "plan", "prod": {"crm": {"type": "shelf", "host": "{{ env_var('NOT_SET') }}"}}})
         assert load_destinations([directory], "dev", {}) == PlanOnly("dev")

@@ -52,6 +52,7 @@ def test_a_few_lines_are_enough_and_secrets_are_hidden_and_redacted(tmp_path: Pa
     assert settings.api().url == "https://cloud.getdbt.com/api/v2/accounts/12"
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_every_problem_comes_at_once(tmp_path: Path) -> None:
     problems = refused(
         tmp_path,
@@ -79,6 +80,7 @@ def test_every_problem_comes_at_once(tmp_path: Path) -> None:
         assert part in told, part
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize("name", ["token", "webhook_secret"])
 def test_a_secret_that_stands_in_the_file_is_refused_and_not_shown(tmp_path: Path, name: str) -> None:
     (problem,) = refused(tmp_path, **{name: "canary-literal-in-the-file"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def test_chunks_hold_each_row_once_in_order_and_no_more_rows_or_bytes_than_a_bat
         assert chunk.num_rows + len(after["n"].chunk(0)) > _CHUNK, "as many as may be"
 
 
+@pytest.mark.guarantee("What is sent")
 def test_chunks_of_large_rows_hold_no_more_bytes_than_a_task_should() -> None:
     large = pa.RecordBatch.from_pydict({"text": pa.array([b"x" * 2**20] * 20)})
     chunks = list(_chunks([large] * 10, Limits()))

@@ -21,6 +21,7 @@ from tests.support.delivery.engine_bench import (
     refusing,
     some,
 )
+from tests.support.effort import scaled
 
 # --- what is sent
 
@@ -33,6 +34,7 @@ def test_a_batch_holds_the_operation_the_event_id_and_the_fields_and_nothing_of_
     assert result.counts.delivered == result.counts.planned == PerOperation(1, 1, 1)
 
 
+@pytest.mark.guarantee("What is sent")
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 4))
 def test_every_row_is_sent_exactly_once_where_nothing_fails(rows: int, size: int, workers: int) -> None:
@@ -42,6 +44,7 @@ def test_every_row_is_sent_exactly_once_where_nothing_fails(rows: int, size: int
     assert result.counts.delivered.total == rows
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 4))
 def test_the_result_lists_exactly_the_rows_that_the_sink_did_not_deliver(data: st.DataObject, workers: int) -> None:
@@ -64,6 +67,7 @@ def test_the_result_lists_exactly_the_rows_that_the_sink_did_not_deliver(data: s
 # --- what stops the sync
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_fatal_stops_the_sync_and_everything_not_sent_is_left_out() -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: n == 1, Outcome.FATAL))
     result = bench.wave(40)
@@ -75,6 +79,7 @@ def test_fatal_stops_the_sync_and_everything_not_sent_is_left_out() -> None:
     assert not result.nothing_applied
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("indexes", [(0, 0), (10,), (-1,)], ids=["twice", "beyond the batch", "negative"])
 def test_an_answer_for_a_row_that_was_not_sent_stops_the_sync_and_is_not_believed(indexes: tuple[int, ...]) -> None:
     results = tuple(RowResult(index, Outcome.REJECTED, "why") for index in indexes)
@@ -85,6 +90,7 @@ def test_an_answer_for_a_row_that_was_not_sent_stops_the_sync_and_is_not_believe
     assert [outcomes(result)[row] for row in (0, 9, 10)] == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.RETRYABLE]
 
 
+@pytest.mark.guarantee("Secrets and row values")
 def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         raise ValueError("alice@example.com")
@@ -97,6 +103,7 @@ def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> No
     assert result.requests == 1
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize(
     ("rows", "bad", "trips"),
     [
@@ -117,6 +124,7 @@ def test_the_breaker_trips_on_many_rejected_rows_of_which_fewer_were_delivered(
     assert (result.counts.failed if trips else result.counts.rejected).total == bad
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_the_breaker_stops_before_the_rest_of_the_wave_is_refused() -> None:
     policy = Policy(rejections=Rejections(breaker_rows=5, breaker_share=0))
     bench = Bench(lambda ids, n: some(ids, lambda i: True, Outcome.REJECTED), Limits(rows=3), policy)
@@ -137,6 +145,7 @@ def test_an_interrupt_lets_the_request_under_way_end_and_sends_nothing_more() ->
 # --- lease, rate, order
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_no_request_is_made_once_the_lease_is_lost() -> None:
     looks = iter([True, True, False])
     bench = Bench(delivered, Limits(rows=1), lease_held=lambda: next(looks))
@@ -145,6 +154,7 @@ def test_no_request_is_made_once_the_lease_is_lost() -> None:
     assert len(bench.sink.requests) == 2
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_a_lease_lost_by_one_worker_stops_all_of_them() -> None:
     held = threading.Semaphore(3)
     bench = Bench(delivered, Limits(rows=1, concurrency=4), lease_held=lambda: held.acquire(blocking=False))
@@ -153,7 +163,8 @@ def test_a_lease_lost_by_one_worker_stops_all_of_them() -> None:
     assert len(bench.sink.requests) <= 3
 
 
-@settings(deadline=None, max_examples=20)
+@pytest.mark.guarantee("Refusals and outages")
+@settings(deadline=None, max_examples=scaled(20))
 @given(st.floats(0.5, 50), st.integers(1, 30), st.integers(1, 4))
 def test_the_rate_budget_is_kept_by_all_workers_together(rate: float, rows: int, workers: int) -> None:
     bench = Bench(delivered, Limits(rows=1, concurrency=workers, requests_per_second=rate))
@@ -180,6 +191,7 @@ def test_the_last_batch_says_how_many_rows_of_the_claim_were_left_out_before_it(
     assert [batch.left_out for batch in bench.sink.batches] == [3, 4, 4]
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @settings(deadline=None)
 @given(st.integers(2, 20), st.integers(0, 19))
 def test_a_claim_is_never_closed_with_nothing_left_out_if_a_row_was_refused(rows: int, bad: int) -> None:

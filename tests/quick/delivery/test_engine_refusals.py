@@ -15,9 +15,11 @@ from tests.support.delivery.engine_bench import (
     outcomes,
     refusing,
 )
+from tests.support.effort import scaled
 
 
-@settings(deadline=None, max_examples=60)
+@pytest.mark.guarantee("Refusals and outages")
+@settings(deadline=None, max_examples=scaled(60))
 @given(st.integers(1, 130).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=4))))
 def test_bisection_finds_exactly_the_guilty_rows_within_its_bound(case: tuple[int, set[int]]) -> None:
     rows, bad = case
@@ -27,12 +29,14 @@ def test_bisection_finds_exactly_the_guilty_rows_within_its_bound(case: tuple[in
     assert len(bench.sink.requests) - 1 <= len(bad) * (2 * math.log2(rows) + 1)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("rows", range(1, 131))
 def test_one_bad_row_costs_at_most_twice_the_logarithm_wherever_it_is(rows: int) -> None:
     worst = max(Bench(refusing({bad}), Limits(rows=rows)).wave(rows).requests for bad in {0, rows // 2, rows - 1})
     assert worst - 1 <= 2 * math.log2(rows) + 1
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_batch_that_is_only_too_large_is_delivered_in_halves() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         return Delivery.of_all(len(ids), Outcome.REJECTED, "too large") if len(ids) > 3 else Delivery()

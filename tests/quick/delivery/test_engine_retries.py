@@ -21,10 +21,12 @@ from tests.support.delivery.engine_bench import (
     some,
 )
 from tests.support.delivery.world import FakeClock
+from tests.support.effort import scaled
 
 # --- retries
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_retryable_row_is_sent_again_alone_and_with_its_event_id() -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: i == 1 and n == 0, Outcome.RETRYABLE))
     assert not bench.wave(3).failures
@@ -39,6 +41,7 @@ def test_the_wait_between_attempts_doubles_up_to_its_cap() -> None:
     assert [b - a for a, b in zip(bench.sink.times, bench.sink.times[1:], strict=False)] == [1, 2, 4, 5, 5]
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_the_wait_is_a_random_part_of_it() -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: n < 1, Outcome.RETRYABLE), policy=Policy(retries=Retries(first=8)))
     bench.engine._gate._random = lambda: 0.25
@@ -46,6 +49,7 @@ def test_the_wait_is_a_random_part_of_it() -> None:
     assert bench.sink.times == [0, 2]
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_destination_that_is_down_stops_the_sync_in_time_and_rejects_nothing() -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: True, Outcome.RETRYABLE))
     result = bench.wave(100)
@@ -57,6 +61,7 @@ def test_a_destination_that_is_down_stops_the_sync_in_time_and_rejects_nothing()
     assert result.counts.failed.total + result.counts.skipped.total == 100
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_outage_shorter_than_the_budget_costs_no_row(workers: int) -> None:
     clock_of: list[FakeClock] = []
@@ -71,7 +76,8 @@ def test_an_outage_shorter_than_the_budget_costs_no_row(workers: int) -> None:
     assert bench.clock.monotonic() > 250
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.guarantee("Refusals and outages")
+@settings(deadline=None, max_examples=scaled(30))
 @given(st.integers(0, 8), st.integers(1, 4))
 def test_repeated_requests_are_bounded_by_their_budget(requests: int, workers: int) -> None:
     retries = Retries(requests=requests, share=0.1, seconds=1e9)
@@ -82,6 +88,7 @@ def test_repeated_requests_are_bounded_by_their_budget(requests: int, workers: i
     assert len(bench.sink.requests) - first <= requests + 0.1 * len(bench.sink.requests)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("outcome", [Outcome.RETRYABLE, Outcome.UNKNOWN])
 def test_a_row_that_always_fails_does_not_hold_up_the_others(outcome: Outcome) -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: i == 3, outcome), Limits(rows=2))
@@ -96,6 +103,7 @@ def test_rows_that_were_set_aside_get_another_turn_when_the_others_are_done() ->
     assert bench.sink.requests == [[0]] * 5 + [[1], [2]] + [[0]]
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_unknown_is_sent_again_and_only_delivered_takes_it_away() -> None:
     first_unknown = {0: Outcome.UNKNOWN, 1: Outcome.REJECTED}
     bench = Bench(lambda ids, n: some(ids, lambda i: n in first_unknown, first_unknown.get(n, Outcome.FATAL)))
@@ -108,6 +116,7 @@ def test_unknown_is_sent_again_and_only_delivered_takes_it_away() -> None:
 # --- Retry-After
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_retry_after_pauses_every_worker_at_least_that_long() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         return some(ids, lambda i: number == 0, Outcome.RETRYABLE, **({"retry_after": 60.0} if number == 0 else {}))
@@ -118,6 +127,7 @@ def test_retry_after_pauses_every_worker_at_least_that_long() -> None:
     assert min(bench.sink.times[1:]) >= 60
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_workers_that_wait_for_their_slot_are_paused_too() -> None:
     gate_open = threading.Event()
 
@@ -133,6 +143,7 @@ def test_workers_that_wait_for_their_slot_are_paused_too() -> None:
     assert min(bench.sink.times[1:]) >= bench.sink.times[0] + 100
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("seconds", [1e9, math.inf, 301.0])
 def test_a_pause_beyond_the_budget_leaves_the_rest_as_retryable(seconds: float) -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: True, Outcome.RETRYABLE, retry_after=seconds))
@@ -154,6 +165,7 @@ def test_a_retry_after_that_says_nothing_still_ends(seconds: float) -> None:
 # --- how many requests at once
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_the_number_of_requests_under_way_settles_where_the_destination_takes_them() -> None:
     under_way, refused, lock = 0, 0, threading.Lock()
 

@@ -20,6 +20,7 @@ from tests.support.delivery.histories import DEADLY, KEYS, Bias, history, settle
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink, TransactionalSink
 from tests.support.delivery.reference import Spec
 from tests.support.delivery.world import Killed, Plan, World
+from tests.support.effort import scaled
 
 keys = st.sampled_from(KEYS)
 specs = st.builds(Spec, st.sampled_from([None, 2, 3, 5]), st.sampled_from([1, 2]))
@@ -111,7 +112,7 @@ class TransactionalMachine(DeliveryMachine):
     sink = TransactionalSink
 
 
-MACHINE = settings(max_examples=250, stateful_step_count=25, deadline=None, derandomize=False, print_blob=True)
+MACHINE = settings(max_examples=scaled(250), stateful_step_count=25, deadline=None, derandomize=False, print_blob=True)
 TestAPlainSinkConverges = DeliveryMachine.TestCase
 TestAPlainSinkConverges.settings = MACHINE
 TestATransactionalSinkConverges = TransactionalMachine.TestCase
@@ -122,22 +123,24 @@ TestATransactionalSinkConverges.settings = MACHINE
 SINKS = [(PlainSink, {"claims.settled", "claims.recorded"}), (TransactionalSink, {"doubt.recorded"})]
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize(("sink", "never"), SINKS)
 def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[PlainSink], never: set[str]) -> None:
     start = random.SystemRandom().randrange(10**9)
     reached: set[str] = set()
-    for seed in range(start, start + 300):
+    for seed in range(start, start + max(300, scaled(300))):
         wrong = history(seed, sink, Bias(), lambda world: reached.update(*(actor.reached for actor in world.actors)))
         assert wrong == [], f"seed {seed}"
     # A search that never gets anywhere proves nothing.
     assert reached | never == set(FAULT_POINTS)
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
 def test_random_histories_of_tasks_that_outlive_their_lease_end_well(sink: type[PlainSink]) -> None:
     start = random.SystemRandom().randrange(10**9)
     bias, left = Bias(slow=0.6, thens=("killed", "asleep")), set[str]()
-    for seed in range(start, start + 60):
+    for seed in range(start, start + scaled(60)):
         assert history(seed, sink, bias, lambda world: left.update(reasons(world))) == [], f"seed {seed}"
     assert f"not sent: {INTERRUPT.reason}" in left
 
@@ -148,6 +151,7 @@ def reasons(world: World) -> set[str]:
     return {row.reason for wave in waves for row in wave.undelivered}
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("point", DEADLY)
 def test_a_run_can_be_killed_at_every_fault_point(point: str) -> None:
     died = sum(killed_at(point, sink, seed) for sink in (PlainSink, TransactionalSink) for seed in range(12))
@@ -182,5 +186,6 @@ def is_step(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("step", "_step")
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_no_step_has_a_name_that_is_not_a_fault_point() -> None:
     assert steps_of_the_code() == set(FAULT_POINTS)

@@ -19,6 +19,7 @@ from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink
 from tests.support.delivery.reference import DictSource, Spec
+from tests.support.effort import scaled
 
 KEYS = [f"k{number}" for number in range(6)]
 PARKING = replace(POLICY.parking_doubt(), waves=WaveSize(2, grow_below=-1))
@@ -110,6 +111,7 @@ def test_a_row_that_is_refused_after_retry_is_still_in_doubt_and_waits_again() -
     assert desk.sink.destination.rows == image(2)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("point", ["batch.before", "batch.after", "wave.delivered"])
 def test_rows_that_a_lost_run_may_have_sent_wait_and_the_others_go_on(point: str) -> None:
     desk = ParkingDesk()
@@ -149,6 +151,7 @@ def test_a_destination_that_leaves_every_row_in_doubt_stops_the_sync_instead_of_
     assert {*desk.sent.values()} == {1}
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("sent_rows", [1, 2])
 def test_a_lost_lease_parks_what_was_sent_and_nothing_else(sent_rows: int) -> None:
     desk = ParkingDesk()
@@ -193,6 +196,7 @@ class ChangingDesk(ParkingDesk):
         return DictSource(self.changelog, state, self.changelog.head, self.spec, specs)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_after_a_change_of_mode_from_insert_only_every_row_is_sent_but_those_that_a_request_left_in_doubt() -> None:
     desk = ChangingDesk()
     desk.sink.script = {"k1": ["unknown_applied"]}
@@ -224,7 +228,8 @@ def test_a_change_of_mode_sends_no_row_that_a_lost_run_may_have_sent(changed_bef
     assert desk.sink.destination.rows == image(3)
 
 
-@settings(deadline=None, max_examples=150)
+@pytest.mark.guarantee("Refusals and outages")
+@settings(deadline=None, max_examples=scaled(150))
 @given(
     pushes=st.lists(
         st.tuples(

@@ -144,6 +144,7 @@ def test_an_acknowledgement_closes_only_claims_that_its_run_knew_and_only_within
     assert state.claims == (claim("known", 100), claim("foreign"))
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_a_late_acknowledgement_of_an_older_fence_never_acknowledges() -> None:
     facts: list[Fact] = [started(1), started(2, claims=(claim("x"),)), acknowledged(0, BUCKETS, 1, closes=("x",))]
     assert fold(facts) == fold([started(2, claims=(claim("x"),))])
@@ -181,6 +182,7 @@ def test_a_run_is_running_until_it_finished() -> None:
     assert (fold([started()]).finished, fold([started()]).status) == (False, "running")
 
 
+@pytest.mark.guarantee("Leases and rivals")
 @settings(deadline=None)
 @given(st.data())
 def test_the_order_in_which_facts_are_read_does_not_matter(data: st.DataObject) -> None:

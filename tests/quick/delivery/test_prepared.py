@@ -18,6 +18,7 @@ from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits
 from tests.support.delivery.engine_bench import Answer, Bench, ScriptedSink, delivered, outcomes, refusing, some
 from tests.support.delivery.world import FakeClock
+from tests.support.effort import scaled
 
 WORKERS = 3
 
@@ -55,7 +56,8 @@ def bench_of(answer: Answer, limits: Limits, policy: Policy | None = None) -> tu
     return bench, bench.sink
 
 
-@settings(deadline=None, max_examples=60)
+@pytest.mark.guarantee("Every destination")
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     st.integers(0, 3 * ROWS_AT_ONCE),
     st.sampled_from([7, 100, 999, ROWS_AT_ONCE, 2500]),
@@ -84,6 +86,7 @@ def test_rows_that_are_set_aside_are_prepared_alone_when_they_come_again() -> No
     assert [len(ids) for ids in sink.prepared] == [40, 1]
 
 
+@pytest.mark.guarantee("Every destination")
 @pytest.mark.parametrize("workers", [1, WORKERS])
 def test_nothing_is_kept_after_its_batches_and_no_more_at_once_than_is_under_way(workers: int) -> None:
     bench, sink = bench_of(delivered, Limits(rows=100, concurrency=workers))

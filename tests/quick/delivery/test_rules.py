@@ -116,6 +116,7 @@ MUTATIONS = [
 BOUND = 1500  # histories
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("mutation", [pytest.param(mutation, id=mutation.rule) for mutation in MUTATIONS])
 def test_without_the_rule_a_history_ends_wrong_that_ends_well_with_it(mutation: Mutation) -> None:
     start = random.SystemRandom().randrange(10**9)

@@ -39,6 +39,7 @@ def test_a_push_claims_acknowledges_and_finishes_with_one_commit_each() -> None:
     assert desk.sink.destination.rows == {"k0": 1, "k1": 2}
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_push_with_nothing_to_do_plans_nothing_and_writes_nothing() -> None:
     desk = Desk()
     desk.push({"k0": 1})
@@ -89,6 +90,7 @@ def test_a_full_load_is_one_claim_in_parts_that_fit_into_memory(sink: type[Plain
     assert desk.sink.destination.deleted == []
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
 def test_a_full_load_with_a_refused_row_changes_nothing_and_releases_its_claim(sink: type[PlainSink]) -> None:
     desk = Desk(sink)
@@ -118,6 +120,7 @@ def test_a_sync_is_busy_while_another_run_holds_its_lease_and_free_afterwards() 
     assert desk.push().status == Status.SUCCEEDED
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_of_two_runs_that_start_at_once_one_is_busy_and_has_sent_nothing() -> None:
     world = World(PlainSink)
     world.capture({"k0": 6})
@@ -130,6 +133,7 @@ def test_of_two_runs_that_start_at_once_one_is_busy_and_has_sent_nothing() -> No
     assert "batch.before" not in loser.reached
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_a_run_that_lost_its_lease_says_so_and_acknowledges_nothing() -> None:
     world = World(PlainSink)
     world.capture({"k0": 6, "k1": 7})
@@ -141,6 +145,7 @@ def test_a_run_that_lost_its_lease_says_so_and_acknowledges_nothing() -> None:
     assert [f.fence for f in world.ledger.facts if isinstance(f, WaveAcknowledged)] == [2]
 
 
+@pytest.mark.guarantee("Guards")
 def test_a_position_of_another_changelog_stops_the_push_before_anything_is_written() -> None:
     desk = Desk()
     desk.push({"k0": 1})
@@ -151,6 +156,7 @@ def test_a_position_of_another_changelog_stops_the_push_before_anything_is_writt
     assert len(desk.ledger.facts) == facts
 
 
+@pytest.mark.guarantee("Guards")
 def test_a_destination_that_vanished_is_noticed_even_if_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     monkeypatch.setattr(PlainSink, "missing", lambda self, task: "the table is gone")
@@ -162,6 +168,7 @@ def test_a_destination_that_vanished_is_noticed_even_if_nothing_is_pending(monke
 # --- how a run ends
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_a_wave_with_fewer_rows_than_planned_is_neither_sent_nor_acknowledged() -> None:
     class Cancelled(DictSource):
         def wave(self, lo: int, hi: int) -> pa.Table:
@@ -180,6 +187,7 @@ def test_a_wave_with_fewer_rows_than_planned_is_neither_sent_nor_acknowledged() 
     assert desk.push().status == Status.SUCCEEDED
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_a_plan_that_counts_rows_the_waves_do_not_hold_is_never_green(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     monkeypatch.setattr("dbt_reverse_etl.delivery.run._Run._count", lambda self, claim, sent: None)
@@ -189,6 +197,7 @@ def test_a_plan_that_counts_rows_the_waves_do_not_hold_is_never_green(monkeypatc
     assert "does not balance" in result.message
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_destination_that_is_down_leaves_position_and_undelivered_rows_as_they_were() -> None:
     desk = Desk()
     desk.push({"k0": 1})
@@ -203,6 +212,7 @@ def test_a_destination_that_is_down_leaves_position_and_undelivered_rows_as_they
     assert desk.push().status == Status.SUCCEEDED
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_an_interrupted_run_ends_after_the_request_under_way_and_the_next_one_goes_on() -> None:
     desk = Desk()
     desk.sink.batch_rows = 1
@@ -238,6 +248,7 @@ def test_a_wave_that_stopped_with_too_many_rows_to_list_keeps_its_claim_and_heal
     assert desk.sink.destination.rows == image
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0", "k1"])])
 @pytest.mark.parametrize("seconds", [0, 300], ids=["no time", "no attempts"])
 def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_the_record(
@@ -265,6 +276,7 @@ def test_rows_of_unknown_end_are_listed_where_others_of_their_wave_arrived() -> 
     assert ([*desk.state().undelivered], desk.state().claims) == (["k0"], ())
 
 
+@pytest.mark.guarantee("Secrets and row values")
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
 def test_a_foreign_exception_is_recorded_without_its_words_and_raised(sink: type[PlainSink]) -> None:
     desk = Desk(sink)
@@ -283,6 +295,7 @@ def test_a_foreign_exception_is_recorded_without_its_words_and_raised(sink: type
 # --- rejected rows
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_rejected_row_waits_longer_each_time_and_is_parked_when_time_and_attempts_are_spent() -> None:
     desk = Desk()
     desk.sink.script = {"k0": ["rejected"] * 99}
@@ -315,6 +328,7 @@ def test_a_waiting_row_is_skipped_and_stays_as_it_was_while_others_are_sent() ->
     assert desk.state().undelivered == {"k0": before}
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_changed_row_does_not_wait_and_starts_anew() -> None:
     desk = Desk()
     desk.sink.script = {"k0": ["rejected", "rejected"]}
@@ -327,6 +341,7 @@ def test_a_changed_row_does_not_wait_and_starts_anew() -> None:
     assert desk.state().undelivered == {}
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_row_that_was_rejected_and_then_deleted_is_not_sent_any_more() -> None:
     desk = Desk()
     desk.sink.script = {"k0": ["rejected"]}
@@ -344,6 +359,7 @@ def test_retry_now_sends_waiting_and_parked_rows() -> None:
     assert desk.push().counts.delivered == PerOperation(insert=1)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_an_outage_burns_no_attempts() -> None:
     desk = Desk()
     desk.sink.script = {"k0": ["rejected"], "k1": ["rejected"] + ["retryable"] * 999}

@@ -21,6 +21,7 @@ from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import FakeClock, MemoryLedger
+from tests.support.effort import scaled
 
 KEYS = [f"k{number}" for number in range(6)]
 SINKS = [PlainSink, TransactionalSink]
@@ -40,8 +41,9 @@ class JumpingClock(FakeClock):
         return super().now() + self.off
 
 
+@pytest.mark.guarantee("Leases and rivals")
 @pytest.mark.parametrize("kind", SINKS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     jumps=st.lists(
         st.tuples(st.integers(-7200, 7200), st.integers(0, 8), st.integers(-7200, 7200)), min_size=1, max_size=5
@@ -94,6 +96,7 @@ class RefusingLedger(MemoryLedger):
         super().append(*facts)
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("kind", SINKS)
 @pytest.mark.parametrize("room", range(5))
 def test_a_ledger_that_takes_no_more_facts_fails_the_run_and_costs_no_row(room: int, kind: type[PlainSink]) -> None:
@@ -115,6 +118,7 @@ def test_a_ledger_that_takes_no_more_facts_fails_the_run_and_costs_no_row(room: 
     assert all(end.counts.balanced for end in ends)
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_fact_that_is_damaged_or_of_an_unknown_kind_is_an_error_and_never_skipped(cut: float) -> None:
     desk = Desk()

@@ -55,6 +55,7 @@ def pushed(desk: Desk, seconds: float) -> RunResult:
     return run(desk._job(), ports, desk.policy)
 
 
+@pytest.mark.guarantee("What is sent", "A push from the executors gets on however slow the destination is")
 @pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
 def test_rows_that_tasks_left_near_the_end_of_the_lease_are_listed_and_the_run_goes_on(sink: type[PlainSink]) -> None:
     desk = Desk(sink)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
@@ -77,6 +78,7 @@ def sent_by_tasks(url: str, rows: int = ROWS, **settings: Any) -> Sent:
         return sum(pool.map(work.send, (rows_of(number, rows) for number in range(TASKS))), NOTHING_SENT)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_each_worker_of_any_task_hears_of_a_pause_by_one_request_and_no_row_is_lost() -> None:
     """The bound that the documentation names: as many requests as may be under way where one process sends."""
     limited = Limited()
@@ -88,6 +90,7 @@ def test_each_worker_of_any_task_hears_of_a_pause_by_one_request_and_no_row_is_l
     assert sent.requests == ROWS + limited.refused
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_all_tasks_together_keep_the_rate_of_the_sync() -> None:
     rate, rows, times = 30, 60, list[float]()
 

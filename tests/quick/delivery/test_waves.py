@@ -23,6 +23,7 @@ def of(*rows: int) -> Histogram:
     return Histogram(tuple(PerOperation(update=r) for r in rows))
 
 
+@pytest.mark.guarantee("What is sent")
 @settings(deadline=None)
 @given(histograms, st.integers(1, 300), st.lists(st.floats(0, 60), min_size=40, max_size=40))
 def test_waves_are_contiguous_and_cover_all_buckets_whatever_they_take(
@@ -74,6 +75,7 @@ def test_the_next_wave_grows_with_the_time_that_a_quick_one_left_halves_after_a_
     assert size.after(1, 99.0) == 1
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_wave_of_large_rows_has_fewer_of_them() -> None:
     size = WaveSize(rows=50_000, most=400_000, most_bytes=1_000_000)
     assert (size.of_rows(0).rows, size.of_rows(0).most) == (50_000, 400_000)
@@ -105,6 +107,7 @@ def test_a_histogram_refuses_what_its_bins_cannot_answer() -> None:
 texts = st.lists(st.text(max_size=40), max_size=60)
 
 
+@pytest.mark.guarantee("What is sent")
 @settings(deadline=None)
 @given(texts, st.integers(1, 20), st.integers(1, 400))
 def test_batches_put_together_are_the_rows(values: list[str], rows: int, size: int) -> None:
@@ -116,6 +119,7 @@ def test_batches_put_together_are_the_rows(values: list[str], rows: int, size: i
         assert len(part) == 1 or table.slice(part.start, len(part)).nbytes <= size
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_row_that_is_larger_than_a_batch_goes_alone() -> None:
     table = pa.table({"text": ["a", "b" * 1000, "c"]})
     assert range(1, 2) in list(batches(table, Limits(bytes=100)))

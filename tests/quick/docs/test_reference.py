@@ -1,4 +1,4 @@
-"""docs/reference.md says what the code accepts."""
+"""docs/reference.md says what the code accepts, and docs/guarantees.md what the tests prove."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from pydantic import BaseModel, Field
 
 from tests.support import ROOT
 
+PROOFS: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "guarantees.py"))
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "reference.py"))
 
 
+@pytest.mark.guarantee("What people look at")
 def test_the_reference_is_what_make_docs_writes_now() -> None:
     written = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert written == MADE["page"](), "docs/reference.md is stale: make docs"
+
+
+def test_the_guarantees_are_those_that_tests_are_marked_with() -> None:
+    written = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    assert written == PROOFS["page"](), "docs/guarantees.md is stale: make docs"
+    assert len(written.partition("\n## ")[0].splitlines()) <= 30, "its first screen is a summary"
 
 
 class Inner(BaseModel):

@@ -23,6 +23,7 @@ VECTORS = [
 ]
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize(("body", "secret", "header"), VECTORS)
 def test_the_signatures_of_published_vectors_are_accepted(body: bytes, secret: str, header: str) -> None:
     assert is_signed(body, header, secret)

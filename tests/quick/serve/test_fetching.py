@@ -68,6 +68,7 @@ def read(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 class TestTheRightStep:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_trailing_docs_or_test_step_does_not_hide_the_results_of_the_run(
         self, api: CloudApi, fetcher: Fetcher, queue: Queue
     ) -> None:
@@ -134,6 +135,7 @@ class TestTheRightStep:
 
 
 class TestRunsThatAreNotPushed:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_artifacts_of_a_failed_run_are_not_even_fetched(
         self, api: CloudApi, fetcher: Fetcher, queue: Queue
     ) -> None:
@@ -143,6 +145,7 @@ class TestRunsThatAreNotPushed:
             fetcher.fetch(taken(queue), "prod")
         assert not api.asked("artifacts")
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_run_of_another_job_or_target_is_a_failure(self, api: CloudApi, fetcher: Fetcher, queue: Queue) -> None:
         api.add_run(1, job=JOB + 1)
         api.add_run(2, {"dbt run": results("ran", target="staging")})
@@ -162,6 +165,7 @@ NEXT_YEAR = datetime.now(timezone.utc) + timedelta(days=365)
 
 
 class TestWhatTheApiMayDo:
+    @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize(
         ("reply", "reason", "says"),
         [
@@ -207,6 +211,7 @@ class TestWhatTheApiMayDo:
         assert caught.value.retry_after
         assert caught.value.retry_after > 360 * 86400
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_missing_or_broken_artifact_leaves_no_folder(self, api: CloudApi, fetcher: Fetcher, queue: Queue) -> None:
         for number, broken in enumerate((None, b"{", b"[]"), 1):
             api.add_run(number)
@@ -240,6 +245,7 @@ class TestWhatTheApiMayDo:
 
 
 class TestHowLongItIsTried:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_waits_grow_to_a_limit_and_heed_what_the_api_asks_up_to_an_hour(self) -> None:
         patience = Patience(first=5, most=600)
         waits = [patience.wait(tries) for tries in range(1, 40)]
@@ -248,6 +254,7 @@ class TestHowLongItIsTried:
         assert patience.wait(1, 120) == 120
         assert patience.wait(1, 1e15) == 3600
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_short_outage_with_many_tries_and_a_long_one_with_few_are_both_survived(self) -> None:
         patience = Patience(fetches=10, fetch_seconds=3600, final_fetches=5)
 

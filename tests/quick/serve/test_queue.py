@@ -22,6 +22,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
     made.close()
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_each_transaction_is_on_the_disk_before_it_returns(queue: Queue) -> None:
     database = queue._connection
     assert database.execute("pragma journal_mode").fetchone()[0] == "wal"
@@ -117,6 +118,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @given(steps)
 def test_however_steps_follow_each_other_the_last_result_of_each_node_counts_once(
     told: list[tuple[str, dict[str, str], bool]],

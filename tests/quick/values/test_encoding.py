@@ -28,6 +28,7 @@ from dbt_reverse_etl.encoding import (
     texts,
     unsupported,
 )
+from tests.support.effort import scaled
 
 UTC = dt.timezone.utc
 TEXT = st.text(
@@ -165,9 +166,10 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
     return kind, draw(st.lists(nullable(values), max_size=6))
 
 
-SLOW = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=scaled(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.guarantee("Values in JSON")
 @SLOW
 @given(columns())
 def test_every_type_at_every_depth_reads_back_as_the_same_value(column: tuple[pa.DataType, list[Any]]) -> None:
@@ -229,6 +231,7 @@ def test_key_texts_are_the_json_strings_without_quotes(column: tuple[pa.DataType
 NOT_FINITE = st.lists(st.sampled_from([0.5, None, math.nan, math.inf, -math.inf]), max_size=3)
 
 
+@pytest.mark.guarantee("Values in JSON")
 @SLOW
 @given(st.lists(nullable(NOT_FINITE), max_size=6))
 def test_nan_and_infinity_reject_exactly_their_rows_at_any_depth(values: list[list[float | None] | None]) -> None:
@@ -273,6 +276,7 @@ def test_a_value_hidden_under_a_null_list_rejects_nothing() -> None:
     assert encode_values(in_struct).rows == [b"null", b'{"x":1.0}']
 
 
+@pytest.mark.guarantee("Values in JSON")
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
@@ -298,6 +302,7 @@ def test_a_value_without_an_exact_form_rejects_its_row_and_no_other(array: pa.Ar
     assert encoded.rows[1] is not None
 
 
+@pytest.mark.guarantee("Values in JSON")
 @pytest.mark.parametrize(
     ("array", "json_text"),
     [
@@ -317,6 +322,7 @@ def test_boundaries_have_the_documented_form(array: pa.Array, json_text: bytes) 
     assert encode_values(array).rows == [json_text]
 
 
+@pytest.mark.guarantee("Values in JSON")
 def test_types_without_an_encoding_are_named_before_anything_is_sent() -> None:
     schema = pa.schema(
         [
@@ -351,6 +357,7 @@ def test_lone_surrogates_cannot_stand_in_a_column() -> None:
         pa.array(["\ud800"])
 
 
+@pytest.mark.guarantee("Values in JSON")
 @given(st.data())
 def test_lines_are_the_accepted_rows_each_with_its_line_feed(data: st.DataObject) -> None:
     schema = pa.schema([("text", pa.string()), ("number", pa.float64()), ("list", pa.list_(pa.string()))])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.sql import value_of
 from dbt_reverse_etl.wide_table_chain import Wanted
+from tests.support.effort import scaled
 from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated
 from tests.support.wide.tables import Declaration, World
 
 SEEDS = st.integers(0, 2**32 - 1)
-MANY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=scaled(25), deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.guarantee("Capture")
 @MANY
 @given(st.sampled_from([PLAIN, CHANGELOGS]), SEEDS)
 def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_histories(wanted: Wanted, seed: int) -> None:
@@ -28,6 +31,7 @@ def test_a_chain_gives_the_rows_of_the_one_query_for_random_join_trees_and_histo
     world.close()
 
 
+@pytest.mark.guarantee("Capture")
 @MANY
 @given(seed=SEEDS)
 def test_the_nodes_in_any_order_give_the_same_chain(seed: int) -> None:

@@ -68,12 +68,14 @@ def plan(*nodes: Any, **rest: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.guarantee("Capture")
 def test_full_joins_come_first_then_each_node_after_its_parent_and_no_join_multiplies_rows() -> None:
     found = plan(*NODES)
     assert found["problems"] == []
     assert render("_wide_query", found, RELATIONS) == SQL
 
 
+@pytest.mark.guarantee("Capture")
 def test_the_nodes_in_any_order_give_the_same_sql() -> None:
     for nodes in itertools.permutations(NODES):
         assert render("_wide_query", plan(*nodes), RELATIONS) == SQL
@@ -112,6 +114,7 @@ def test_columns_of_a_key_join_in_any_case_of_their_letters() -> None:
     assert found["problems"] == []
 
 
+@pytest.mark.guarantee("Capture")
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     problems = plan(
         CUSTOMERS | {"cardinality": "many"},
@@ -167,6 +170,7 @@ def test_what_is_no_declaration_is_refused(given: Any, words: str) -> None:
     assert words in "\n".join(value_of("_wide_plan", given)["problems"])
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize(
     ("where", "found"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ SOMEWHERE = ANYWHERE.flatmap(lambda at: st.integers(max(LEAST, at - 5000), min(G
 KEYS = st.lists(st.one_of(ANYWHERE, SOMEWHERE, st.integers(-3, 3)), max_size=60)
 
 
+@pytest.mark.guarantee("Capture")
 @settings(deadline=None)  # the first example parses all macros
 @given(KEYS)
 def test_every_key_lies_in_a_range_and_there_are_twenty_at_most(keys: list[int]) -> None:

@@ -55,6 +55,7 @@ BLOCKED = Refusal("blocked", "too many deletes", NOW + timedelta(hours=1))
 REJECTED = Counts(PerOperation(5), PerOperation(2, 1, 0), PerOperation(2))
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
     ("before", "report", "said"),
     [
@@ -93,6 +94,7 @@ def test_a_message_is_due_when_a_sync_begins_to_fail_and_when_it_recovers_and_at
     assert [change.word for change in alerts.changed([report], before)] == said
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
     ("before", "report", "kept"),
     [
@@ -159,6 +161,7 @@ def test_slack_gets_a_text_in_which_no_name_is_markup(http: HttpServer) -> None:
     }
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
     "reply", [Reply(404), Reply(500), Reply(302, headers={"Location": "/elsewhere"}), Reply(reset="unread")], ids=str
 )
@@ -225,6 +228,7 @@ def post(tmp_path: Path) -> Iterator[Callable[..., tuple[Mailbox, dict[str, Any]
         controller.stop()
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_mail_goes_over_verified_tls_with_a_login(post: Callable[..., Any], security: str) -> None:
     box, settings = post(security)
@@ -240,6 +244,7 @@ def test_mail_goes_over_verified_tls_with_a_login(post: Callable[..., Any], secu
     ]
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_a_mail_server_that_cannot_be_trusted_gets_no_login_and_a_wrong_login_is_said_without_it(
     post: Callable[..., Any], security: str
@@ -260,6 +265,7 @@ def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> t
     return collect_channels([folder], target, env, problems), [str(problem) for problem in problems]
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_every_mistake_is_said_at_once_and_shows_no_secret(tmp_path: Path) -> None:
     written = [
         {"type": "pager"},

@@ -93,6 +93,7 @@ def seen() -> Seen:
     return Seen(watched[0], watched[1], written[0], written[1])
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_on_a_terminal_each_push_under_way_has_a_bar_with_rows_rate_eta_wave_and_what_was_sent_again(
     seen: Seen,
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_pause_that_the_destination_asks_for_is_told_while_it_lasts(seen: Seen
     assert not told[-1]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_lines_scroll_above_the_bars_and_at_the_end_nothing_else_is_left(seen: Seen) -> None:
     *syncs, summary = seen.coloured.pictures[-1]
     assert sorted(syncs) == [f"SYNC crm_contacts [+{ROWS}]", f"SYNC crm_people [+{ROWS}]"]
@@ -131,12 +133,14 @@ def test_no_color_leaves_no_colour_code_on_a_terminal(seen: Seen) -> None:
     assert not COLOUR.search(seen.plain.raw)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_without_a_terminal_there_are_plain_lines(seen: Seen) -> None:
     assert "\x1b" not in seen.piped
     assert "\r" not in seen.piped
     assert re.search(rf"^crm_people -> crm.people: \d+ of {ROWS} rows \(\d+%\), .*wave \d", seen.piped, re.MULTILINE)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_json_lines_name_sync_run_fence_and_invocation_and_no_row_value(seen: Seen) -> None:
     lines: list[dict[str, Any]] = [json.loads(line) for line in seen.as_json.splitlines()]
     of_pushes = [line for line in lines if "sync" in line]
@@ -168,6 +172,7 @@ class Lines:
             self.clock.sleep(0.2)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_line_at_most_every_ten_seconds_and_none_about_a_short_push() -> None:
     lines = Lines()
     lines.tell(Number.PLANNED, 1000)
@@ -202,6 +207,7 @@ def test_the_count_of_a_wave_that_ended_takes_the_place_of_what_its_requests_tol
     assert (look.done, look.planned, look.wave, look.wave_rows) == (5, 10, 1, 5)
 
 
+@pytest.mark.guarantee("dbt and its commands")
 @pytest.mark.parametrize("error", [BrokenPipeError(), UnicodeEncodeError("ascii", "━", 0, 1, "")])
 def test_a_terminal_that_is_gone_does_not_end_a_push(error: Exception) -> None:
     def write(*line: object) -> None:

@@ -44,6 +44,7 @@ def number(span: ReadableSpan, name: str) -> int:
     return value
 
 
+@pytest.mark.guarantee("What people look at")
 def test_a_push_is_a_span_with_its_plan_its_waves_and_each_call_of_the_sink_below(spans: list[ReadableSpan]) -> None:
     (run,), (plan,), waves, calls = (named(spans, name) for name in ("push", "plan", "wave", "sink.deliver"))
     assert run.context
@@ -56,6 +57,7 @@ def test_a_push_is_a_span_with_its_plan_its_waves_and_each_call_of_the_sink_belo
     assert all(span.end_time for span in spans)
 
 
+@pytest.mark.guarantee("What people look at")
 def test_calls_that_were_paused_or_failed_are_spans_of_their_own_and_the_rows_add_up(spans: list[ReadableSpan]) -> None:
     (run,), calls = named(spans, "push"), named(spans, "sink.deliver")
     assert sum(number(call, "rows.sent") for call in calls) == ROWS + 2, "one was paused, one failed"
@@ -65,6 +67,7 @@ def test_calls_that_were_paused_or_failed_are_spans_of_their_own_and_the_rows_ad
     assert run.status.status_code is StatusCode.OK
 
 
+@pytest.mark.guarantee("What people look at")
 def test_spans_hold_ids_and_counts_and_neither_row_values_nor_addresses(spans: list[ReadableSpan]) -> None:
     text = "".join(span.to_json() for span in spans)
     assert str(SECRET) not in text
@@ -89,6 +92,7 @@ def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_e
     assert named(spans, "push")[0].status.status_code is StatusCode.ERROR
 
 
+@pytest.mark.guarantee("What people look at")
 def test_a_capture_is_a_span_with_the_times_of_dbts_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -136,12 +140,14 @@ class Broken:
         raise RuntimeError
 
 
+@pytest.mark.guarantee("What people look at")
 def test_a_push_goes_on_when_something_that_looks_on_is_broken() -> None:
     exporter, tracing = watched()
     assert push("crm_contacts", Watches(Broken(), tracing)) == ("crm_contacts", ROWS)
     assert len(named(list(exporter.get_finished_spans()), "push")) == 1
 
 
+@pytest.mark.guarantee("What people look at")
 def test_without_opentelemetry_there_are_no_spans_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tracers()) == 1
     monkeypatch.setitem(sys.modules, "opentelemetry", None)

@@ -73,6 +73,7 @@ class TestRun:
         found = {node["attached_node"]: uid for uid, node in manifest["nodes"].items() if uid.startswith("test.")}
         return {"test": found[CONTACTS], "other_test": found["model.shop.contacts"]}
 
+    @pytest.mark.guarantee("dbt and its commands")
     @settings(deadline=None)
     @given(args=arguments, statuses=results)
     def test_a_sync_is_due_exactly_if_its_changelog_is_new_and_tests_are_told_apart(
@@ -136,6 +137,7 @@ class TestRun:
         results["metadata"]["env"] = {"DBT_TARGET": "ci"}
         assert run(results, manifest).target == "ci"
 
+    @pytest.mark.guarantee("dbt and its commands")
     def test_results_of_another_invocation_are_stale(self, manifest: Json, compiled: Json) -> None:
         stale = {**manifest, "metadata": {**manifest["metadata"], "invocation_id": "another"}}
         for results in (compiled, {"metadata": {}, "results": []}, {"metadata": compiled["metadata"]}, {}):

@@ -149,6 +149,7 @@ class TestMistakes:
         changed["exposures"][CRM]["depends_on"]["nodes"] = upstream
         assert "expected exactly one model, with materialized='changelog'" in problems_of(changed)
 
+    @pytest.mark.guarantee("Secrets and row values")
     @settings(deadline=None)
     @given(options=nested, where=st.sampled_from(["options", "where", "colour", "guards"]))
     def test_a_literal_secret_is_refused_wherever_it_stands_and_never_shown(

@@ -35,6 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.guarantee("Packaging")
 def test_the_wheel_carries_the_dbt_package_and_both_halves_have_one_version(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("macros", "models"):
@@ -52,6 +53,7 @@ def test_our_tests_never_leak_into_a_project_that_uses_the_package() -> None:
     assert project["test-paths"] == []
 
 
+@pytest.mark.guarantee("Packaging")
 def test_importing_the_package_loads_nothing_but_the_standard_library() -> None:
     code = "import sys, dbt_reverse_etl; print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
     found = subprocess.run(
@@ -74,12 +76,14 @@ def _parse(python: Path | str, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run([str(python), "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.guarantee("Packaging")
 def test_a_project_without_our_configuration_works_with_the_plugin_installed(tmp_path: Path) -> None:
     done = _parse(sys.executable, _project(tmp_path, SPARK))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "reverse" not in done.stdout.lower()
 
 
+@pytest.mark.guarantee("Packaging")
 def test_the_oldest_dbt_works_with_the_wheel_alone_and_none_of_its_dependencies(tmp_path: Path, wheel: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv/bin/python"

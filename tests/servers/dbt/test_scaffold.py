@@ -68,6 +68,7 @@ def dbt(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.guarantee("Packaging")
 def test_dbt_reads_the_written_sync_and_a_second_init_changes_no_byte(shop: Path, init: Initialize) -> None:
     written, _ = init(model="customers", key="customer_id")
     assert written == [
@@ -137,6 +138,7 @@ def test_the_carried_package_is_the_runners_own_and_is_refreshed(shop: Path, ini
     assert everything(package) == carried
 
 
+@pytest.mark.guarantee("Packaging")
 @pytest.mark.parametrize("theirs", ["name: other\n", "{{{", None])
 def test_a_folder_of_the_user_is_never_replaced(shop: Path, init: Initialize, theirs: str | None) -> None:
     folder = shop / "packages" / "reverse_etl"

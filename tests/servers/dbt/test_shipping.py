@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dbt_reverse_etl import shipping
 from tests.support.servers.spark import environment, python_without_the_package
 
@@ -25,6 +27,7 @@ for name in preset_names():
 """
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_the_archive_holds_all_that_tasks_import_and_read(tmp_path: Path) -> None:
     archive = shipping.archive()
     assert archive.stat().st_size < 1_000_000

@@ -100,6 +100,7 @@ def test_a_seed_and_a_snapshot_are_tables_like_any_other() -> None:
         assert f"select * from {nodes[table]['relation_name']}" in sql("stored")
 
 
+@pytest.mark.guarantee("Capture")
 def test_everything_that_is_wrong_is_one_error_when_the_model_is_compiled() -> None:
     with pytest.raises(AssertionError) as error:
         project().dbt(*COMPILE, "broken")

@@ -99,6 +99,7 @@ def _stem(name: str) -> str:
     return re.sub("_[0-9a-f]{8}$", "", name)
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_second_run_writes_nothing_and_a_file_that_a_person_changed_is_never_overwritten(project: Path) -> None:
     assert "wrote models/wide_tables/small_chain.sql" in generate(project, "small")
     before = files(project)
@@ -128,6 +129,7 @@ def test_a_checkout_with_other_line_ends_is_as_it_was_generated(project: Path) -
     assert generate(project, "small")[0].startswith("Nothing to write")
 
 
+@pytest.mark.guarantee("Capture")
 def test_wide_tables_share_what_they_both_need_and_their_order_changes_no_byte(project: Path, tmp_path: Path) -> None:
     other = shutil.copytree(project, tmp_path / "other", symlinks=True)
     for place, models in ((project, ("orders_360", "customers_360")), (other, ("customers_360", "orders_360"))):
@@ -171,6 +173,7 @@ def test_of_a_chain_that_is_no_longer_one_of_changelogs_every_earlier_model_is_n
     assert gone == ["country_leaf", "customers_leaf", "region_branch", "region_leaf", "small_chain_changelog"]
 
 
+@pytest.mark.guarantee("Capture")
 def test_what_a_declaration_adds_to_the_last_models_is_theirs_in_dbt_and_their_folder_configures_all(
     project: Path,
 ) -> None:
@@ -203,6 +206,7 @@ def test_what_a_declaration_adds_to_the_last_models_is_theirs_in_dbt_and_their_f
     assert {"model.shop.added_chain", "model.shop.added_chain_changelog"} <= tested
 
 
+@pytest.mark.guarantee("Capture")
 def test_what_a_declaration_adds_changes_the_files_of_no_shared_model(project: Path) -> None:
     generate(project, "small", "--changelogs")
     before = texts(project)
@@ -214,6 +218,7 @@ def test_what_a_declaration_adds_changes_the_files_of_no_shared_model(project: P
     assert all(texts(project)[name] == text for name, text in before.items() if name.endswith("sql"))
 
 
+@pytest.mark.guarantee("Capture")
 def test_everything_that_is_wrong_with_what_is_added_is_said_at_once() -> None:
     def problems(chain: Any, wanted: Wanted = CHANGELOGS) -> list[tuple[str, str]]:
         with pytest.raises(ConfigurationError) as error:
@@ -282,6 +287,7 @@ def keyed(**types: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.guarantee("Capture")
 def test_keys_of_whole_numbers_meet_in_the_wider_type_and_shown_columns_keep_theirs() -> None:
     models = generated(SMALL, **keyed(region_id="bigint", id="int", country="varchar(2)", code="string"))
     leaves = {model.name.partition("_leaf")[0]: model.sql for model in models if "_leaf" in model.name}
@@ -294,6 +300,7 @@ def test_keys_of_whole_numbers_meet_in_the_wider_type_and_shown_columns_keep_the
     assert "    `region_id`,\n    cast(`region_id` as int) as `customers__region_id`" in root
 
 
+@pytest.mark.guarantee("Capture")
 def test_keys_whose_comparison_depends_on_a_cast_are_refused_together() -> None:
     with pytest.raises(ConfigurationError) as error:
         generated(SMALL, **keyed(region_id="string", id="bigint", country="int", code="date"))

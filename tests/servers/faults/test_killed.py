@@ -39,6 +39,7 @@ def follows_a_crash(point: str) -> bool:
     return point in ("claims.settled", "claims.recorded")
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
 @pytest.mark.parametrize(("point", "which"), [*kills()])
 def test_a_push_killed_there_converges_with_the_next_one(
@@ -47,6 +48,7 @@ def test_a_push_killed_there_converges_with_the_next_one(
     converges(scene, place, point, which, reverts=reverts)
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize("place", ["mysql"], indirect=True)
 @pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
 @pytest.mark.parametrize("point", ["batch.before", "batch.after", "claims.settled"])
@@ -56,6 +58,7 @@ def test_a_push_into_mysql_killed_around_a_batch_converges_with_the_next_one(
     converges(scene, place, point, "first", reverts=reverts)
 
 
+@pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
 @pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "wave.acknowledged"])
 def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converges_with_the_next_push(
@@ -99,6 +102,7 @@ def converges(scene: Scene, place: Place, point: str, which: str, *, reverts: bo
         assert {key for key, _ in sent_again} == {key for key, _ in sent}, "what was never applied needs no going back"
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_a_wave_that_the_destination_has_on_record_is_not_sent_again(scene: Scene, place: Place) -> None:
     assert scene.push(kill=("wave.delivered", 1)) == -signal.SIGKILL
     assert scene.push() == 0

@@ -26,6 +26,7 @@ def wait_until_stopped(process: ForkServerProcess) -> int:
     return pid
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_of_two_runners_one_wins_and_the_other_leaves_having_sent_nothing(scene: Scene, place: Place) -> None:
     first = scene.start(kill=STOPPED, signal=signal.SIGSTOP)
     pid = wait_until_stopped(first)
@@ -40,6 +41,7 @@ def test_of_two_runners_one_wins_and_the_other_leaves_having_sent_nothing(scene:
     assert place.rows() == SECOND
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_a_run_that_slept_through_its_lease_does_not_undo_newer_values(scene: Scene, place: Place) -> None:
     zombie = scene.start(kill=STOPPED, signal=signal.SIGSTOP, late=STOPPED)
     pid = wait_until_stopped(zombie)
@@ -56,6 +58,7 @@ def test_a_run_that_slept_through_its_lease_does_not_undo_newer_values(scene: Sc
     assert scene.unbalanced() == []
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "mysql"], indirect=True)
 def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene: Scene, place: Place) -> None:
     """Spark's Python workers are processes of their own; one of them may still have a request to make."""

@@ -51,6 +51,7 @@ def decoded(registry: SchemaRegistry, message: Read) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(message.value[5:]), json.loads(registry.ids[number]))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_every_type_arrives_exactly_in_its_logical_type_under_the_schema_of_the_topics_subject(
     registry: SchemaRegistry,
 ) -> None:
@@ -75,6 +76,7 @@ def test_every_type_arrives_exactly_in_its_logical_type_under_the_schema_of_the_
     }
 
 
+@pytest.mark.guarantee("Kafka")
 def test_what_was_written_as_avro_is_read_for_a_reconcile_and_what_others_wrote_is_marked(
     registry: SchemaRegistry,
 ) -> None:
@@ -91,6 +93,7 @@ def test_what_was_written_as_avro_is_read_for_a_reconcile_and_what_others_wrote_
     assert marked == [0, 1]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_events_are_avro_records_with_both_images(registry: SchemaRegistry) -> None:
     task = avro_task(mode=Mode.CHANGELOG)
     changes: list[Change] = [("update", person(1, "Grace")), ("delete", {"id": 2})]
@@ -107,6 +110,7 @@ def test_events_are_avro_records_with_both_images(registry: SchemaRegistry) -> N
     assert [row["name"] for row in pa.concat_tables(tables).to_pylist()] == ["Grace"]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_nan_is_a_value_of_avro_and_what_has_no_exact_form_refuses_its_row(registry: SchemaRegistry) -> None:
     task = avro_task(schema=pa.schema([("id", pa.int64()), ("score", pa.float64()), ("at", pa.timestamp("ns"))]))
     rows = [{"id": 1, "score": math.nan}, {"id": 2, "at": 1}, {"id": 3, "at": 1000}]
@@ -117,6 +121,7 @@ def test_nan_is_a_value_of_avro_and_what_has_no_exact_form_refuses_its_row(regis
     assert second["at"].microsecond == 1
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_message(registry: SchemaRegistry) -> None:
     task = avro_task()
     with opened(registry_sink(registry), task) as kafka:
@@ -133,6 +138,7 @@ def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_mess
     assert len(read(task.object)) == 2
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret(registry: SchemaRegistry) -> None:
     for more, words in (
         ({"schema_registry_password": "canary-wrong"}, "refused the login"),
@@ -143,6 +149,7 @@ def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret
         assert "canary" not in f"{caught.value} {caught.value!r}"
 
 
+@pytest.mark.guarantee("Kafka", "A schema does not change with what Spark infers about NULL")
 def test_the_schema_depends_on_neither_what_may_be_null_nor_on_units_and_names_each_record_once() -> None:
     inner = pa.struct(
         [pa.field("Value", pa.struct([("a", pa.int64())])), pa.field("at", pa.timestamp("s", "Asia/Tokyo"))]
@@ -167,6 +174,7 @@ def test_loading_it_writes_nothing_to_the_terminal() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.mark.guarantee("Kafka")
 def test_what_avro_cannot_hold_is_refused_before_anything_is_sent(registry: SchemaRegistry) -> None:
     schema = pa.schema([("id", pa.int64()), ("two words", pa.string()), ("big", pa.uint64())])
     options = KafkaOptions(partitions=1, value_format="avro", nan="null")

@@ -37,6 +37,7 @@ def values(topic: str) -> list[Any]:
     return [message.value and orjson.loads(message.value) for message in read(topic)]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_each_change_is_an_event_with_both_images_and_a_tombstone_stands_right_behind_a_delete() -> None:
     task = a_feed()
     changes: list[Change] = [
@@ -62,6 +63,7 @@ def test_each_change_is_an_event_with_both_images_and_a_tombstone_stands_right_b
     ]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_an_image_before_that_is_not_known_is_null() -> None:
     task = a_feed()
     with opened(sink(), task) as kafka:
@@ -69,6 +71,7 @@ def test_an_image_before_that_is_not_known_is_null() -> None:
     assert values(task.object) == [event(None, person(1), "u"), event(None, None, "d"), None]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_change_that_is_sent_again_is_the_same_bytes() -> None:
     task = a_feed()
     for _ in range(2):
@@ -78,6 +81,7 @@ def test_a_change_that_is_sent_again_is_the_same_bytes() -> None:
     assert (first.key, first.value, first.headers) == (second.key, second.value, second.headers)
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_events_of_a_key_stand_in_the_order_of_its_changes_on_any_number_of_partitions() -> None:
     task = a_feed(options=KafkaOptions(partitions=5))
     with opened(sink(), task) as kafka:
@@ -91,6 +95,7 @@ def test_the_events_of_a_key_stand_in_the_order_of_its_changes_on_any_number_of_
     assert {"".join(ops) for ops in seen.values()} == {"cud-" * 3}
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize("image", ["before", "after"])
 def test_an_image_without_a_json_form_refuses_its_row_and_sends_neither_event_nor_tombstone(image: str) -> None:
     task, nan = a_feed(), person(1, score=float("nan"))
@@ -120,6 +125,7 @@ class FrozenBetween:
         return getattr(self._producer, name)
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_delete_whose_tombstone_got_no_answer_is_unknown_and_is_sent_again_whole() -> None:
     task, delete = a_feed(), [("delete", {"id": 1})]
     with opened(sink(timeout=2), task) as kafka:
@@ -146,6 +152,7 @@ class TakesNoTombstone(FrozenBetween):
         self._producer.produce(topic, value, key, **more)
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_delete_whose_tombstone_was_not_taken_is_unknown() -> None:
     task = a_feed()
     with opened(sink(), task) as kafka:
@@ -154,6 +161,7 @@ def test_a_delete_whose_tombstone_was_not_taken_is_unknown() -> None:
         assert deliver(kafka, task, [("delete", {"id": 1}), ("insert", person(2))]) == [UNKNOWN, DELIVERED]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_an_event_without_its_tombstone_is_never_surely_unwritten() -> None:
     """What is `retryable` or `fatal` alone may be in the topic by half; what the broker refuses stays the row's fault."""
     for code, alone, half in (
@@ -176,6 +184,7 @@ class Keyed:
         return b"k"
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_topic_that_is_made_for_events_keeps_them_all_and_one_that_is_there_keeps_them_as_its_owner_says() -> None:
     made = a_feed(options=KafkaOptions(partitions=2))
     with pytest.raises(DestinationError, match=r"cleanup.policy=delete --config retention.ms=-1"):

@@ -99,6 +99,7 @@ def outage() -> Iterator[Outage]:
         yield Outage(tasks[0].object, answer, closed_in, tasks[1].object, waves[0].result(60))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_of_a_broker_that_is_killed_while_it_answers_nothing_is_claimed_that_is_not_in_the_topic(
     outage: Outage,
 ) -> None:
@@ -111,12 +112,14 @@ def test_a_sink_closes_at_once_where_the_broker_is_gone(outage: Outage) -> None:
     assert outage.closed_in < 2
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_engine_sends_what_an_outage_left_unknown_until_all_is_there(outage: Outage) -> None:
     assert (outage.wave.failures, outage.wave.stop) == ({}, None)
     assert outage.wave.requests > 2  # of two batches
     assert ids(outage.wave_topic) == set(range(ROWS))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_message_without_an_answer_in_time_is_unknown_and_a_later_value_stands_behind_it() -> None:
     task = a_task()
     with opened(sink(timeout=2), task) as kafka:
@@ -175,6 +178,7 @@ VICTIM = """
 """
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(("step", "claims"), [("produce", 200), ("flush", 200), ("close", 1200)])
 def test_a_process_killed_there_has_claimed_nothing_that_is_not_in_the_topic_and_the_next_one_makes_it_right(
     step: str, claims: int

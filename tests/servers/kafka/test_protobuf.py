@@ -93,6 +93,7 @@ def _plain(value: Any) -> Any:
     return plain(value) if name else value
 
 
+@pytest.mark.guarantee("Kafka")
 def test_every_type_arrives_exactly_and_null_is_told_from_zero_and_from_empty(registry: SchemaRegistry) -> None:
     schema, rows = rows_of_every_type()
     task = protobuf_task(schema=schema)
@@ -108,6 +109,7 @@ def test_every_type_arrives_exactly_and_null_is_told_from_zero_and_from_empty(re
     assert found == rows
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_message_is_the_bytes_that_the_encoding_of_protobuf_says(registry: SchemaRegistry) -> None:
     task = protobuf_task()
     with opened(registry_sink(registry), task) as kafka:
@@ -119,6 +121,7 @@ def test_a_message_is_the_bytes_that_the_encoding_of_protobuf_says(registry: Sch
     ]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_what_was_written_as_protobuf_is_read_for_a_reconcile_and_what_others_wrote_is_marked(
     registry: SchemaRegistry,
 ) -> None:
@@ -136,6 +139,7 @@ def test_what_was_written_as_protobuf_is_read_for_a_reconcile_and_what_others_wr
     assert [row["id"] for row in again.to_pylist() if row[UNREADABLE]] == [0, 1, 2]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_events_are_messages_with_both_images(registry: SchemaRegistry) -> None:
     task = protobuf_task(mode=Mode.CHANGELOG)
     changes: list[Change] = [("update", person(1, "Grace")), ("delete", {"id": 2})]
@@ -153,6 +157,7 @@ def test_events_are_messages_with_both_images(registry: SchemaRegistry) -> None:
     assert [row["name"] for row in pa.concat_tables(tables).to_pylist()] == ["Grace"]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_column_keeps_its_number_when_others_come_go_and_come_back(registry: SchemaRegistry) -> None:
     task = protobuf_task()
     narrower = pa.schema([("plan", pa.string()), ("id", pa.int64())])
@@ -185,6 +190,7 @@ def test_the_same_columns_in_another_order_are_the_same_schema(registry: SchemaR
     assert first.value == second.value
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_column_of_another_type_is_refused_before_the_first_message_also_when_it_comes_back(
     registry: SchemaRegistry,
 ) -> None:
@@ -200,6 +206,7 @@ def test_a_column_of_another_type_is_refused_before_the_first_message_also_when_
     assert len(read(task.object)) == 2
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_message(registry: SchemaRegistry) -> None:
     task = protobuf_task(object="people-foreign")
     foreign = FileDescriptorProto(name="x", package="crm", syntax="proto3")
@@ -224,6 +231,7 @@ def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret
         assert "canary" not in f"{caught.value} {caught.value!r}"
 
 
+@pytest.mark.guarantee("Kafka")
 def test_nan_is_a_value_of_protobuf_and_what_has_no_exact_form_refuses_its_row(registry: SchemaRegistry) -> None:
     task = protobuf_task(schema=pa.schema([("id", pa.int64()), ("score", pa.float64()), ("at", pa.timestamp("ns"))]))
     rows = [{"id": 1, "score": math.nan}, {"id": 2, "at": 1}, {"id": 3, "at": 1000}]
@@ -234,6 +242,7 @@ def test_nan_is_a_value_of_protobuf_and_what_has_no_exact_form_refuses_its_row(r
     assert second.at.nanos == 1000
 
 
+@pytest.mark.guarantee("Kafka")
 def test_what_protobuf_cannot_hold_is_refused_before_anything_is_sent() -> None:
     fields = [("id", pa.int64()), ("two words", pa.string()), ("_hidden", pa.int64()), ("nothing", pa.null())]
     alike = [("plan_name", pa.string()), ("planName", pa.string())]

@@ -29,6 +29,7 @@ def found(task: SinkTask) -> list[Row]:
     return sorted(rows, key=lambda row: (row["id"] is None, row["id"]))
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.CHANGELOG])
 def test_a_topic_of_many_updates_deletes_and_returns_reads_as_the_table(mode: Mode) -> None:
     task, chance, model = a_task(mode=mode), random.Random(5), dict[int, Row]()
@@ -42,6 +43,7 @@ def test_a_topic_of_many_updates_deletes_and_returns_reads_as_the_table(mode: Mo
     assert held(task) == [model[key] for key in sorted(model)]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_more_rows_than_one_table_holds_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_reading.ROWS", 30)
     task = a_task()
@@ -52,6 +54,7 @@ def test_more_rows_than_one_table_holds_are_all_read(monkeypatch: pytest.MonkeyP
     assert held(task) == [person(number) for number in range(200)]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_messages_that_others_wrote_are_marked_and_those_without_a_key_are_no_rows() -> None:
     task = a_task(options=KafkaOptions(partitions=3, compacted=False))
     make_topic(task.object, cleanup_policy="delete")  # a compacted one takes no message without a key
@@ -73,6 +76,7 @@ def test_an_empty_topic_has_no_rows_and_neither_has_one_that_is_gone() -> None:
     assert found(task) == []
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_value_that_is_written_while_it_reads_does_not_keep_it_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     task = a_task(options=KafkaOptions(partitions=1))
 
@@ -88,12 +92,14 @@ def test_a_value_that_is_written_while_it_reads_does_not_keep_it_reading(monkeyp
         assert held(task) == [person(number) for number in range(500)]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_topic_without_the_right_to_read_is_said_so() -> None:
     make_topic("salaries", cleanup_policy="compact")
     with pytest.raises(DestinationError, match="a right on the topic is missing"):
         list(sink().read(a_task(object="salaries")))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_reading_needs_no_group(capfd: pytest.CaptureFixture[str]) -> None:
     """The login has no right on any group."""
     task = a_task(schema=PEOPLE)

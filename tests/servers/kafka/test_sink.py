@@ -52,6 +52,7 @@ def people(*rows: dict[str, Any]) -> list[Change]:
 # --- what stands in the topic
 
 
+@pytest.mark.guarantee("Kafka")
 def test_an_insert_and_an_update_are_key_and_value_and_a_delete_is_a_tombstone() -> None:
     task = a_task(options=ONE)
     changes: list[Change] = [("insert", person(1)), ("update", person(2, "Grace")), ("delete", {"id": 3})]
@@ -82,6 +83,7 @@ def test_a_raw_key_is_the_text_of_the_only_key_field_and_the_key_of_several_is_a
     assert [message.key for message in read(several.object)] == [b'{"name":"Ada","id":1}']
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize("key", ["json", "raw"])
 def test_a_row_without_a_key_is_refused_and_is_never_a_message_without_one(key: Any) -> None:
     task = a_task(key=("score",), options=KafkaOptions(key=key, nan="null", partitions=1))
@@ -93,6 +95,7 @@ def test_a_row_without_a_key_is_refused_and_is_never_a_message_without_one(key: 
     assert len(read(task.object)) == 1
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_value_without_a_json_form_is_refused_and_is_never_a_tombstone() -> None:
     strict, lenient = a_task(options=ONE), a_task(options=KafkaOptions(nan="null", partitions=1))
     for task, outcome, rows in ((strict, REJECTED, 0), (lenient, DELIVERED, 1)):
@@ -101,6 +104,7 @@ def test_a_value_without_a_json_form_is_refused_and_is_never_a_tombstone() -> No
         assert len(table(read(task.object))) == len(read(task.object)) == rows
 
 
+@pytest.mark.guarantee("Kafka")
 def test_every_key_lands_in_the_partition_of_the_java_producer() -> None:
     """By Kafka's console producer, on a topic with as many partitions."""
     ours, theirs = a_task(key=("name",), options=KafkaOptions(key="raw", partitions=7)), a_topic()
@@ -122,6 +126,7 @@ def test_every_key_lands_in_the_partition_of_the_java_producer() -> None:
     assert set(places[0].values()) == set(range(7))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_values_of_a_key_stand_in_the_order_in_which_they_were_delivered() -> None:
     task, rounds, keys = a_task(), 30, 40
     with opened(sink(), task) as kafka, ThreadPoolExecutor(kafka.limits(task).concurrency) as pool:
@@ -135,6 +140,7 @@ def test_the_values_of_a_key_stand_in_the_order_in_which_they_were_delivered() -
     assert list(scores.values()) == [list(range(rounds))] * keys
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_full_queue_is_waited_for_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = KafkaSettings.producer
     small = {"queue.buffering.max.messages": 5, "linger.ms": 50}
@@ -159,6 +165,7 @@ def test_sinks_in_several_processes_share_a_claim_and_the_driver_closes_it_with_
 # --- rows that the broker refuses
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_message_that_is_larger_than_the_topic_allows_is_the_refusal_of_its_row_alone() -> None:
     task = a_task(object=a_topic())
     make_topic(task.object, cleanup_policy="compact", max_message_bytes="5000")
@@ -172,6 +179,7 @@ def test_a_message_that_is_larger_than_the_topic_allows_is_the_refusal_of_its_ro
     assert len(table(read(task.object))) == 53
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_engine_finds_the_row_for_which_the_broker_refuses_its_neighbours() -> None:
     """The limit is lowered after the sink has read it, so that the broker refuses whole batches."""
     task = a_task()
@@ -187,6 +195,7 @@ def test_the_engine_finds_the_row_for_which_the_broker_refuses_its_neighbours() 
 # --- before the first message
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_missing_topic_is_made_compacted_with_the_partitions_of_the_sync_where_that_is_wanted() -> None:
     task = a_task(options=KafkaOptions(partitions=4))
     with pytest.raises(DestinationError, match=rf"no topic {task.object}; .*--partitions 4 .*cleanup.policy=compact"):
@@ -197,6 +206,7 @@ def test_a_missing_topic_is_made_compacted_with_the_partitions_of_the_sync_where
     assert {message.partition for message in read(task.object)} == set(range(4))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_topic_that_has_vanished_is_missing_and_is_not_made_again_behind_the_users_back() -> None:
     task = a_task()
     with opened(sink(), task) as kafka:
@@ -208,6 +218,7 @@ def test_a_topic_that_has_vanished_is_missing_and_is_not_made_again_behind_the_u
         sink().open(next_run(task))
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_topic_that_loses_old_rows_is_refused_unless_that_is_meant(policy: str) -> None:
     task = a_task(object=a_topic())
@@ -218,6 +229,7 @@ def test_a_topic_that_loses_old_rows_is_refused_unless_that_is_meant(policy: str
         assert deliver(kafka, task, people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_topic_with_another_number_of_partitions_is_refused_until_the_user_says_so() -> None:
     task = a_task(options=KafkaOptions(partitions=2))
     with opened(sink(), task) as kafka:
@@ -233,6 +245,7 @@ def test_a_topic_with_another_number_of_partitions_is_refused_until_the_user_say
     assert again == {2, 3, 4}
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_sync_must_say_how_many_partitions_its_topic_has() -> None:
     with pytest.raises(
         ConfigurationError, match=r"options.partitions: found nothing; expected the number of partitions"
@@ -258,6 +271,7 @@ def tls(**more: Any) -> dict[str, Any]:
     return settings(bootstrap_servers=broker().tls_servers, security_protocol="sasl_ssl", **more)
 
 
+@pytest.mark.guarantee("Kafka")
 def test_scram_over_tls_delivers_and_a_server_that_cannot_be_trusted_gets_no_login(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +293,7 @@ def test_scram_over_tls_delivers_and_a_server_that_cannot_be_trusted_gets_no_log
         KafkaSink(KafkaSettings.model_validate(given | {"ssl_ca_location": str(tmp_path / "none")})).check()
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(
     ("wrong", "words", "patience"),
     [
@@ -304,6 +319,7 @@ def test_a_cluster_that_cannot_be_reached_is_said_in_our_words_and_nothing_is_wr
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_topic_without_rights_is_refused_before_the_first_message_and_one_that_loses_them_stops_the_sync() -> None:
     forbidden = a_task(object="payroll")
     make_topic("payroll", cleanup_policy="compact")
@@ -341,6 +357,7 @@ class KafkaDesk(Desk):
         return replace(job, task=replace(job.task, object=self._topic, options=KafkaOptions(partitions=3)))
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_topic_equals_the_model_after_every_run_and_only_net_changes_are_sent() -> None:
     desk, sent = KafkaDesk(a_topic()), 0
     for image, changes in _IMAGES:

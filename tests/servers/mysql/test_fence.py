@@ -50,6 +50,7 @@ def commits_held_back(db: Database) -> Iterator[None]:
         run(other, "BACKUP STAGE END")
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_lost_commit_that_the_server_has_not_carried_out_yet_is_unknown(
     mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_lost_commit_that_the_server_has_not_carried_out_yet_is_unknown(
         wait_for_rows(mysql_db, 1)
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_the_record_answers_for_a_lost_commit_as_soon_as_the_server_has_carried_it_out(
     mysql_db: Database, mysql_proxy: Proxy, threads: ThreadPoolExecutor
 ) -> None:

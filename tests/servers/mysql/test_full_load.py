@@ -51,6 +51,7 @@ RICH = (
 )
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_table_is_swapped_by_a_rename_and_keeps_everything_that_it_was(db: Database) -> None:
     before = prepared(db, f"{RICH}\nCREATE VIEW v AS SELECT id, up FROM people")
     assert is_renamed(db)
@@ -71,6 +72,7 @@ ATTACHED = {
 }
 
 
+@pytest.mark.guarantee("Full loads")
 @pytest.mark.parametrize("attached", ATTACHED)
 def test_what_hangs_on_a_table_is_kept(attached: str, db: Database) -> None:
     db.run(f"CREATE TABLE town (n int PRIMARY KEY)\nGRANT REFERENCES ON {db.name}.town TO crm_push")
@@ -102,6 +104,7 @@ ORDERS = (
 )
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_row_that_stays_keeps_the_rows_that_point_at_it(db: Database) -> None:
     prepared(db, PLAIN, renames=False)
     db.run(ORDERS)
@@ -109,6 +112,7 @@ def test_a_row_that_stays_keeps_the_rows_that_point_at_it(db: Database) -> None:
     assert db.rows("SELECT person FROM orders") == [(2,)]
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_rename_is_taken_back_where_a_foreign_key_that_we_cannot_see_points_at_the_table(db: Database) -> None:
     prepared(db, PLAIN)
     db.run(ORDERS)
@@ -126,6 +130,7 @@ def test_a_rename_is_taken_back_where_a_foreign_key_that_we_cannot_see_points_at
 TOWNS = pa.schema([("id", pa.int64()), ("town", pa.int64())])
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_row_without_its_parent_is_found_while_loading(db: Database) -> None:
     db.run("CREATE TABLE town (n int PRIMARY KEY)\nINSERT INTO town VALUES (1)")
     db.table("CREATE TABLE people (id int PRIMARY KEY, town int, FOREIGN KEY (town) REFERENCES town (n))")
@@ -143,6 +148,7 @@ def test_a_row_without_its_parent_is_found_while_loading(db: Database) -> None:
     assert db.rows("SELECT * FROM people") == [(1, 1)]
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_trigger_that_refuses_a_row_stops_the_swap_and_the_object_is_as_it_was(db: Database) -> None:
     body = "IF new.id = 3 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'canary'; END IF"
     prepared(db, f"{PLAIN}\nCREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW {body}")

@@ -21,11 +21,14 @@ from dbt_reverse_etl.sinks.mysql_catalog import Column, Name, object_name, quote
 from dbt_reverse_etl.sinks.mysql_session import run
 from dbt_reverse_etl.sinks.mysql_values import BLANK_AT_END, NOT_FINITE, OUTSIDE_CHARSET, REQUIRED, TOO_LARGE, staged
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.support.effort import scaled
 from tests.support.servers.mysql import Database, new_database
 from tests.support.sinks.people import a_task, people
 
 DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
-on_one_database = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+on_one_database = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=scaled(25)
+)
 TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
 UTF8 = "CHARACTER SET utf8mb4"
 
@@ -59,6 +62,7 @@ CONSTRAINTS: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("column", "bad", "reason"), CONSTRAINTS, ids=lambda value: str(value)[:40])
 def test_only_the_guilty_rows_are_rejected_and_the_reason_names_the_constraint(
     column: str, bad: Any, reason: str, db: Database
@@ -88,6 +92,7 @@ NUMBERS: list[tuple[pa.DataType, str, list[Any], Any]] = [
 ]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("kind", "column", "good", "bad"), NUMBERS, ids=lambda value: str(value)[:24])
 def test_a_value_outside_the_range_of_its_column_refuses_its_row_and_is_never_clipped(
     kind: pa.DataType, column: str, good: list[Any], bad: Any, db: Database
@@ -105,6 +110,7 @@ def test_a_value_outside_the_range_of_its_column_refuses_its_row_and_is_never_cl
         assert [v for (v,) in cursor.fetchall()] == shown
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @on_one_database
 @given(bad=st.sets(st.integers(0, 99), max_size=12), missing=st.sets(st.integers(0, 99), max_size=5))
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
@@ -161,6 +167,7 @@ def test_a_foreign_key_is_kept_and_a_parent_may_come_later_in_the_batch(db: Data
     assert reasons(db, [("delete", {"id": 9})], schema=schema, fence=2) == {0: "row is referenced 2 (1451), boss_fk"}
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_unique_value_may_move_from_one_row_to_another_in_a_batch(db: Database) -> None:
     db.table(f"CREATE TABLE people (id int PRIMARY KEY, name varchar(9) UNIQUE, score double) {UTF8}")
     assert reasons(db, people(person(1, "a"), person(2, "b"), person(3, "c"))) == {}
@@ -180,6 +187,7 @@ UNIQUES = [
 ]  # the other one is looked at last, and first
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize("indexes", UNIQUES)
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
 def test_another_unique_key_never_lets_a_row_overwrite_the_row_of_another_key(
@@ -210,6 +218,7 @@ COLLATIONS = [
 ]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("collation", "other"), COLLATIONS)
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY])
 def test_two_keys_that_are_one_to_the_table_never_overwrite_each_other(
@@ -225,6 +234,7 @@ def test_two_keys_that_are_one_to_the_table_never_overwrite_each_other(
     assert db.rows("SELECT id, name FROM people ORDER BY 1") == [("Ada", "first"), ("Bob", "b")]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("collation", "other"), COLLATIONS)
 def test_a_delete_or_update_of_another_spelling_touches_no_row(collation: str, other: str, db: Database) -> None:
     charset = collation.partition("_")[0]
@@ -241,6 +251,7 @@ def test_a_delete_or_update_of_another_spelling_touches_no_row(collation: str, o
     assert db.rows("SELECT id, name FROM people") == [(other, "renamed")]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_key_that_the_table_cannot_hold_is_refused_and_its_delete_deletes_no_other_row(db: Database) -> None:
     db.table("CREATE TABLE people (id varchar(3) CHARACTER SET ascii PRIMARY KEY, name varchar(9))" + UTF8)
     rows = people(
@@ -271,6 +282,7 @@ def test_an_update_that_a_trigger_refuses_by_an_overflow_inserts_nothing(db: Dat
     assert db.rows("SELECT id, score FROM people") == [(1, 1.5)]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_an_integer_key_in_a_text_column_is_compared_as_text(db: Database) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
     db.table("CREATE TABLE people (id varchar(20) PRIMARY KEY, v int) CHARACTER SET utf8mb4")
@@ -368,6 +380,7 @@ WRONG: list[tuple[pa.DataType, str]] = [
 ]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("kind", "column"), WRONG, ids=str)
 def test_a_column_that_would_change_values_or_cannot_be_written_is_refused(
     kind: pa.DataType, column: str, db: Database
@@ -377,6 +390,7 @@ def test_a_column_that_would_change_values_or_cannot_be_written_is_refused(
         reasons(db, [], schema=pa.schema([("id", pa.int64()), ("v", kind)]))
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(
     ("ddl", "named"),
     [
@@ -409,6 +423,7 @@ def test_a_key_index_over_a_prefix_or_a_hash_is_not_enough(key: str, db: Databas
         reasons(db, [], schema=TEXTS)
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_record_without_transactions_is_refused(db: Database) -> None:
     db.make(a_task())
     db.run("ALTER TABLE _dbt_reverse_etl_claims ENGINE=MyISAM")
@@ -465,6 +480,7 @@ names = st.text(st.sampled_from(string.ascii_letters + "`\"'. $%;{}\\äé"), min
 )
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @on_one_database
 @given(table=names, fields=st.lists(names, min_size=2, max_size=4, unique_by=str.lower))
 def test_any_name_stays_a_name(table: str, fields: list[str], db: Database) -> None:
@@ -480,6 +496,7 @@ def test_any_name_stays_a_name(table: str, fields: list[str], db: Database) -> N
     assert db.rows(f"SELECT count(*) FROM {quoted(table)}") == [(0,)]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_an_object_is_split_by_the_rules_of_quoting() -> None:
     assert object_name("people", "d") == Name("d", "people")
     assert object_name("crm.People", "d") == Name("crm", "People")

@@ -39,6 +39,7 @@ def said(delivery: Delivery) -> set[tuple[Outcome, str]]:
     return {(result.outcome, result.reason) for result in delivery.results}
 
 
+@pytest.mark.guarantee("MySQL and MariaDB", "The role needs no more than the documented grants")
 def test_the_sink_can_do_its_work_and_nothing_else_with_the_documented_rights(mysql_db: Database) -> None:
     with opened(mysql_db.sink(), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
@@ -64,6 +65,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing_is_applied(
@@ -82,6 +84,7 @@ def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing
 SURE, OPEN = [(1213, "40001"), (1290, "HY000")], [(1053, "08S01"), (1317, "70100"), (1180, "HY000")]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("number", "state"), OPEN)
 def test_an_error_at_the_commit_that_leaves_its_end_open_is_settled_by_the_record(
     number: int, state: str, mysql_db: Database, mysql_proxy: Proxy
@@ -101,6 +104,7 @@ def test_an_error_at_the_commit_that_says_that_it_was_rolled_back_is_retryable(
         assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_killed_session_is_retryable_and_the_next_batch_reconnects(mysql_db: Database) -> None:
     with opened(mysql_db.sink(), a_task()) as sink:
         mysql_db.run(f"KILL {sink._connected().thread_id()}")
@@ -108,6 +112,7 @@ def test_a_killed_session_is_retryable_and_the_next_batch_reconnects(mysql_db: D
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_lock_of_another_session_is_retryable(mysql_db: Database) -> None:
     with opened(mysql_db.sink(lock_timeout=1), a_task()) as sink:
         deliver(sink, a_task(), people(person(1)))
@@ -125,6 +130,7 @@ def test_a_schema_lock_of_another_session_is_retryable(mysql_db: Database) -> No
     assert said(delivery) == {(RETRYABLE, "lock wait timeout (1205)")}
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(("others", "outcome"), [(0, DELIVERED), (300, RETRYABLE)])
 def test_in_a_deadlock_the_batch_is_retryable_if_the_server_chose_it_and_never_hangs(
     others: int, outcome: Outcome, mysql_db: Database
@@ -162,6 +168,7 @@ def read_only(db: Database) -> Iterator[None]:
         db.run("SET GLOBAL read_only = 0")
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_server_that_became_read_only_is_retryable_until_it_takes_writes_again(mysql_db: Database) -> None:
     with opened(mysql_db.sink(), a_task()) as sink:
         with read_only(mysql_db):
@@ -172,6 +179,7 @@ def test_a_server_that_became_read_only_is_retryable_until_it_takes_writes_again
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_server_that_is_killed_in_the_middle_of_a_batch_or_after_it_keeps_all_of_it_or_nothing(
     mysql_db: Database, mysql_proxy: Proxy
 ) -> None:
@@ -192,6 +200,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_batch_or_after_it_keeps_all_
     assert mysql_db.rows("SELECT id FROM people") == [(2,)]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_nothing_of_the_environment_and_of_option_files_changes_where_and_how_we_connect(
     mysql_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -219,6 +228,7 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_no_default_of_the_server_changes_what_a_batch_does(mysql_db: Database) -> None:
     schema = pa.schema(
         [("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("boss", pa.int64())]
@@ -250,6 +260,7 @@ def test_no_default_of_the_server_changes_what_a_batch_does(mysql_db: Database) 
 REMOTE = {"host": "db.example.com", "database": "crm", "user": "u"}
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_away_from_this_machine_the_server_is_verified_by_default() -> None:
     assert MysqlSettings.model_validate(REMOTE).tls == "verify_identity"
     assert MysqlSettings.model_validate(REMOTE | {"ssl_mode": "verify_ca", "ssl_ca": "/ca"}).tls == "verify_ca"
@@ -257,6 +268,7 @@ def test_away_from_this_machine_the_server_is_verified_by_default() -> None:
         assert MysqlSettings.model_validate(REMOTE | {"host": local}).tls == "preferred"
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -53,6 +53,7 @@ def test_on_this_machine_tls_is_used_where_the_server_offers_it(mysql_db: Databa
             assert bool(cipher(sink)) is encrypted
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize("wrong", ["another authority", "the public authorities"])
 @pytest.mark.parametrize("mode", [VERIFIED, "verify_ca"])
 def test_a_server_of_another_authority_gets_no_login_and_no_rows(
@@ -63,6 +64,7 @@ def test_a_server_of_another_authority_gets_no_login_and_no_rows(
         over_tls(mysql_db, ca, mode=mode).check()
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_certificate_of_another_host_is_refused(mysql_db: Database, tmp_path: Path) -> None:
     ca = ca_of(mysql_db.server.authority, tmp_path)
     other = "127.0.0.2"  # the server's address, but not a name of its certificate
@@ -152,6 +154,7 @@ def impostor() -> Iterator[Impostor]:
         yield server
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 @pytest.mark.parametrize("mode", ["required", "verify_identity"])
 def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(
     mode: str, impostor: Impostor, mysql_db: Database
@@ -162,6 +165,7 @@ def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(
     assert impostor.got == b""
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_server_that_asks_for_a_file_of_this_machine_gets_none(impostor: Impostor, mysql_db: Database) -> None:
     with pytest.raises(DestinationError, match="no MySQL server"):
         mysql_db.sink(host="127.0.0.1", port=impostor.port, ssl_mode="disabled").check()

@@ -61,6 +61,7 @@ def wait_for_rows(people_db: Database, number: int) -> None:
     raise AssertionError(f"{number} rows should be there")
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_lost_commit_that_the_server_has_not_carried_out_yet_is_unknown(people_db: Database, proxy: Proxy) -> None:
     with opened(people_db.behind(proxy.port, lock_timeout=0.5), a_task()) as sink:
         backend = Backend(sink)
@@ -88,6 +89,7 @@ def test_the_record_answers_for_a_lost_commit_as_soon_as_the_server_has_carried_
     assert people_db.rows(f"SELECT count(*) FROM {CLAIMS}") == [(2,)], "asking leaves nothing behind"
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(
     ("state", "severity"), [("08006", "ERROR"), ("08P01", "ERROR"), ("40003", "ERROR"), ("57P01", "FATAL")]
 )

@@ -64,6 +64,7 @@ RICH = """CREATE TABLE people (score float CONSTRAINT positive CHECK (score > 0)
     GRANT SELECT ON people TO PUBLIC; GRANT INSERT ON people TO pg_monitor WITH GRANT OPTION"""
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_table_of_ours_is_swapped_by_a_rename_and_keeps_everything_that_it_was(db: Database) -> None:
     before = prepared(db, RICH)
     assert is_renamed(db)
@@ -105,6 +106,7 @@ ATTACHED = {
 }
 
 
+@pytest.mark.guarantee("Full loads")
 @pytest.mark.parametrize("attached", ATTACHED)
 def test_what_a_rename_would_lose_is_kept_by_replacing_the_rows(attached: str, db: Database) -> None:
     before = prepared(db, ATTACHED[attached])
@@ -121,6 +123,7 @@ def test_the_table_of_another_owner_is_replaced_and_stays_the_others(db: Databas
     assert schema_of(db) == before
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_view_that_is_made_while_loading_is_kept_too(db: Database) -> None:
     prepared(db, PLAIN)
     with opened(db.sink(), FULL) as sink:
@@ -138,6 +141,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.guarantee("Full loads")
 @pytest.mark.parametrize("said", REFUSED)
 def test_an_object_whose_rows_must_not_all_be_deleted_is_refused_before_loading(said: str, db: Database) -> None:
     db.table(REFUSED[said])
@@ -151,6 +155,7 @@ def test_an_object_whose_rows_must_not_all_be_deleted_is_refused_before_loading(
 TOWNS = pa.schema([("id", pa.int64()), ("town", pa.int64())])
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_row_without_its_parent_is_found_while_loading(db: Database) -> None:
     db.table("CREATE TABLE town (n int PRIMARY KEY); INSERT INTO town VALUES (1)", "town")
     db.table("CREATE TABLE people (id int PRIMARY KEY, town int CONSTRAINT lives REFERENCES town)")
@@ -172,6 +177,7 @@ TRIGGERS = {
 }
 
 
+@pytest.mark.guarantee("Full loads")
 @pytest.mark.parametrize("does", TRIGGERS)
 def test_a_trigger_that_refuses_or_ignores_rows_stops_the_swap_and_the_object_is_as_it_was(
     does: str, db: Database

@@ -70,6 +70,7 @@ def ambushed(db: Database) -> Any:
     db.run("DROP OWNED BY evil; DROP ROLE evil")
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("key", ["varchar(20)", "mood", "text"])
 @pytest.mark.parametrize("options", [PostgresOptions(), PostgresOptions(soft_delete="gone")], ids=["delete", "soft"])
 def test_no_function_or_operator_of_another_user_runs_with_our_rights(
@@ -92,6 +93,7 @@ def test_no_function_or_operator_of_another_user_runs_with_our_rights(
     assert db.rows("SELECT DISTINCT what FROM loot") == []
 
 
+@pytest.mark.guarantee("Full loads")
 @pytest.mark.parametrize("owner", ["crm_push", "postgres"])
 def test_nothing_of_another_user_runs_in_a_full_load_whether_it_renames_or_replaces(
     owner: str, ambushed: Database

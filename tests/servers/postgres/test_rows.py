@@ -18,11 +18,14 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW, OTHER_SPELLING
 from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.support.effort import scaled
 from tests.support.servers.postgres import CITEXT, Database, new_database
 from tests.support.sinks.people import a_task, people
 
 DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
-on_one_database = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+on_one_database = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=scaled(25)
+)
 TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
 
 
@@ -59,6 +62,7 @@ CONSTRAINTS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(("column", "bad", "reason"), CONSTRAINTS, ids=lambda value: str(value)[:40])
 def test_only_the_guilty_rows_are_rejected_and_the_reason_names_the_constraint(
     column: str, bad: dict[str, Any], reason: str, db: Database
@@ -76,6 +80,7 @@ def test_only_the_guilty_rows_are_rejected_and_the_reason_names_the_constraint(
     assert db.rows("SELECT count(*) FROM people") == [(38,)]
 
 
+@pytest.mark.guarantee("Postgres")
 @on_one_database
 @given(bad=st.sets(st.integers(0, 99), max_size=12), missing=st.sets(st.integers(0, 99), max_size=5))
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
@@ -107,6 +112,7 @@ def test_a_foreign_key_is_kept_and_a_parent_may_come_later_in_the_batch(db: Data
     }
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_unique_value_may_move_from_one_row_to_another_in_a_batch(db: Database) -> None:
     db.table("CREATE TABLE people (id int PRIMARY KEY, name text UNIQUE, score float)")
     assert reasons(db, people(person(1, "a"), person(2, "b"), person(3, "c"))) == {}
@@ -115,6 +121,7 @@ def test_a_unique_value_may_move_from_one_row_to_another_in_a_batch(db: Database
     assert db.rows("SELECT id, name FROM people ORDER BY 1") == [(1, "b"), (2, "c")]
 
 
+@pytest.mark.guarantee("Postgres", "A row that a trigger swallows is not delivered")
 def test_a_trigger_that_ignores_or_refuses_rows_is_seen(db: Database) -> None:
     db.table("CREATE TABLE people (id int PRIMARY KEY, name text, score float)")
     db.run(
@@ -127,6 +134,7 @@ def test_a_trigger_that_ignores_or_refuses_rows_is_seen(db: Database) -> None:
     assert reasons(db, rows) == {1: "raise exception (P0001)", 2: IGNORED}
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY])
 def test_two_keys_that_are_one_to_the_table_never_overwrite_each_other(mode: Mode, db: Database) -> None:
     db.run(CITEXT)
@@ -138,6 +146,7 @@ def test_two_keys_that_are_one_to_the_table_never_overwrite_each_other(mode: Mod
     assert db.rows("SELECT id::text, name FROM people ORDER BY 1") == [("Ada", "first"), ("Bob", "b")]
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_delete_or_update_of_another_spelling_touches_no_row(db: Database) -> None:
     db.run(CITEXT)
     db.table("CREATE TABLE people (id citext PRIMARY KEY, name text)")
@@ -214,6 +223,7 @@ WRONG: list[tuple[pa.DataType, str]] = [
 ]
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(("kind", "column"), WRONG, ids=str)
 def test_a_column_that_would_change_values_or_cannot_be_written_is_refused(
     kind: pa.DataType, column: str, db: Database
@@ -255,6 +265,7 @@ def test_identity_generated_and_default_columns_that_are_not_mapped_fill_themsel
 names = st.text(st.sampled_from(string.ascii_letters + "\"'. $%;{}\\äé"), min_size=1, max_size=20)
 
 
+@pytest.mark.guarantee("Postgres")
 @on_one_database
 @given(table=names, fields=st.lists(names, min_size=2, max_size=4, unique=True))
 def test_any_name_stays_a_name(table: str, fields: list[str], db: Database) -> None:
@@ -271,6 +282,7 @@ def test_any_name_stays_a_name(table: str, fields: list[str], db: Database) -> N
     assert db.rows(f"SELECT count(*) FROM {quoted}") == [(0,)]
 
 
+@pytest.mark.guarantee("Postgres")
 def test_an_object_is_split_by_the_rules_of_quoting() -> None:
     assert object_name("people") == Name("public", "people")
     assert object_name("crm.People") == Name("crm", "People")

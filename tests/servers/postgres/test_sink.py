@@ -30,6 +30,7 @@ def count(people_db: Database, table: str = "people") -> int:
     return rows
 
 
+@pytest.mark.guarantee("Postgres", "The role needs no more than the documented grants")
 def test_the_sink_can_do_its_work_and_nothing_else_with_the_documented_rights(people_db: Database) -> None:
     with opened(people_db.sink(), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
@@ -46,6 +47,7 @@ def test_the_sink_can_do_its_work_and_nothing_else_with_the_documented_rights(pe
 STEPS = ["BEGIN", "SELECT fence", "CREATE TEMPORARY", "COPY", "SAVEPOINT", "INSERT INTO", "SET CONSTRAINTS", CLAIMS]
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing_is_applied(
@@ -60,6 +62,7 @@ def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing
     assert (count(people_db), count(people_db, CLAIMS)) == (1, 1)
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(people_db: Database) -> None:
     with opened(people_db.sink(), a_task()) as sink:
         pid = sink._connected().info.backend_pid
@@ -68,6 +71,7 @@ def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(people_
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_lock_of_another_session_is_retryable(people_db: Database) -> None:
     with opened(people_db.sink(lock_timeout=0.05), a_task()) as sink:
         deliver(sink, a_task(), people(person(1)))
@@ -77,6 +81,7 @@ def test_a_lock_of_another_session_is_retryable(people_db: Database) -> None:
         assert {(r.outcome, r.reason) for r in delivery.results} == {(RETRYABLE, "lock not available (55P03)")}
 
 
+@pytest.mark.guarantee("Postgres")
 def test_in_a_deadlock_with_another_session_the_batch_is_retryable_or_delivered_and_never_hangs(
     people_db: Database,
 ) -> None:
@@ -100,6 +105,7 @@ def test_in_a_deadlock_with_another_session_the_batch_is_retryable_or_delivered_
         assert deliver(sink, a_task(), changes) == [DELIVERED] * 2
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_database_that_became_read_only_is_retryable_until_it_takes_writes_again(people_db: Database) -> None:
     with opened(people_db.sink(), a_task()) as sink:
         for read_only, outcome in (("on", RETRYABLE), ("off", DELIVERED)):
@@ -136,6 +142,7 @@ ENVIRONMENT = {
 }
 
 
+@pytest.mark.guarantee("Postgres")
 def test_nothing_of_the_environment_changes_where_and_how_we_connect(
     people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -151,6 +158,7 @@ def test_nothing_of_the_environment_changes_where_and_how_we_connect(
     assert people_db.rows("SELECT name FROM people") == [("zwölf",)]
 
 
+@pytest.mark.guarantee("Postgres")
 def test_no_password_file_gives_a_password(
     people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -168,6 +176,7 @@ def test_no_password_file_gives_a_password(
 REMOTE = {"host": "db.example.com", "database": "crm", "user": "u"}
 
 
+@pytest.mark.guarantee("Postgres")
 def test_away_from_this_machine_the_server_is_verified_by_default() -> None:
     remote = PostgresSettings.model_validate(REMOTE).parameters()
     assert (remote["sslmode"], remote["sslrootcert"]) == ("verify-full", "system")
@@ -195,6 +204,7 @@ def test_settings_that_are_unsafe_or_contradict_each_other_are_refused(wrong: di
         PostgresSettings.model_validate(REMOTE | wrong)
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_server_without_tls_gets_nothing_where_tls_is_wanted(people_db: Database, proxy: Proxy) -> None:
     sink = people_db.behind(proxy.port, sslmode="require")
     with pytest.raises(DestinationError, match="no TLS"):
@@ -211,6 +221,7 @@ def test_check_says_what_is_wrong_with_the_login(people_db: Database) -> None:
             people_db.sink(**wrong).check()
 
 
+@pytest.mark.guarantee("Secrets and row values")
 def test_the_password_and_row_values_are_in_no_log_and_no_error(
     people_db: Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:

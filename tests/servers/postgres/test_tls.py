@@ -85,6 +85,7 @@ def test_a_handshake_that_breaks_off_is_retryable(how: str, verified: PostgresSi
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("wrong", ["another host", "another authority", "the system's authorities", "no file"])
 def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
     wrong: str, people_db: Database, authority: trustme.CA, tmp_path: Path

@@ -107,6 +107,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
     assert complaints == []
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize("poison", HOSTILE)
 def test_no_value_breaks_out_of_the_page(poison: str) -> None:
     made = replace(report(), shows_values=True)
@@ -115,6 +116,7 @@ def test_no_value_breaks_out_of_the_page(poison: str) -> None:
     assert page.inline == Outline(render(report())).inline
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_in_a_browser_no_value_runs_or_loads_anything(opened: Any) -> None:
     poison = " ".join(HOSTILE)
     page = opened(render(poisoned(report(), poison)))
@@ -123,6 +125,7 @@ def test_in_a_browser_no_value_runs_or_loads_anything(opened: Any) -> None:
     assert page.locator("#syncs tbody th").first.inner_text().split() == poison.split()
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_the_policy_allows_the_texts_of_the_page_alone() -> None:
     page = Outline(render(report()))
     directives = dict(part.strip().split(" ", 1) for part in page.policy.split(";"))
@@ -143,6 +146,7 @@ def test_the_files_of_the_page_hold_no_closing_tag_and_name_their_licence() -> N
     assert "Chart.js v4" in render(report())
 
 
+@pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 def test_every_chart_is_drawn_with_the_numbers_of_its_table_and_the_page_never_scrolls_sideways(
     opened: Any, width: int
@@ -164,6 +168,7 @@ def test_every_chart_is_drawn_with_the_numbers_of_its_table_and_the_page_never_s
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_it_follows_the_dark_mode_of_the_reader_also_while_it_is_open(opened: Any) -> None:
     page = opened(render(report()), scheme="dark")
     colours = "[getComputedStyle(document.body).backgroundColor, Chart.getChart(document.querySelector('canvas')).data.datasets[0].backgroundColor]"
@@ -172,6 +177,7 @@ def test_it_follows_the_dark_mode_of_the_reader_also_while_it_is_open(opened: An
     page.wait_for_function(f"([ground, bar]) => (now => now[0] !== ground && now[1] !== bar)({colours})", arg=dark)
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_the_keyboard_alone_finds_a_key_and_gets_everything_back(opened: Any) -> None:
     page = opened(render(report()))
     page.keyboard.press("/")
@@ -193,6 +199,7 @@ def test_the_keyboard_alone_finds_a_key_and_gets_everything_back(opened: Any) ->
     assert unreachable == 0, "what scrolls can be reached by keyboard and has a name"
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_a_picture_is_shown_and_its_scripts_never_run(opened: Any) -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="40" onload="top.broken=1"><script>top.broken=1</script></svg>'
     page = opened(render(report(pictures={"contacts": svg})))

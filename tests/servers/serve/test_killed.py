@@ -16,12 +16,14 @@ OF_THE_WORKER = ["taken", "asked", "written", "fetched", "pushing", "pushed", "e
 KILLED = -9
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_every_step_of_the_code_is_one_at_which_it_is_killed() -> None:
     package = ROOT / "python/dbt_reverse_etl/serve"
     steps = {name for file in package.glob("*.py") for name in re.findall(r'step\("(\w+)"\)', file.read_text())}
     assert steps == {*OF_THE_WEBHOOK, *OF_THE_WORKER}
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize("step", OF_THE_WEBHOOK)
 def test_a_webhook_that_a_kill_left_without_an_answer_is_sent_again_and_pushed_once(world: World, step: str) -> None:
     served = world.start(kill_at=step)
@@ -40,6 +42,7 @@ def test_a_webhook_that_a_kill_left_without_an_answer_is_sent_again_and_pushed_o
     assert world.pushed(1).count("pushed") == 1
 
 
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize("step", OF_THE_WORKER)
 def test_a_run_that_was_in_hand_when_the_process_was_killed_is_pushed_once_by_the_next(world: World, step: str) -> None:
     world.api.add_run(1)
@@ -55,6 +58,7 @@ def test_a_run_that_was_in_hand_when_the_process_was_killed_is_pushed_once_by_th
     assert left == (["1"] if step == "ended" else []), "nobody needs them; those of `ended` go with the row"
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_push_that_outlives_its_killed_server_is_waited_for_and_not_pushed_beside(world: World) -> None:
     held = world.hold(1)
     served = world.start()

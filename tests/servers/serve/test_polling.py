@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.support.serve.world import World, wait_for
 from tests.support.servers.cloud_api import JOB, event, post
 from tests.support.servers.http import Reply
@@ -13,6 +15,7 @@ def once(world: World) -> int:
     return world.start("poll", "--once").process.wait(20)
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_each_run_that_ended_with_success_is_pushed_once_and_the_first_time_only_the_newest(world: World) -> None:
     world.api.add_run(1)
     world.api.add_run(2)
@@ -27,6 +30,7 @@ def test_each_run_that_ended_with_success_is_pushed_once_and_the_first_time_only
     assert world.pushed(2) == world.pushed(3) == ["begun", "pushed"]
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_runs_of_a_long_absence_are_found_over_several_pages(world: World) -> None:
     world.api.add_run(1)
     assert once(world) == 0
@@ -38,6 +42,7 @@ def test_runs_of_a_long_absence_are_found_over_several_pages(world: World) -> No
     assert all(world.pushed(run_id) == [] for run_id in range(2, 121)), "one push stands for them"
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_run_that_ends_late_is_found_although_a_newer_one_is_known(world: World) -> None:
     for run_id in (5, 7, 6):
         world.api.add_run(run_id)
@@ -87,6 +92,7 @@ def test_it_asks_again_and_again_and_ends_at_sigterm(world: World) -> None:
     assert polling.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_serve_finds_by_itself_the_run_whose_webhook_was_lost(world: World) -> None:
     world.configure(poll_interval=1)
     with world.serving() as url:

@@ -38,6 +38,7 @@ def begun(world: World) -> int:
     return len(log.read_text().split()) if log.exists() else 0
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_the_report_is_made_in_the_background_once_for_all_who_ask_and_no_webhook_waits_for_it(world: World) -> None:
     hold = world.folder / "hold-report"
     hold.touch()
@@ -88,6 +89,7 @@ def reports(tmp_path: Path, world: World, now: list[float]) -> Reports:
     return made
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_page_is_made_anew_at_most_once_a_minute_and_only_if_somebody_asked(
     reports: Reports, world: World, now: list[float]
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_page_is_made_anew_at_most_once_a_minute_and_only_if_somebody_asked(
         now[0] += AT_MOST_EVERY
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_report_that_fails_leaves_the_page_before_it_and_is_not_tried_again_within_the_minute(
     reports: Reports, world: World, now: list[float]
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_report_that_fails_leaves_the_page_before_it_and_is_not_tried_again_wi
         assert reports.ask("prod") == (b"<p>page 2 of prod", expected)
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_report_without_end_is_ended_so_that_pushes_go_on(tmp_path: Path) -> None:
     endless = PushProcess([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "lock", threading.Event())
     assert endless.run([], seconds=0.5) == -15

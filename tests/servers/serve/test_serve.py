@@ -38,6 +38,7 @@ def run_id() -> int:
     return next(_numbers) * 100
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_webhook_of_the_documented_api_is_answered_within_a_second_and_its_run_is_pushed_once(
     serving: Serving, run_id: int
 ) -> None:
@@ -66,6 +67,7 @@ def test_the_api_of_the_tests_is_asked_as_the_documentation_says(world: World) -
     ]
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_a_webhook_is_answered_within_a_second_while_a_push_and_the_api_are_slow(serving: Serving, run_id: int) -> None:
     world, url = serving
     held = world.hold(run_id)
@@ -85,6 +87,7 @@ def test_a_webhook_is_answered_within_a_second_while_a_push_and_the_api_are_slow
 
 
 class TestWhatIsRefused:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_wrong_signature(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         body = event(run_id)
@@ -95,6 +98,7 @@ class TestWhatIsRefused:
         assert post(url, altered, signature(body))[0] == 401
         assert {run_id, run_id + 1}.isdisjoint(world.runs())
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_signed_body_that_is_no_event(self, serving: Serving, run_id: int) -> None:
         _, url = serving
         bodies = [
@@ -110,6 +114,7 @@ class TestWhatIsRefused:
         for body in bodies:
             assert post(url, body) == (400, {"error": "the body is no event of dbt Cloud"}), body
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_an_event_that_is_old_or_of_the_future(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         now = datetime.now(timezone.utc)
@@ -118,6 +123,7 @@ class TestWhatIsRefused:
         assert run_id not in world.runs()
         assert post(url, event(run_id, timestamp=(now - timedelta(minutes=50)).isoformat()))[0] == 200
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_body_over_the_cap_with_or_without_a_length(self, serving: Serving) -> None:
         _, url = serving
         assert post(url, b"x" * (64 * 1024 + 1))[0] == 413
@@ -127,6 +133,7 @@ class TestWhatIsRefused:
                 endless.sendall(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
             assert b" 413 " in endless.recv(4096)
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_body_that_does_not_end_in_time(self, serving: Serving) -> None:
         with connected(serving[1]) as silent:
             silent.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -140,6 +147,7 @@ class TestWhatIsRefused:
                 urllib.request.urlopen(request)
             assert refused.value.code == status
 
+    @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize(
         "changes",
         [
@@ -169,6 +177,7 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=15)
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_no_secret_is_in_any_line_or_file_also_when_everything_fails(world: World) -> None:
     """The API refuses the token and echoes it; bodies of webhooks and of answers hold both secrets."""
     with world.serving() as url:
@@ -215,6 +224,7 @@ def test_metrics_are_what_prometheus_reads_and_count_what_happened(world: World)
     assert samples["dbt_reverse_etl_last_done_timestamp_seconds", "345"] == pytest.approx(time.time(), abs=60)
 
 
+@pytest.mark.guarantee("dbt Cloud")
 def test_what_the_queue_cannot_keep_is_not_acknowledged(serving: Serving, run_id: int) -> None:
     world, url = serving
     world.api.add_run(run_id)
@@ -228,6 +238,7 @@ def test_what_the_queue_cannot_keep_is_not_acknowledged(serving: Serving, run_id
 
 
 class TestHowItEnds:
+    @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_push_that_runs_is_told_to_end_and_the_next_start_goes_on(
         self, world: World, number: signal.Signals
@@ -261,6 +272,7 @@ class TestHowItEnds:
 
 
 class TestThePush:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_the_real_push_is_run_and_its_exit_code_for_a_wrong_configuration_is_recorded(self, world: World) -> None:
         """Its profile is no Spark session, so it ends before any Spark."""
         (world.folder / "dbt_project.yml").write_text("name: shop\nversion: '1.0'\nprofile: shop\n")
@@ -275,6 +287,7 @@ class TestThePush:
         assert (run.exit_code, run.reason) == (2, "exit code 2: the configuration is wrong")
         assert "type: spark with method: session" in world.logs()
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_one_that_crashes_leaves_the_server_up_and_is_tried_again(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         world.codes(run_id, "-9 1 0")
@@ -284,6 +297,7 @@ class TestThePush:
         assert fetch(f"{url}/healthz")[0] == 200
         assert (run.exit_code, run.pushes) == (0, 3)
 
+    @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize(("code", "pushes"), [(1, 3), (4, 3), (3, 1), (5, 1)])
     def test_what_may_pass_is_tried_again_to_a_limit_and_what_needs_a_person_is_not(
         self, serving: Serving, run_id: int, code: int, pushes: int
@@ -318,6 +332,7 @@ class TestArtifactsOfARun:
 
 
 class TestSeveralRuns:
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_newer_run_that_did_the_same_supersedes_one_that_waits(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         held = world.hold(run_id)
@@ -332,6 +347,7 @@ class TestSeveralRuns:
         assert world.wait(run_id + 1).reason == f"superseded by run {run_id + 2}, which did the same"
         assert world.pushed(run_id + 1) == []
 
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_newer_run_with_other_steps_supersedes_none(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         held = world.hold(run_id)

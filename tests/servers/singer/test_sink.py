@@ -86,6 +86,7 @@ def with_options(task: SinkTask) -> SinkTask:
     return SinkTask(**values | {"options": MIRROR if task.mode is Mode.MIRROR else SingerOptions()})
 
 
+@pytest.mark.guarantee("Singer")
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -107,6 +108,7 @@ def test_rows_are_unknown_unless_the_target_ends_well_with_the_state_of_their_ba
     assert reason in delivery.results[0].reason
 
 
+@pytest.mark.guarantee("Singer")
 @pytest.mark.parametrize(
     "what", ["is chatty", "says much to stderr", "says garbage first", "leaves a child behind", "obeys"]
 )
@@ -117,12 +119,14 @@ def test_noise_and_long_input_neither_block_nor_hide_the_acknowledgement(what: s
     assert len(rows_in(tmp_path / "out")) == rows
 
 
+@pytest.mark.guarantee("Singer")
 def test_what_a_target_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
     with opened(hostile("leaves a child behind", tmp_path), task_of()) as sink:
         assert deliver(sink, task_of(), inserts(1)) == [Outcome.DELIVERED]
     assert all_gone(pids(tmp_path))
 
 
+@pytest.mark.guarantee("Singer")
 @pytest.mark.parametrize("what", ["hangs", "hangs and ignores SIGTERM"])
 def test_a_target_that_hangs_is_ended_with_all_its_children_and_its_rows_are_unknown(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +141,7 @@ def test_a_target_that_hangs_is_ended_with_all_its_children_and_its_rows_are_unk
     assert all_gone(pids(tmp_path))
 
 
+@pytest.mark.guarantee("Singer")
 @pytest.mark.parametrize(
     ("what", "found"), [("says nothing, not even to the probe", "STATE"), ("never reads", "did not end")]
 )
@@ -148,6 +153,7 @@ def test_a_target_that_never_answers_is_found_out_before_any_row_is_sent(what: s
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.guarantee("Singer")
 def test_a_killed_run_leaves_neither_target_nor_child_nor_file_with_secrets(tmp_path: Path) -> None:
     code = f"""
         import sys
@@ -172,6 +178,7 @@ def test_a_killed_run_leaves_neither_target_nor_child_nor_file_with_secrets(tmp_
     assert soon(lambda: not config.exists())
 
 
+@pytest.mark.guarantee("Singer")
 def test_a_target_sees_its_config_in_a_private_file_and_nothing_else_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +195,7 @@ def test_a_target_sees_its_config_in_a_private_file_and_nothing_else_of_ours(
     assert not Path(seen["argv"][-1]).exists()
 
 
+@pytest.mark.guarantee("Singer")
 def test_words_of_a_target_go_to_its_log_file_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "target.log"
     with opened(hostile("says much to stderr", tmp_path, log_file=str(log)), task_of()) as sink:
@@ -224,6 +232,7 @@ def test_a_program_that_is_not_there_is_said_with_how_to_install_it(tmp_path: Pa
             SingerSink(SingerSettings.model_validate({"command": command})).check()
 
 
+@pytest.mark.guarantee("Singer")
 def test_a_program_that_cannot_be_started_or_vanished_got_no_row(tmp_path: Path) -> None:
     program = tmp_path / "target-broken"
     program.write_text("#!/no/such/interpreter\n")
@@ -252,6 +261,7 @@ def test_a_log_file_that_cannot_be_written_is_said_before_any_row_and_leaves_no_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.guarantee("Singer")
 def test_a_command_is_split_as_by_a_shell_but_never_run_by_one(tmp_path: Path) -> None:
     command = f"'{sys.executable}' -I -S '{HOSTILE}' 'obeys; touch {tmp_path}/touched'"
     sink = SingerSink(SingerSettings.model_validate({"command": command, "config": {"out": str(tmp_path / "out")}}))
@@ -266,6 +276,7 @@ def test_a_command_that_cannot_work_is_refused(command: object) -> None:
         SingerSettings.model_validate({"command": command})
 
 
+@pytest.mark.guarantee("Singer")
 def test_deletes_need_a_word_of_the_user_and_a_target_that_keeps_the_mark() -> None:
     sink = SingerSink(SingerSettings.model_validate({"command": "target-x"}))
     with pytest.raises(ConfigurationError, match="deletes: sdc_deleted_at"):
@@ -305,6 +316,7 @@ def engine_run(sink: SingerSink, rows: int) -> Any:
         return engine.deliver_wave("claim-1", table)
 
 
+@pytest.mark.guarantee("Singer")
 def test_the_engine_repeats_what_a_crash_of_the_target_left_unknown_until_it_is_delivered(tmp_path: Path) -> None:
     result = engine_run(hostile("dies once", tmp_path, batch_rows=10), 25)
     assert result.failures == {}
@@ -312,6 +324,7 @@ def test_the_engine_repeats_what_a_crash_of_the_target_left_unknown_until_it_is_
     assert len(rows_in(tmp_path / "out")) == result.counts.delivered.total == 25
 
 
+@pytest.mark.guarantee("Singer")
 def test_the_engine_never_counts_rows_of_a_target_that_always_dies_as_delivered(tmp_path: Path) -> None:
     result = engine_run(hostile("dies", tmp_path), 5)
     assert {failure.outcome for failure in result.failures.values()} == {Outcome.UNKNOWN}

@@ -62,6 +62,7 @@ def file(tmp_path: Path) -> Iterator[tuple[dict[str, Any], sqlite3.Connection]]:
         yield {"command": installed(SQLITE), "config": config, "log_file": str(tmp_path / "log")}, connection
 
 
+@pytest.mark.guarantee("Singer")
 def test_sqlite_holds_inserts_updates_and_marked_deletes(
     file: tuple[dict[str, Any], sqlite3.Connection],
 ) -> None:
@@ -72,6 +73,7 @@ def test_sqlite_holds_inserts_updates_and_marked_deletes(
     assert [row["id"] for row in connection.execute("SELECT id FROM people WHERE _sdc_deleted_at > '2024'")] == [2]
 
 
+@pytest.mark.guarantee("Singer")
 def test_sqlite_holds_every_plain_type_exactly(file: tuple[dict[str, Any], sqlite3.Connection]) -> None:
     settings, connection = file
     schema, rows = typed_rows({name: entry for name, entry in TYPES.items() if not pa.types.is_nested(entry[0])})
@@ -97,6 +99,7 @@ def settings_of(database: Database, tmp_path: Path) -> dict[str, Any]:
     return {"command": installed(POSTGRES), "config": config, "log_file": str(tmp_path / "log")}
 
 
+@pytest.mark.guarantee("Singer")
 def test_postgres_holds_inserts_updates_and_marked_deletes(database: Database, tmp_path: Path) -> None:
     push(settings_of(database, tmp_path), *HISTORY)
     alive = database.rows("SELECT id, name, score FROM people WHERE _sdc_deleted_at IS NULL ORDER BY id")
@@ -104,6 +107,7 @@ def test_postgres_holds_inserts_updates_and_marked_deletes(database: Database, t
     assert database.rows("SELECT id, name FROM people WHERE _sdc_deleted_at > '2024-01-01'") == [(2, None)]
 
 
+@pytest.mark.guarantee("Singer")
 def test_postgres_holds_every_type_exactly(database: Database, tmp_path: Path) -> None:
     schema, rows = typed_rows(TYPES | {"string": NUL})
     push(settings_of(database, tmp_path), [("insert", row) for row in rows], schema=schema)
@@ -129,6 +133,7 @@ def _in_postgres(field: pa.Field, value: Any) -> Any:
     return value if any(is_type(field.type) for is_type in as_it_is) else as_json(field, value)
 
 
+@pytest.mark.guarantee("Singer")
 def test_a_row_that_postgres_refuses_leaves_its_batch_unknown_and_is_shown_in_the_log_file_only(
     database: Database, tmp_path: Path
 ) -> None:

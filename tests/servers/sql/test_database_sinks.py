@@ -20,6 +20,7 @@ from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
 from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
+from tests.support.effort import scaled
 from tests.support.servers.proxy import Proxy, proxy_before
 from tests.support.sinks.people import a_task, people
 
@@ -51,6 +52,7 @@ def count(db: Any, table: str = "people") -> int:
     return rows
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(("after", "outcome"), [(True, DELIVERED), (False, RETRYABLE)])
 def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
     after: bool, outcome: Outcome, db: Any, proxy: Proxy
@@ -62,6 +64,7 @@ def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
     assert count(db) == count(db, CLAIMS) == int(outcome is DELIVERED)
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("after", [True, False])
 def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
     after: bool, db: Any, proxy: Proxy
@@ -75,6 +78,7 @@ def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
     assert count(db) == int(after)
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("after", [True, False])
 def test_a_batch_that_comes_again_after_a_commit_without_an_answer_is_applied_once(
     after: bool, db: Any, proxy: Proxy
@@ -92,6 +96,7 @@ def test_a_batch_that_comes_again_after_a_commit_without_an_answer_is_applied_on
     assert count(db, CLAIMS) == 2
 
 
+@pytest.mark.guarantee("Postgres")
 def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(db: Any, proxy: Proxy) -> None:
     with opened(db.behind(proxy.port), a_task()) as sink:
         proxy.cut_at(db.COMMIT, after=False)
@@ -104,6 +109,7 @@ def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_m
     assert count(db) == 0
 
 
+@pytest.mark.guarantee("Postgres", "A table that is dropped or altered during the run stops it")
 @pytest.mark.parametrize(
     ("statement", "reasons"),
     [
@@ -166,6 +172,7 @@ def test_a_run_that_lost_the_fence_writes_and_removes_nothing(db: Any) -> None:
     assert count(db) == 1
 
 
+@pytest.mark.guarantee("Postgres")
 def test_syncs_of_one_database_do_not_see_each_others_records(db: Any) -> None:
     other = replace(a_task(), sync_id="07")
     with opened(db.sink(), a_task()) as one, opened(db.sink(), other) as two:
@@ -175,6 +182,7 @@ def test_syncs_of_one_database_do_not_see_each_others_records(db: Any) -> None:
         assert one.settle(["claim-1"]) == {"claim-1": True}
 
 
+@pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize("stored", [None, 1, 2], ids=["no fence", "an older fence", "the own fence"])
 def test_tasks_of_one_run_that_open_at_once_never_hinder_each_other(
     stored: int | None, db: Any, threads: ThreadPoolExecutor
@@ -195,6 +203,7 @@ def test_tasks_of_one_run_that_open_at_once_never_hinder_each_other(
     assert count(db) == 8 * TASKS
 
 
+@pytest.mark.guarantee("Postgres")
 def test_an_older_run_is_refused_at_once_even_while_the_newer_one_delivers(
     db: Any, threads: ThreadPoolExecutor
 ) -> None:
@@ -207,6 +216,7 @@ def test_an_older_run_is_refused_at_once_even_while_the_newer_one_delivers(
         assert busy.result() == [DELIVERED]
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_newer_run_waits_for_the_batch_of_an_older_one_whose_late_writes_overwrite_nothing(
     db: Any, threads: ThreadPoolExecutor
 ) -> None:
@@ -275,7 +285,7 @@ keys = st.tuples(st.integers(0, 3), st.sampled_from(["a", "A", "é", " "]))
 states = st.lists(st.dictionaries(keys, st.none() | st.integers(0, 9), max_size=6), min_size=1, max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=scaled(25))
 @given(history=states)
 def test_any_history_over_a_composite_key_ends_in_its_last_state(history: Any, db: Any) -> None:
     schema = pa.schema([("n", pa.int64()), ("at", pa.string()), ("v", pa.int64())])

@@ -80,6 +80,7 @@ def settled(world: World, fence: int = 3) -> bool | None:
         return sink.settle(["whole"])["whole"]
 
 
+@pytest.mark.guarantee("Full loads")
 def test_the_documented_rights_are_enough_and_decide_the_way(world: World) -> None:
     assert world.full_load(person(2, "new"), person(3, "new")) is world.renames
     assert world.names() == NEW
@@ -110,6 +111,7 @@ def test_a_full_load_against_the_users_word_is_refused_before_anything_is_sent(w
 UNIQUE = {"postgres": "unique violation (23505), constraint one_name", "mysql": "duplicate entry (1062), one_name"}
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_row_that_a_constraint_refuses_is_found_while_loading_and_the_claim_is_not_whole(world: World) -> None:
     world.db.run("UPDATE people SET score = id")
     world.db.run("CREATE UNIQUE INDEX one_name ON people (score)")
@@ -174,6 +176,7 @@ def is_all_or_nothing(world: World, *, swapped: bool) -> None:
     assert world.names() == [(7, "later")]
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_process_killed_in_the_load_leaves_the_object_as_it_was(world: World, proxy: Proxy) -> None:
     with child(world, proxy) as process:
         proxy.cut_and_stall_at("COPY" if world.kind == "postgres" else "ON DUPLICATE", process.kill)
@@ -182,6 +185,7 @@ def test_a_process_killed_in_the_load_leaves_the_object_as_it_was(world: World, 
     is_all_or_nothing(world, swapped=False)
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_process_killed_before_the_swap_leaves_the_object_as_it_was(world: World, proxy: Proxy) -> None:
     with child(world, proxy) as process:
         assert process.heard() == "loaded"
@@ -189,6 +193,7 @@ def test_a_process_killed_before_the_swap_leaves_the_object_as_it_was(world: Wor
     is_all_or_nothing(world, swapped=False)
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_process_killed_inside_the_swap_has_swapped_all_or_nothing(world: World, proxy: Proxy) -> None:
     word = LAST_WORDS.get((world.kind, world.renames), "RENAME TABLE")
     with child(world, proxy) as process:
@@ -200,6 +205,7 @@ def test_a_process_killed_inside_the_swap_has_swapped_all_or_nothing(world: Worl
     is_all_or_nothing(world, swapped=word == "RENAME TABLE")
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_process_killed_while_the_swap_is_committed_has_swapped(world: World, proxy: Proxy) -> None:
     word = "SET closed" if (world.kind, world.renames) == ("mysql", True) else world.db.COMMIT
     with child(world, proxy) as process:
@@ -211,6 +217,7 @@ def test_a_process_killed_while_the_swap_is_committed_has_swapped(world: World, 
     is_all_or_nothing(world, swapped=True)
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_process_killed_after_the_swap_before_the_acknowledgement_has_swapped(world: World, proxy: Proxy) -> None:
     with child(world, proxy) as process:
         assert process.heard() == "loaded"
@@ -219,6 +226,7 @@ def test_a_process_killed_after_the_swap_before_the_acknowledgement_has_swapped(
     is_all_or_nothing(world, swapped=True)
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_swap_without_an_answer_is_settled_by_the_record(world: World, proxy: Proxy) -> None:
     word = "RENAME TABLE" if (world.kind, world.renames) == ("mysql", True) else world.db.COMMIT
     for after, expected, fence in ((False, OLD, 2), (True, NEW, 3)):
@@ -251,6 +259,7 @@ def in_use(world: World) -> Iterator[None]:
         cursor.execute("ROLLBACK")
 
 
+@pytest.mark.guarantee("Full loads")
 def test_a_swap_that_gets_no_lock_leaves_the_object_as_it_was_and_the_next_run_swaps(world: World) -> None:
     with opened(world.db.sink(lock_timeout=1), FULL) as sink:
         deliver(sink, FULL, people(person(2, "new"), person(3, "new")), "whole", last=False)
@@ -260,6 +269,7 @@ def test_a_swap_that_gets_no_lock_leaves_the_object_as_it_was_and_the_next_run_s
     is_all_or_nothing(world, swapped=False)
 
 
+@pytest.mark.guarantee("Full loads")
 def test_an_older_run_neither_loads_nor_swaps_once_a_newer_one_has_begun(world: World) -> None:
     with opened(world.db.sink(), FULL) as old:
         deliver(old, FULL, people(person(2, "late")), "whole", last=False)
@@ -272,6 +282,7 @@ def test_an_older_run_neither_loads_nor_swaps_once_a_newer_one_has_begun(world: 
     assert world.leftovers() == []
 
 
+@pytest.mark.guarantee("Full loads")
 def test_loaded_rows_that_vanished_are_never_swapped_in(world: World) -> None:
     with opened(world.db.sink(), FULL) as sink:
         deliver(sink, FULL, people(person(2, "new"), person(3, "new")), "whole", last=False)

@@ -64,6 +64,7 @@ def wait_for_waiters(db: Database, number: int) -> None:
     raise AssertionError(f"{number} sessions should wait")
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing_is_applied(
@@ -78,6 +79,7 @@ def test_a_connection_cut_at_any_step_before_the_commit_is_retryable_and_nothing
     assert (count(people_db), count(people_db, CLAIMS)) == (1, 1)
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(("after", "outcome"), [(True, DELIVERED), (False, RETRYABLE)])
 def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
     after: bool, outcome: Outcome, people_db: Database, proxy: Proxy
@@ -89,6 +91,7 @@ def test_after_a_commit_without_an_answer_the_record_tells_what_became_of_it(
     assert count(people_db) == count(people_db, CLAIMS) == int(outcome is DELIVERED)
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize("after", [True, False])
 def test_a_commit_without_an_answer_is_unknown_until_the_next_run_settles_it(
     after: bool, people_db: Database, proxy: Proxy
@@ -112,6 +115,7 @@ def test_a_terminated_backend_is_retryable_and_the_next_batch_reconnects(people_
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_newer_run_waits_for_the_batch_of_an_older_one_whose_late_writes_overwrite_nothing(
     people_db: Database, threads: ThreadPoolExecutor
 ) -> None:
@@ -140,6 +144,7 @@ def test_two_first_runs_at_once_both_open_and_the_older_one_is_refused(tmp_path:
         assert deliver(old, a_task(), people(person(1, "late"))) == [FATAL]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_both_commit(tmp_path: Path) -> None:
     file = tmp_path / "x.duckdb"
     with opened(duckdb_sink(file), a_task()) as old:
@@ -155,6 +160,7 @@ def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_b
         assert deliver(old, a_task(), people(person(1))) == [FATAL]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_a_process_killed_around_a_commit_leaves_all_of_a_batch_with_its_record_or_nothing(
     step: str, tmp_path: Path

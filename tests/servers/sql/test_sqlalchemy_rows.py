@@ -109,6 +109,7 @@ CONSTRAINTS = [
 ]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(("column", "bad", "reasons"), CONSTRAINTS, ids=lambda value: str(value)[:30])
 def test_only_the_guilty_rows_are_rejected_and_the_reason_names_the_constraint(
     column: str, bad: dict[str, Any], reasons: tuple[str | None, str | None], place: Place
@@ -125,6 +126,7 @@ def test_only_the_guilty_rows_are_rejected_and_the_reason_names_the_constraint(
     assert place.rows("SELECT count(*) FROM people") == [(40 - len(found),)]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_row_whose_unique_value_belongs_to_another_key_is_rejected_and_the_other_row_stays(place: Place) -> None:
     place.table(
         "CREATE TABLE people (id bigint PRIMARY KEY, name varchar CONSTRAINT one UNIQUE, score double precision)"
@@ -140,6 +142,7 @@ def test_a_row_whose_unique_value_belongs_to_another_key_is_rejected_and_the_oth
     ]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_key_that_the_table_takes_for_another_spelling_touches_neither_row(place: Place) -> None:
     if place.dialect == "duckdb":
         place.table("CREATE TABLE people (id varchar COLLATE NOCASE PRIMARY KEY, name varchar)")
@@ -159,6 +162,7 @@ def test_a_key_that_the_table_takes_for_another_spelling_touches_neither_row(pla
     assert place.rows("SELECT count(*) FROM people") == [(4,)]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_of_two_keys_of_a_batch_that_are_one_to_the_table_only_one_arrives() -> None:
     place = on_postgres()
     place.run(CITEXT)
@@ -171,6 +175,7 @@ def test_of_two_keys_of_a_batch_that_are_one_to_the_table_only_one_arrives() -> 
         assert place.rows("SELECT id, name FROM people") == [("ada", "a")]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_refused_batch_leaves_nothing_and_its_reason_quotes_no_value(place: Place) -> None:
     place.table("CREATE TABLE people (id bigint PRIMARY KEY, name varchar UNIQUE, score double precision)")
     with opened(place.sink(), a_task()) as sink:
@@ -235,6 +240,7 @@ def test_a_null_in_the_key_is_rejected(place: Place) -> None:
     assert found == {0: f"field id: {NULL_KEY}"}
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_row_that_a_trigger_swallows_is_rejected_and_one_that_it_refuses_is_too() -> None:
     place = on_postgres()
     place.table("CREATE TABLE people (id bigint PRIMARY KEY, name varchar, score double precision)")
@@ -250,6 +256,7 @@ def test_a_row_that_a_trigger_swallows_is_rejected_and_one_that_it_refuses_is_to
     assert place.rows("SELECT id FROM people") == [(3,)]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(
     ("columns", "found"),
     [
@@ -298,6 +305,7 @@ def test_a_missing_table_is_made_on_request_only_and_its_ddl_is_shown() -> None:
         postgres_sink(db, create_object=True).open(a_task())
 
 
+@pytest.mark.guarantee("SQLAlchemy", "Any name stays a name")
 def test_names_of_any_kind_are_only_names(place: Place) -> None:
     name = 'co"l; drop table people --'
     quoted = name.replace('"', '""')

@@ -18,8 +18,6 @@ from dbt_reverse_etl.ledger import DeltaLedger
 from tests.support.dbt.command import call, exit_code, read
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
@@ -62,6 +60,7 @@ def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Pro
     assert not (shop.folder / "crm.db").exists()
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_pushed(shop: Project) -> None:
     first = call(shop, "push", "--select", "crm_contacts")
     assert first.exception is None, first.exception
@@ -157,6 +156,7 @@ ANN = "select * from values (1, 'Ann') as t (id, name)"
 PUSH = ("push", "--select", "crm_contacts")
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_message_with_0(
     shop: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +173,7 @@ def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_mes
     assert shop.crm() == [(1, "Ann")]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(
     assert shop.crm() == [(1, "Ann"), (2, "Bob")]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_push_from_another_changelog_ends_with_5_and_after_a_resync_with_0(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

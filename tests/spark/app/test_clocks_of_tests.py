@@ -10,8 +10,6 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.ledger import DeltaLedger
 
-pytestmark = pytest.mark.spark
-
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 PEOPLE, ORDERS = "model.shop.people", "model.shop.orders"
 
@@ -25,6 +23,9 @@ def ledger(spark: SparkSession) -> Iterator[DeltaLedger]:
     spark.sql("drop table clocks_of_tests.ledger")
 
 
+@pytest.mark.guarantee(
+    "dbt and its commands", "What was recorded last of a test counts, whatever the clocks of the machines say"
+)
 def test_a_test_that_passed_on_a_machine_whose_clock_is_behind_blocks_no_longer(ledger: DeltaLedger) -> None:
     ledger.record_tests({PEOPLE: ["test.shop.unique"], ORDERS: ["test.shop.not_null"]}, "first", NOW)
     ledger.record_tests({PEOPLE: []}, "second", NOW - timedelta(hours=1))

@@ -15,8 +15,6 @@ from tests.support.dbt.command import call, counts, found_by
 from tests.support.dbt.project import Project
 from tests.support.servers import kafka, mysql, postgres
 
-pytestmark = pytest.mark.spark
-
 SOURCE = """
 select id, concat('name ', id) as name, cast(id / 7 as decimal(12, 4)) as amount, date_add(date'2024-01-01', cast(id as int)) as day,
     if(id % 3 = 0, null, id % 2 = 0) as even
@@ -91,6 +89,7 @@ def shop(project: Project) -> Iterator[Shop]:
     os.chdir(here)
 
 
+@pytest.mark.guarantee("What is sent")
 def test_every_destination_holds_the_model_after_first_loads_changes_and_full_loads_and_after_a_repair(
     shop: Shop,
 ) -> None:

@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 def contacts(project: Project, *rows: str) -> None:
     project.table("source", f"select * from values {', '.join(rows)} as t (id, name, plan)")
@@ -24,6 +22,7 @@ def shop(project: Project) -> Project:
     return project
 
 
+@pytest.mark.guarantee("What is sent", "Only mapped columns leave; a change of another column sends nothing")
 def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_exactly_the_net_changes(
     shop: Project,
 ) -> None:
@@ -59,6 +58,7 @@ def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_e
     assert [(r.sync, r.position_snapshot_id, r.undelivered_rows) for r in status] == [("crm_contacts", 2, 0)]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_nothing_is_pushed_by_a_command_that_runs_no_model_in_full(shop: Project) -> None:
     for command in (
         ["compile"],
@@ -78,6 +78,7 @@ def test_nothing_is_pushed_by_a_command_that_runs_no_model_in_full(shop: Project
     assert shop.rows("select * from {s}.contacts_changelog") == [], "no snapshot is captured, either"
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(shop: Project) -> None:
     shop.model("broken", "select assert_true(false) as id", {"materialized": "table"})
     (shop.folder / "models/contacts_changelog.sql").write_text(
@@ -114,6 +115,7 @@ def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(s
     assert shop.run().success
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt_stays(shop: Project) -> None:
     database = shop.folder / "crm.db"
     database.mkdir()
@@ -132,6 +134,7 @@ def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt
     assert shop.crm() == [(1, "Ann"), (2, "Bob"), (3, "Cem")]
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize(
     ("edit", "outcome", "rows"),
     [
@@ -171,6 +174,7 @@ def test_rows_that_were_deleted_in_upsert_mode_are_deleted_when_the_sync_becomes
     assert shop.crm() == [(1, "Ann")]
 
 
+@pytest.mark.guarantee("Guards")
 def test_a_lost_destination_or_changelog_stops_and_names_the_command_that_then_works(shop: Project) -> None:
     assert shop.run().success
     (shop.folder / "crm.db").unlink()
@@ -199,6 +203,7 @@ def test_a_lost_destination_or_changelog_stops_and_names_the_command_that_then_w
     assert shop.run().sync("crm_contacts") == "+2 ~0 -0"
 
 
+@pytest.mark.guarantee("Configuration")
 def test_configuration_errors_come_all_at_once_before_anything_is_captured(shop: Project) -> None:
     shop.sync("crm_contacts", "contacts_changelog", mode="mirrored", guards={"max_deletes": 0.1})
     shop.sync("second", "contacts_changelog", password="x1canary")
@@ -211,6 +216,7 @@ def test_configuration_errors_come_all_at_once_before_anything_is_captured(shop:
     assert not shop.spark.catalog.tableExists(f"{shop.schema}.contacts_changelog")
 
 
+@pytest.mark.guarantee("Configuration")
 def test_a_target_that_is_not_configured_is_an_error_and_plan_is_said(shop: Project) -> None:
     shop.destinations = "plan"
     planned = shop.run()
@@ -224,6 +230,7 @@ def test_a_target_that_is_not_configured_is_an_error_and_plan_is_said(shop: Proj
     assert profiles.is_file()
 
 
+@pytest.mark.guarantee("Guards")
 def test_guards_stop_a_push_before_its_first_send_and_the_override_of_the_message_lets_it_pass(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +250,7 @@ def test_guards_stop_a_push_before_its_first_send_and_the_override_of_the_messag
     assert [json.loads(row.body)["override"] for row in started] == ["", "crm_contacts@2:+0~0-2"], "it is recorded"
 
 
+@pytest.mark.guarantee("Guards")
 def test_guards_count_the_rows_that_the_filter_of_a_sync_shows(shop: Project) -> None:
     people = [f"({n}, 'Name {n}', '{'pro' if n < 4 else 'trial'}')" for n in range(40)]
     contacts(shop, *people)
@@ -257,6 +265,7 @@ def test_guards_count_the_rows_that_the_filter_of_a_sync_shows(shop: Project) ->
     assert len(shop.crm()) == 4
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(shop: Project) -> None:
     shop.crm("create table contacts (external_id integer primary key, name text check (name <> 'Bob'))")
     refused = shop.dbt("run")
@@ -281,6 +290,7 @@ def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(sh
     assert shop.crm() == [(1, "Ann")]
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_without_artifacts_nothing_is_pushed_and_the_run_is_red(shop: Project) -> None:
     result = shop.dbt("run", "--no-write-json", "--select", "contacts_changelog")
     assert not result.success
@@ -288,6 +298,7 @@ def test_without_artifacts_nothing_is_pushed_and_the_run_is_red(shop: Project) -
     assert not (shop.folder / "crm.db").exists()
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_renamed_sync_keeps_its_position(shop: Project) -> None:
     assert shop.run().success
     (shop.folder / "models/exposure_crm_contacts.yml").unlink()

@@ -17,8 +17,6 @@ from tests.support.dbt.project import Project
 from tests.support.servers.http import Reply, http_server
 from tests.support.servers.postgres import Database, new_database
 
-pytestmark = pytest.mark.spark
-
 SOURCE = """
 select id, concat('name ', id) as name, cast(id / 7 as decimal(12, 4)) as amount, id * 0.1d as score,
     timestamp'2024-01-01' + make_interval(0, 0, 0, 0, 0, id, 0.25) as at, date_add(date'2024-01-01', cast(id as int)) as day,
@@ -67,6 +65,7 @@ def lite(shop: Project, *statements: str) -> None:
             connection.execute(statement)
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_destination_that_somebody_changed_is_found_key_by_key_and_repaired_and_foreign_rows_stay(
     shop: Project, database: Database
 ) -> None:

@@ -18,8 +18,6 @@ from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
 from tests.support.dbt.project import Project
 from tests.support.servers.http import Reply, http_server
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
@@ -58,6 +56,7 @@ def made(shop: Project, *arguments: str) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_value(
     shop: Project, tmp_path: Path
 ) -> None:
@@ -94,6 +93,7 @@ def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_valu
     assert not [value for value in ("Ann", "Bob", "Cem", "trial") if value in page]
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_the_row_of_a_key_is_shown_only_where_it_was_asked_for(shop: Project, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     assert (
@@ -115,6 +115,7 @@ def test_the_row_of_a_key_is_shown_only_where_it_was_asked_for(shop: Project, tm
         assert "ann@example.com" not in str(refused)
 
 
+@pytest.mark.guarantee("Report and alerts")
 def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocked_or_leaves_rows(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

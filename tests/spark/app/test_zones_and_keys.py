@@ -16,8 +16,6 @@ from tests.support.dbt.project import Project, Result
 from tests.support.servers.http import HttpServer, Reply, http_server
 from tests.support.servers.postgres import Database, new_database
 
-pytestmark = pytest.mark.spark
-
 ZONES = ("America/New_York", "Asia/Kolkata")
 # Around the hours that New York skips and repeats, before 1970, and the first and last years that any destination takes.
 INSTANTS = {
@@ -98,6 +96,7 @@ def greetings(mode: str) -> dict[str, Any]:
     return {"object": "greetings", "mode": mode, "on_unknown": "park", "options": options}
 
 
+@pytest.mark.guarantee("Every destination")
 def test_the_same_instants_arrive_whatever_the_session_time_zone_is(shop: Shop) -> None:
     first = shop.runs[0]
     assert {first.sync(f"{name}_moments") for name in ("crm", "pg", "api")} == {f"+{len(INSTANTS)} ~0 -0"}
@@ -115,6 +114,7 @@ def test_the_same_instants_arrive_whatever_the_session_time_zone_is(shop: Shop) 
     assert {row["id"]: (row["at"], row["local"], row["nested"]) for row in sent} == expected
 
 
+@pytest.mark.guarantee("Capture")
 def test_another_session_time_zone_is_no_change_of_any_row(shop: Shop) -> None:
     second = shop.runs[1]
     assert second.messages["moments"] == "+0 ~0 -0, snapshot 1"
@@ -122,6 +122,7 @@ def test_another_session_time_zone_is_no_change_of_any_row(shop: Shop) -> None:
     assert not [path for path in again if path.startswith("/moments/")]
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_null_in_one_part_of_a_composite_key_fails_the_model_with_counts(shop: Shop) -> None:
     for run in shop.runs:
         assert run.statuses["whole_keys"] == "error"
@@ -130,6 +131,7 @@ def test_a_null_in_one_part_of_a_composite_key_fails_the_model_with_counts(shop:
     assert shop.project.rows(f"select count(*) as n from {table}")[0].n == 0
 
 
+@pytest.mark.guarantee("Capture")
 def test_rows_with_a_null_in_one_part_of_a_composite_key_are_quarantined_alone(shop: Shop) -> None:
     assert shop.runs[0].messages["kept_keys"] == "+2 ~0 -0, snapshot 1 (2 keys quarantined)"
     assert shop.runs[1].messages["kept_keys"].startswith("+0 ~0 -0, snapshot 1")
@@ -140,6 +142,7 @@ def test_rows_with_a_null_in_one_part_of_a_composite_key_are_quarantined_alone(s
     assert sorted(shop.sqlite("select a, b, name from kept")) == [("a", 1, "x"), ("b", 2, "w")]
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_change_of_mode_from_insert_only_sends_every_row_again_without_retry(shop: Shop) -> None:
     assert shop.runs[0].sync("api_greetings") == "+6 ~0 -0"
     assert shop.runs[1].sync("api_greetings") == "+0 ~6 -0"

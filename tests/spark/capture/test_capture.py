@@ -15,8 +15,6 @@ from pyspark.sql.functions import col, lit
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 TYPES = {
     "text": "string", "number": "bigint", "small": "int", "real": "double", "short_real": "float", "money": "decimal(38,10)",
     "yes": "boolean", "day": "date", "at": "timestamp", "at_local": "timestamp_ntz", "raw": "binary",
@@ -69,6 +67,7 @@ def select(values: dict[str, str], without: tuple[str, ...] = ()) -> str:
     return ", ".join(columns)
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("compare", ["hash", "except"])
 def test_every_change_of_every_type_is_seen_and_nothing_else(project: Project, compare: str) -> None:
     without = ("tags",) if compare == "except" else ()
@@ -95,6 +94,7 @@ def test_every_change_of_every_type_is_seen_and_nothing_else(project: Project, c
     )
 
 
+@pytest.mark.guarantee("Capture")
 def test_both_compares_capture_the_same_changes(project: Project) -> None:
     for name, compare in (("by_hash", "hash"), ("by_except", "except")):
         project.changelog(name, f"select * from {project.schema}.source", settings={"compare": compare})
@@ -115,6 +115,7 @@ def test_both_compares_capture_the_same_changes(project: Project) -> None:
     )
 
 
+@pytest.mark.guarantee("Capture")
 def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(project: Project) -> None:
     for bad_key in ("fail", "quarantine"):
         project.changelog(
@@ -137,6 +138,7 @@ def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(projec
             assert (kinds[0].n, kinds[0].rows) == (100, 100)
 
 
+@pytest.mark.guarantee("Capture")
 def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project) -> None:
     def capture(query: str, **settings: Any) -> str:
         project.changelog("things", query, settings=settings or None)
@@ -167,6 +169,7 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
     assert "captured by id" in _with_key(project, "n")
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> None:
     def capture(query: str, **settings: Any) -> str:
         project.changelog("things", query, settings=settings)
@@ -210,6 +213,7 @@ def _with_key(project: Project, key: str) -> str:
     return project.run().text
 
 
+@pytest.mark.guarantee("Capture")
 def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(project: Project) -> None:
     project.changelog("things", f"select * from {project.schema}.source")
     project.table("source", "select id, 'a' as name from range(5)")
@@ -247,6 +251,7 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
     )
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize(
     ("query", "key", "words"),
     [
@@ -293,6 +298,7 @@ def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_
     assert project.run().messages["things"] == "+2 ~0 -0, snapshot 1"
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_over(project: Project) -> None:
     project.table("things", "select 1 as id")
     project.changelog("things", "select 1 as id, 'a' as name")
@@ -306,6 +312,7 @@ def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_ove
     assert len(kept) == 1
 
 
+@pytest.mark.guarantee("Capture")
 def test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace(project: Project, tmp_path: Path) -> None:
     started, go = tmp_path / "started", tmp_path / "go"
 

@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 QUERY = "select 1 as id, 'a' as name"
 
 
@@ -116,6 +114,7 @@ def test_grants_are_applied_as_for_any_table(project: Project) -> None:
     assert "grant" in result.text.lower()
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize(
     ("config", "word"),
     [

@@ -20,8 +20,6 @@ from tests.support.dbt.project import Project
 from tests.support.servers.kafka_from_spark import PASSWORD as KAFKA_PASSWORD
 from tests.support.servers.kafka_from_spark import USER, Broker, Message
 
-pytestmark = pytest.mark.spark
-
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 FEED = {"strategy": "feed", "operation": "_op", "sequence": "_sequence"}
 
@@ -55,6 +53,7 @@ def by_key(events: list[Event], partitions: int) -> list[Message]:
     return [(int(re.sub(r"\D", "", key) or 0) % partitions, key, value) for key, value in events]
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tombstones_and_an_added_partition(
     project: Project, broker: Broker
 ) -> None:
@@ -96,6 +95,7 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     assert_nothing_left(project, "orders_changelog")
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_topic_that_a_sync_keeps_becomes_the_table_again_with_every_change(project: Project, broker: Broker) -> None:
     project.destinations = {"bus": {"type": "kafka", "bootstrap_servers": broker.servers, "create_object": True}}
     project.table("source", "select id, concat('name ', id) as name, id * 1.5d as amount from range(40)")
@@ -138,6 +138,7 @@ def assert_absent(secret: str, project: Project, text: str) -> None:
         assert secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.guarantee("Capture")
 def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_a_silent_gap(
     project: Project, broker: Broker
 ) -> None:
@@ -180,6 +181,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.guarantee("Capture")
 def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(project: Project) -> None:
     landing = project.folder / "landing"
     schema = "id bigint, value string, op string, number bigint"

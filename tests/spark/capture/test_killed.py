@@ -132,6 +132,7 @@ def workers_of(driver: int) -> list[int]:
     return found
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothing_more(
     shop: Path, api: tuple[HttpServer, Api]
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothi
     ], output
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_rollback_and_a_prune_that_are_killed_leave_nothing_and_are_done_by_the_next_call(
     shop: Path, api: tuple[HttpServer, Api]
 ) -> None:

@@ -7,8 +7,6 @@ import pytest
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 class Orders:
     """A table of orders with a business date and an event time, and a changelog over it."""
@@ -47,6 +45,7 @@ class Orders:
         )[0].n
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_capture_that_spans_labels_commits_one_snapshot_for_each_and_a_closed_label_needs_a_word(
     project: Project,
 ) -> None:
@@ -81,6 +80,7 @@ def test_a_capture_that_spans_labels_commits_one_snapshot_for_each_and_a_closed_
     )
 
 
+@pytest.mark.guarantee("Capture")
 def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may_still_join_it(
     project: Project,
 ) -> None:
@@ -102,6 +102,7 @@ def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may
     assert "found 1 changed rows without a label" in orders.capture()
 
 
+@pytest.mark.guarantee("Capture")
 def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project) -> None:
     events = f"{project.schema}.events"
     project.spark.sql(f"create table {events} (id int, day int, at timestamp, op string, number int) using delta")
@@ -120,6 +121,7 @@ def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project
     assert capture("(4, 2, timestamp'2024-01-02 02:00', 'I', 4)") == "+0 ~0 -0, snapshot 3"
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as_it_was_then(project: Project) -> None:
     events = f"{project.schema}.events"
     project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
@@ -156,6 +158,7 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
     ]
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_once_in_its_label(
     project: Project,
 ) -> None:

@@ -14,8 +14,6 @@ from dbt_reverse_etl.spec import Spec
 from tests.benchmarks.capture import rendered_diff
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def shop(project: Project) -> Project:

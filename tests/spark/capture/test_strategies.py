@@ -22,8 +22,6 @@ from tests.support.dbt.files_read import files_read
 from tests.support.dbt.project import Project
 from tests.support.dbt.ranges import GREATEST, LEAST, ranges_of
 
-pytestmark = pytest.mark.spark
-
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 KEYS = [(number - 200) * 46_000_000_000_000_003 for number in range(400)]  # almost all that a bigint can be
 RUNS = 4
@@ -118,6 +116,7 @@ def declare(project: Project, **capture: Any) -> None:
         project.changelog(f"by_{name}", query, settings=settings)
 
 
+@pytest.mark.guarantee("Capture")
 def test_every_strategy_captures_what_the_full_compare_captures_over_random_histories(project: Project) -> None:
     source = Source(project, random.Random(SEED))
     declare(project, full_above=1)
@@ -134,6 +133,7 @@ def test_every_strategy_captures_what_the_full_compare_captures_over_random_hist
         assert project.image(f"by_{name}", COLUMNS) == truth, (SEED, name)
 
 
+@pytest.mark.guarantee("Capture")
 def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_and_the_run_says_why(
     project: Project,
 ) -> None:
@@ -186,6 +186,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
         assert project.image("rows", "id, value") == truth
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_same_time(project: Project) -> None:
     source = f"{project.schema}.source"
     project.rows(f"create table {source} using delta tblproperties ({FEED} = 'true') as select id from range(40)")
@@ -242,6 +243,7 @@ def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group
     assert project.image("totals", "id, part, at, total") == project.rows(f"{query} order by id")
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_is_in_the_order_of_its_keys(
     project: Project,
 ) -> None:
@@ -300,6 +302,7 @@ def _set(table: str, name: str, value: str) -> str:
     return f"alter table {table} set tblproperties ({name} = '{value}')"
 
 
+@pytest.mark.guarantee("Capture")
 def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_as_drift(project: Project) -> None:
     project.table(
         "source", "select id, 'a' as value, timestamp'2024-01-01' + make_interval(0, 0, 0, 0, id) as at from range(10)"
@@ -337,6 +340,7 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
     assert project.run().messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
 
 
+@pytest.mark.guarantee("Capture")
 def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_comment_does_not(
     project: Project,
 ) -> None:
@@ -380,6 +384,7 @@ def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(proje
     assert capture("b") == "+0 ~1 -0, snapshot 3"
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(project: Project) -> None:
     columns = "number int, id int, value string, op string"
     project.spark.sql(f"create table {project.schema}.events ({columns}) using delta")

@@ -19,8 +19,6 @@ from tests.support.servers.loopback import port_of
 from tests.support.servers.mysql import new_database as new_mysql_database
 from tests.support.servers.postgres import PASSWORD, ROLE, Database, new_database
 
-pytestmark = pytest.mark.spark
-
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 
 
@@ -45,6 +43,7 @@ def ddl(project: Project, capsys: pytest.CaptureFixture[str], **arguments: Any) 
 TABLE, LOG = '"Sh""op"."Or\'ders"', '"Sh""op"."Or\'ders_reverse_etl_log"'
 
 
+@pytest.mark.guarantee("Capture")
 def test_triggers_of_postgres_log_every_changed_key_and_a_change_table_changelog_equals_the_table_over_jdbc(
     project: Project, shop: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +146,7 @@ def assert_writers_need_no_right_on_the_log(shop: Database) -> None:
         shop.run(f"set role writer_{shop.name}; delete from {LOG}")
 
 
+@pytest.mark.guarantee("Capture")
 def test_triggers_of_mysql_log_every_changed_key_and_writers_need_no_right_on_the_log(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,6 @@ from dbt_reverse_etl.sql import render
 from tests.support.dbt.operations import Account, Operations, killed_after, random_script, random_states, store_states
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 STEPS = 12
 
@@ -75,6 +73,7 @@ def assert_history_is(operations: Operations, account: Account, told: str) -> No
                 project.rows(f"select * from {render('changes', table, n)}")
 
 
+@pytest.mark.guarantee("Capture")
 def test_after_any_operations_each_kept_snapshot_shows_what_it_showed_and_each_pruned_one_is_an_error(
     operations: Operations, spark: SparkSession
 ) -> None:
@@ -93,6 +92,7 @@ def test_after_any_operations_each_kept_snapshot_shows_what_it_showed_and_each_p
         assert_history_is(operations, account, told)
 
 
+@pytest.mark.guarantee("Capture")
 def test_an_operation_that_is_killed_at_any_step_is_completed_by_its_repeat_once(
     operations: Operations, spark: SparkSession
 ) -> None:
@@ -134,6 +134,7 @@ def test_an_operation_that_is_killed_at_any_step_is_completed_by_its_repeat_once
     assert "another name" in operations.refused("savepoint", name="before")
 
 
+@pytest.mark.guarantee("Capture")
 def test_bad_data_that_was_pushed_is_rolled_back_planned_pushed_and_released_and_prune_keeps_every_sync_right(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,6 @@ from tests.spark.delivery import test_pending as pending
 from tests.support.dbt.pending import SNAPSHOTS, SPECS, Truth, bucket_of, change_rows, hashes, histories, states
 
 __all__ = ["hashes"]  # a fixture
-pytestmark = pytest.mark.spark
-
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 
 
@@ -150,6 +148,7 @@ def test_after_a_prune_every_ledger_plans_what_the_reference_plans_first_loads_t
     assert crashed
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("positions", [(1, 1), (0, 1)], ids=["changes", "images"])
 def test_a_push_from_a_pruned_position_fails_and_plans_nothing(
     spark: SparkSession, pruned: str, positions: tuple[int, int]

@@ -7,8 +7,6 @@ import pytest
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def shop(project: Project) -> Project:
@@ -25,6 +23,7 @@ def live(project: Project) -> list[int]:
     return [row.n for row in project.rows("select n from {s}.live order by n")]
 
 
+@pytest.mark.guarantee("Capture")
 def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_it(shop: Project) -> None:
     def build(query: str, *command: str) -> str:
         shop.table("source", query)
@@ -52,6 +51,7 @@ def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_i
 HOOK = {"show tblproperties": "old", "create or replace view": "new", "alter table": "new"}
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_version_and_the_next_run_publishes_the_new_one(
     project: Project,
 ) -> None:
@@ -77,6 +77,7 @@ def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_versio
         assert live(project) == [number] * number, statement
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Project) -> None:
     shop.table("live", "select 'precious' as n")
     shop.table("source", "select id, id as n from range(2)")

@@ -14,8 +14,6 @@ from dbt_reverse_etl.sql import render
 from tests.support.dbt.histories import COLUMNS, LABELS, SNAPSHOTS, TABLE_TYPE, History, captured_at, header_row
 from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, query
 
-pytestmark = pytest.mark.spark
-
 PAIRS = [(start, end) for end in range(1, SNAPSHOTS + 1) for start in range(end + 1)]
 
 
@@ -32,6 +30,7 @@ def test_current_is_the_image_after_the_newest_snapshot(
     assert_shows(frame, histories, image_rows(SNAPSHOTS))
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("snapshot", range(SNAPSHOTS + 1))
 def test_as_of_a_snapshot_is_the_image_after_it(spark: SparkSession, histories: list[History], snapshot: int) -> None:
     frame = query(spark, render("as_of", TABLE, snapshot=snapshot, key=KEY))
@@ -107,6 +106,7 @@ def test_except_diff_of_two_images_is_their_net_change(
     )
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("columns", [None, COLUMNS], ids=["all columns", "named columns"])
 def test_scd2_is_the_intervals_in_which_each_version_held(
     spark: SparkSession, histories: list[History], columns: list[str] | None

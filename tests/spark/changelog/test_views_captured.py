@@ -17,8 +17,6 @@ from dbt_reverse_etl.sql import render
 from tests.support import ROOT
 from tests.support.dbt.project import Project, Result
 
-pytestmark = pytest.mark.spark
-
 DAYS = 3
 SCHEMA = "views_captured"
 TYPE = "customer_id bigint, name string, plan string, lifetime_value decimal(10,2)"
@@ -156,6 +154,7 @@ def changes(project: Project, changelog: str, until: int) -> Counter[tuple[Any, 
     return Counter(map(tuple, rows))
 
 
+@pytest.mark.guarantee("Capture")
 def test_scd2_holds_the_versions_of_dbts_own_snapshot(shop: Project) -> None:
     found = versions(shop, *COLUMNS)
     assert len(found) > 150
@@ -179,6 +178,7 @@ def test_scd2_with_tracked_columns_has_the_intervals_of_a_snapshot_that_checks_t
     assert versions(shop, *columns, tracked="plan") == dbt_versions(shop, "by_plan", *columns)
 
 
+@pytest.mark.guarantee("Capture")
 def test_imported_history_is_what_would_have_been_captured(last_day: Project) -> None:
     """From a dbt snapshot and from dated copies; the run after it captures the difference."""
     captured = changes(last_day, "customers_changelog", DAYS + 1)
@@ -273,6 +273,7 @@ def things(project: Project, snapshot: int, name: str = "name") -> list[tuple[An
     return sorted(tuple(row) for row in project.rows(f"select * from {relation}"))
 
 
+@pytest.mark.guarantee("Capture")
 def test_sums_follow_a_rollback_and_count_nothing_twice(last_day: Project, days: list[Image]) -> None:
     """Each day before was checked when it was built."""
     assert_sums(last_day, days[DAYS])

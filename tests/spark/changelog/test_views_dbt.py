@@ -13,8 +13,6 @@ from pyspark.sql import Row, SparkSession
 
 from tests.support import ROOT
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "views_dbt"
 
 CONTACTS = """

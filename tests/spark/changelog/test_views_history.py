@@ -16,8 +16,6 @@ from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, by_ca
 
 __all__ = ["histories"]  # a fixture
 
-pytestmark = pytest.mark.spark
-
 TIMES = ["valid_from_snapshot", "valid_to_snapshot", "valid_from", "valid_to", "is_current"]
 ALL_LABELS = ["", "day 1", "day 2", "day 9"]
 # Of each snapshot, the first entry before any: in order; late corrections; labels that begin late and go back, some without.
@@ -56,6 +54,7 @@ def labelled(spark: SparkSession, labels: list[str | None]) -> str:
     return "labelled"
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("labels", LABELLINGS, ids=["in order", "corrections", "backwards"])
 def test_as_of_a_label_is_the_image_as_corrected(
     spark: SparkSession, histories: list[History], labels: list[str | None]
@@ -157,6 +156,7 @@ def test_each_change_shows_what_was_before_and_what_is_after_side_by_side(
             assert found.get(case, Counter()) == expected, f"seed {SEED}, case {case}: {history}"
 
 
+@pytest.mark.guarantee("Capture", "Every step between two snapshots is kept, not only the net change")
 def test_a_value_that_goes_from_1_to_2_to_3_shows_every_step(spark: SparkSession, histories: list[History]) -> None:
     """Within the life of a key, each change begins with the image that the change before it left."""
     changes = query(spark, render("changes_side_by_side", TABLE, key=KEY)).orderBy("_snapshot_id").collect()

@@ -17,8 +17,6 @@ from tests.support.dbt.views import CASES, KEY, SEED, TABLE, histories, query
 
 __all__ = ["histories"]  # a fixture
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def facts(spark: SparkSession, histories: list[History]) -> list[tuple[Any, ...]]:

@@ -17,7 +17,6 @@ from dbt_reverse_etl.ledger import DeltaLedger
 from tests.support.dbt.project import Project
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 
-pytestmark = pytest.mark.spark
 Rows = dict[int, str]
 
 
@@ -140,6 +139,7 @@ def crash(shop: Shop) -> datetime:
     return datetime.now(timezone.utc)
 
 
+@pytest.mark.guarantee("What people look at")
 def test_delivered_tells_what_each_destination_held_after_each_run_and_where_nobody_knows(
     project: Project, api: tuple[Api, HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

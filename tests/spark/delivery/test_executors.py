@@ -26,8 +26,6 @@ from tests.support.servers.postgres import new_database
 from tests.support.servers.spark import python_without_the_package
 from tests.support.spark_session import MASTER
 
-pytestmark = pytest.mark.spark
-
 BATCHES = {
     "batch": {"rows": 50, "wrap": "array"},
     "upsert": {"method": "POST", "path": "/upsert"},
@@ -117,6 +115,7 @@ def parts(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[int]:
     spark.conf.set(name, before)
 
 
+@pytest.mark.guarantee("What is sent")
 def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_many_requests_at_once_as_it_takes(
     shop: Project, api: Api, waves: list[int], monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
@@ -142,6 +141,7 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_
     assert shared == {parts}
 
 
+@pytest.mark.guarantee("Postgres")
 def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, waves: list[int]) -> None:
     database = new_database()
     database.table("create table people (id bigint primary key, name text, amount double precision check (id <> 77))")
@@ -159,6 +159,7 @@ def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, wav
     assert len(waves) >= 4
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
     shop: Project, api: Api, waves: list[int]
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
     assert max(api.received.values()) == 2
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
     shop: Project, api: Api, waves: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +195,7 @@ def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
     assert api.rows == people(shop)
 
 
+@pytest.mark.guarantee("Crashes and claims")
 def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
     shop: Project, api: Api, waves: list[int]
 ) -> None:
@@ -208,6 +211,7 @@ def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
     assert api.rows == people(shop)
 
 
+@pytest.mark.guarantee("What is sent")
 def test_the_memory_of_the_driver_does_not_grow_with_the_rows(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

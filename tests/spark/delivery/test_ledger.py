@@ -18,8 +18,7 @@ from dbt_reverse_etl.ledger import _ADAPTERS, DeltaLedger, _row
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World
-
-pytestmark = pytest.mark.spark
+from tests.support.effort import scaled
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 MOMENTS = st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(timezone.utc))
@@ -46,7 +45,7 @@ st.register_type_strategy(datetime, MOMENTS)
 st.register_type_strategy(Mapping, lambda _: st.dictionaries(st.text(), st.text()))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(200), suppress_health_check=[HealthCheck.too_slow])
 @given(fact=st.one_of([st.from_type(kind) for kind in Fact.__args__]))
 def test_every_fact_survives_its_row(fact: Fact) -> None:
     row = _row(fact)
@@ -54,6 +53,7 @@ def test_every_fact_survives_its_row(fact: Fact) -> None:
     assert row["sync_id"] == fact.sync_id
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_of_several_runs_with_one_fence_exactly_one_starts(ledger: DeltaLedger) -> None:
     barrier = threading.Barrier(3)
     answers: dict[str, bool] = {}
@@ -101,6 +101,7 @@ class Kept(MemoryLedger):
         return self._real.fence(sync_id)
 
 
+@pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize(("sink", "seed"), [(PlainSink, 11), (PlainSink, 23), (TransactionalSink, 5)])
 def test_random_crashes_zombies_and_refusals_converge_on_the_real_ledger(
     ledger: DeltaLedger, monkeypatch: pytest.MonkeyPatch, sink: type[PlainSink], seed: int

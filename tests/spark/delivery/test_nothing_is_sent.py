@@ -16,8 +16,6 @@ from tests.support.dbt.project import Project, Result
 from tests.support.servers.http import HttpServer, Reply, http_server
 from tests.support.servers.postgres import Database, new_database
 
-pytestmark = pytest.mark.spark
-
 SYNCS = {"to_api": "api", "to_database": "database", "to_file": "file", "to_exports": "exports"}
 CHECK = ("GET", "/health")
 RUN = ("run", "--exclude", "package:reverse_etl")
@@ -91,6 +89,7 @@ FIRST = dict.fromkeys(SYNCS, "+3 ~0 -0")
 LATER = {**dict.fromkeys(SYNCS, "+1 ~1 -1"), "to_api": "+2 ~1 -1"}  # with the row that it refused
 
 
+@pytest.mark.guarantee("dbt and its commands")
 def test_plan_check_and_runs_that_only_plan_write_nothing_to_any_destination(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,8 +28,6 @@ from tests.support.dbt.pending import (
     states,
 )
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def images() -> list[Image]:
@@ -48,6 +46,7 @@ def relation(spark: SparkSession, images: list[Image]) -> str:
     return "pending_sql.changelog"
 
 
+@pytest.mark.guarantee("What is sent")
 def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
     spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None]
 ) -> None:
@@ -81,6 +80,7 @@ def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
     assert planned_any > 1000
 
 
+@pytest.mark.guarantee("What is sent")
 def test_a_first_load_sends_every_visible_row_of_the_head_as_an_insert(
     spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None]
 ) -> None:
@@ -99,6 +99,7 @@ def test_a_first_load_sends_every_visible_row_of_the_head_as_an_insert(
     assert {row["_key"] for row in found} == truth.pending(state, "filtered", SNAPSHOTS, places).keys()
 
 
+@pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
 def test_each_mode_plans_only_what_it_may_do(
     spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None], mode: Mode
@@ -123,6 +124,7 @@ def test_each_mode_plans_only_what_it_may_do(
         assert found == (upserts if mode is Mode.UPSERT else dict.fromkeys(upserts, "update"))
 
 
+@pytest.mark.guarantee("What is sent")
 def test_the_size_of_rows_is_known_from_texts_and_guessed_from_a_share_of_nested_values(spark: SparkSession) -> None:
     rows = spark.range(64).selectExpr(
         "cast(id as int) as _bucket", "repeat('x', 1000) as `a.text`", "if(id > 5, null, cast('yz' as binary)) as bytes",

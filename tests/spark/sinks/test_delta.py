@@ -14,8 +14,6 @@ from dbt_reverse_etl.sinks.delta import DeltaSink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.dbt.project import Project
 
-pytestmark = pytest.mark.spark
-
 
 class TestDelta(SinkContract):
     sink_class = DeltaSink
@@ -55,6 +53,7 @@ def merges(shop: Project) -> int:
     return shop.rows("describe history {s}_lake.people").__str__().count("operation='MERGE'")
 
 
+@pytest.mark.guarantee("Files")
 def test_a_push_is_one_commit_and_a_crash_after_it_sends_nothing_twice(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +83,7 @@ def test_a_push_is_one_commit_and_a_crash_after_it_sends_nothing_twice(
     assert merges(shop) == 2, "the record of the commit settled the claim"
 
 
+@pytest.mark.guarantee("Files")
 def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: Project) -> None:
     assert shop.run().success
     shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint short check (length(name) < 20)")
@@ -97,6 +97,7 @@ def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: P
     assert "xxx" not in second.text
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_changed(shop: Project) -> None:
     shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
     assert shop.run().success
@@ -115,6 +116,7 @@ def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_cha
     assert shop.run().sync("lake_people") == "nothing to send"
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop: Project) -> None:
     shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
     assert shop.run().success

@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.testing import batch_of, opened
 from tests.support.sinks.files import TEXTS, manifest, sink_at, visit, visits
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.guarantee("Files")
 def test_spark_finds_any_value_by_the_name_of_its_folder(spark: SparkSession, tmp_path: Path) -> None:
     rows = [
         visit(number, text, date(2024, 1, 1 + number % 3))

@@ -12,8 +12,6 @@ from dbt_reverse_etl.cli import cli
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project, Result
 
-pytestmark = pytest.mark.spark
-
 TABLES = {
     "orders": "id bigint, customer_id int, ship_to int, note string",
     "invoices": "order_id bigint, paid int",
@@ -145,6 +143,7 @@ CASES: dict[str, tuple[list[str], str]] = {
 }
 
 
+@pytest.mark.guarantee("Capture")
 def test_late_early_re_targeted_deleted_and_null_references_reach_exactly_the_wide_rows_that_they_touch(
     project: Project,
 ) -> None:
@@ -195,6 +194,7 @@ def regional(project: Project, materialized: str, wide: dict[str, Any] = REGIONA
     )
 
 
+@pytest.mark.guarantee("Capture")
 def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_what_hangs_on_it(
     project: Project,
 ) -> None:
@@ -227,6 +227,7 @@ def generate(project: Project, *options: str) -> None:
     )
 
 
+@pytest.mark.guarantee("Capture")
 def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declaration_adds_have_passed(
     project: Project,
 ) -> None:
@@ -253,6 +254,7 @@ def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declarati
     assert live() == [(6, "Six")]
 
 
+@pytest.mark.guarantee("Capture")
 def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compared_and_the_run_says_so(
     project: Project,
 ) -> None:
@@ -264,6 +266,7 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
     assert "wide: (full compare: 4 of 12 keys may have changed)" in result.text
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_captures_its_changes_once(
     project: Project,
 ) -> None:
@@ -307,6 +310,7 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
     assert [tuple(row) for row in changed] == [(n, "newer") for n in (5, 6, 11, 12)]
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_built_is_not_believed(
     project: Project,
 ) -> None:
@@ -396,6 +400,7 @@ class Gates:
         return f"select o.id, note, name from {{s}}.orders o left join {customers} c on c.id = customer_id order by 1"
 
 
+@pytest.mark.guarantee("Capture")
 def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why(project: Project) -> None:
     gates = Gates(project)
     rename = "update {{s}}.customers set name = '{}' where id = 1"
@@ -424,6 +429,7 @@ def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why
     assert gates.reason(rename.format("G")) == untold
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(project: Project) -> None:
     gates = Gates(project)
     counted = {

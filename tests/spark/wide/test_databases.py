@@ -10,8 +10,6 @@ from tests.support.dbt.project import Project
 from tests.support.servers.loopback import port_of
 from tests.support.servers.postgres import PASSWORD, ROLE, Database, new_database
 
-pytestmark = pytest.mark.spark
-
 CATALOG = "spark.sql.catalog.crm"
 JDBC = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
 CUSTOMERS = "create table customers (id int primary key, name text, tier int, region text)"
@@ -95,6 +93,7 @@ class Shop:
         return result.messages
 
 
+@pytest.mark.guarantee("Capture")
 def test_a_wide_table_of_delta_postgres_and_csv_equals_the_plain_join_when_any_of_them_changes_a_late_row_included(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

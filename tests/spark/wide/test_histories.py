@@ -11,8 +11,6 @@ import pytest
 from tests.support.dbt.project import Project
 from tests.support.wide.tables import COLUMNS, HISTORIES, SCHEMA, Declaration, World
 
-pytestmark = pytest.mark.spark
-
 SEEDS = (15663, 39834)
 RUNS = 3
 
@@ -85,6 +83,7 @@ def test_the_wide_tables_have_every_kind_of_join() -> None:
         assert any(node.get("parent") in dimensions for node in tree), "a dimension of a dimension"
 
 
+@pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_incremental_equals_a_full_join_after_every_run_of_dozens_of_histories(project: Project, seed: int) -> None:
     world = World(Declaration(random.Random(seed)))

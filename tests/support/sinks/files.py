@@ -105,3 +105,7 @@ def visit(
     number: int, country: str | None = "DE", day: date | None = date(2024, 1, 31), new: bool | None = True
 ) -> Row:
     return {"id": number, "country": country, "day": day, "new": new}
+
+
+def ids(folder: Path) -> list[int]:
+    return [row["id"] for row in listed(folder / "people")]

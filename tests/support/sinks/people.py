@@ -13,9 +13,12 @@ from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
 from dbt_reverse_etl.testing import PEOPLE
+from tests.support.effort import scaled
 
 DELIVERED, REJECTED, FATAL = Outcome.DELIVERED, Outcome.REJECTED, Outcome.FATAL
-on_a_shared_file = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+on_a_shared_file = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=scaled(40)
+)
 
 
 def sink_on(path: Path, **more: Any) -> SqliteSink:

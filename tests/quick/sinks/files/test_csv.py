@@ -50,6 +50,7 @@ class TestCsvGzip(TestCsv):
 FORMULAS = ["=1+1", "+1", "-1", "@sum(a)", "\t=1", "\r=1", "\n=1", "\uff1d1", "'", "'=1", "''"]
 
 
+@pytest.mark.guarantee("Files")
 @given(st.lists(st.one_of(st.none(), st.sampled_from(FORMULAS), st.text(st.characters(codec="utf-8"))), min_size=1))
 def test_any_text_and_null_is_read_back_and_none_begins_like_a_formula(texts: list[str | None]) -> None:
     content, refused = csv_part(

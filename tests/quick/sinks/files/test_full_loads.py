@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.testing import batch_of, opened, outcomes, person
-from tests.support.sinks.files import changed, full, inserted, killed, listed, load, loaded, manifest, sink_at, task_of
+from tests.support.effort import scaled
+from tests.support.sinks.files import changed, full, ids, inserted, loaded, manifest, sink_at, task_of
 from tests.support.sinks.files_consumer import in_folder, listed_in
 
 
-def ids(folder: Path) -> list[int]:
-    return [row["id"] for row in listed(folder / "people")]
-
-
+@pytest.mark.guarantee("Files")
 def test_a_reader_of_the_manifest_before_ends_its_read_after_the_swap_and_the_next_run_sweeps(tmp_path: Path) -> None:
     changed(tmp_path, 1, 1, 2)
     before = manifest(tmp_path)
@@ -34,6 +32,7 @@ def test_a_reader_of_the_manifest_before_ends_its_read_after_the_swap_and_the_ne
     assert not (tmp_path / "people" / before["parts"][0]["name"]).exists()
 
 
+@pytest.mark.guarantee("Files")
 def test_with_keep_days_files_of_a_superseded_image_stay_that_long(tmp_path: Path) -> None:
     changed(tmp_path, 1, 1)
     (old,) = manifest(tmp_path)["parts"]
@@ -99,6 +98,7 @@ def test_a_full_load_that_left_a_row_out_is_never_settled_as_whole(tmp_path: Pat
         assert sink.settle(["whole"]) == {"whole": False}
 
 
+@pytest.mark.guarantee("Files")
 def test_a_full_load_that_a_newer_run_overtook_neither_writes_nor_swaps(tmp_path: Path) -> None:
     changed(tmp_path, 1, 1)
     old = sink_at(tmp_path)
@@ -120,6 +120,7 @@ def test_records_of_claims_do_not_pile_up_over_full_loads(tmp_path: Path) -> Non
     assert manifest(tmp_path)["claims"] == {}
 
 
+@pytest.mark.guarantee("Files")
 def test_a_reader_beside_full_loads_always_sees_one_whole_image(tmp_path: Path) -> None:
     loaded(sink_at(tmp_path, keep_days=1), full(1), 100, 101, 102)
     seen, ended = list[list[int]](), threading.Event()
@@ -143,7 +144,8 @@ def test_a_reader_beside_full_loads_always_sees_one_whole_image(tmp_path: Path) 
 STEP = st.tuples(st.sampled_from(["changes", "full"]), st.sampled_from(["finish", "crash before", "crash after"]))
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.guarantee("Files")
+@settings(max_examples=scaled(40), deadline=None)
 @given(st.lists(STEP, max_size=8))
 def test_after_any_crashes_of_full_loads_and_changes_the_object_is_what_was_settled(
     steps: list[tuple[str, str]],
@@ -167,50 +169,3 @@ def test_after_any_crashes_of_full_loads_and_changes_the_object_is_what_was_sett
                 sink.close()
                 wanted = after
         assert ids(path) == wanted
-
-
-KILLED = """
-import os, signal
-from dataclasses import replace
-from pathlib import Path
-from tests.support.sinks.files import inserted, sink_at, task_of
-sink, task = sink_at(Path({path!r})), replace(task_of(), fence=2, first=False, full_load=True)
-sink.open(task)
-fsync, count = os.fsync, [0]
-def kill(descriptor):
-    if count[0] == {kill_at}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    count[0] += 1
-    fsync(descriptor)
-os.fsync = kill
-for number in (2, 3):
-    sink.deliver(inserted(task, number, claim="whole", last=False))
-sink.swap("whole")
-print("swapped", flush=True)
-sink.finish()
-print("finished", flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("kill_at", range(9))
-def test_a_kill_at_any_file_operation_of_a_full_load_shows_the_object_before_or_the_new_one(
-    kill_at: int, tmp_path: Path
-) -> None:
-    """Two fsyncs for each of two parts, two for the swap, two for the end; the last run is killed after all of them."""
-    changed(tmp_path, 1, 1)
-    said = killed(KILLED.format(path=str(tmp_path), kill_at=kill_at))
-    seen = ids(tmp_path)
-    assert seen in ([1], [2, 3])
-    assert seen == [2, 3] or "swapped" not in said
-    assert ("finished" in said) == (kill_at == 8)
-    with opened(sink_at(tmp_path), full(3)) as sink:
-        answer = sink.settle(["whole"])["whole"]
-        assert answer is (True if seen == [2, 3] else None)
-        assert ids(tmp_path) == seen
-        load(sink, full(3), 4, 5, claim="again")
-        sink.finish()
-    changed(tmp_path, 4, 6)
-    assert ids(tmp_path) == [4, 5, 6]
-    kept = {part["name"] for part in manifest(tmp_path)["parts"]}
-    assert {path.name for path in (tmp_path / "people").iterdir()} == {"manifest.json", ".lock", *kept}

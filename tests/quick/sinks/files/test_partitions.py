@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.files_partitions import LONGEST_FOLDER, LONGEST_NAME
 from dbt_reverse_etl.sinks.files_settings import FilesOptions
 from dbt_reverse_etl.testing import Change, Row, batch_of, next_run, opened, outcomes
+from tests.support.effort import scaled
 from tests.support.sinks.files import BY_ALL, TEXTS, VISITS, manifest, sink_at, task_of, visit, visits
 from tests.support.sinks.files_consumer import state
 
@@ -50,6 +51,7 @@ def by_id(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["id"])
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_any_value_that_a_folder_can_name_is_found_again_by_its_name(form: Any, tmp_path: Path) -> None:
     rows = [visit(number, text, None if number % 7 == 0 else date(2024, 1, 1 + number % 3), number % 2 == 0)
@@ -77,6 +79,7 @@ def test_the_folders_are_those_of_hive(tmp_path: Path) -> None:
     assert set(json.loads(part.read_bytes())) == {"_operation", "_event_id", "id", "new"}
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize(
     "text",
     ["", "__HIVE_DEFAULT_PARTITION__", "x" * (LONGEST_NAME - len("country=") + 1), "é" * 124, "/" * 83],
@@ -158,6 +161,7 @@ def test_a_row_that_moves_is_its_newest_change_over_all_folders_and_a_repeat_add
     assert [row["id"] for row in changes if row["country"] == "DE"] == [1, 2], "one folder alone is not up to date"
 
 
+@pytest.mark.guarantee("Files")
 def test_with_the_field_in_the_key_each_folder_is_right_by_itself(tmp_path: Path) -> None:
     task = visits("country", key=("id", "country"))
     with opened(sink_at(tmp_path, format="parquet"), task) as sink:
@@ -170,6 +174,7 @@ def test_with_the_field_in_the_key_each_folder_is_right_by_itself(tmp_path: Path
         assert [row["id"] for row in alone] == numbers
 
 
+@pytest.mark.guarantee("Files")
 def test_after_a_full_load_each_folder_is_right_by_itself(tmp_path: Path) -> None:
     task = visits("country")
     with opened(sink_at(tmp_path, format="parquet"), task) as sink:
@@ -214,7 +219,8 @@ COUNTRIES = st.one_of(st.none(), st.sampled_from(["DE", "FR", "a/b", "é"]))
 STATES = st.lists(st.dictionaries(st.integers(0, 5), st.one_of(st.just("gone"), COUNTRIES), max_size=6), max_size=6)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.guarantee("Files")
+@settings(max_examples=scaled(25), deadline=None)
 @given(STATES, st.sampled_from(["parquet", "csv", "jsonl"]))
 def test_after_any_moves_and_deletes_the_fold_over_all_folders_is_the_last_state(
     history: list[dict[int, str | None]], form: Any

@@ -35,6 +35,7 @@ def delivered(home: Path, task: SinkTask, *batches: Sequence[Change], form: Any 
         sink.finish()
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("form", FORMS)
 def test_the_newest_change_of_each_key_is_read_however_few_changes_are_folded_at_once(
     form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,6 +90,7 @@ def test_what_is_not_listed_is_not_read(tmp_path: Path) -> None:
     assert [row["id"] for row in read(tmp_path, task)] == [1]
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("harm", ["gone", "changed"])
 def test_a_listed_part_that_is_gone_or_changed_is_an_error_and_no_difference(harm: str, tmp_path: Path) -> None:
     changed(tmp_path, 1, 1, 2)
@@ -116,6 +118,7 @@ def aged(home: Path) -> None:
     path.write_text(re.sub(r'("written": ?")\d{4}', r"\g<1>2001", path.read_text()))
 
 
+@pytest.mark.guarantee("Files")
 def test_once_parts_have_left_by_age_it_cannot_be_read_until_every_row_is_sent_again(tmp_path: Path) -> None:
     changed(tmp_path, 1, 1)
     aged(tmp_path)
@@ -143,6 +146,7 @@ def example(title: str) -> str:
     return found[1]
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_the_documented_consumer_gets_the_rows(
     partitioned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

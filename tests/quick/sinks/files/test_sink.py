@@ -5,11 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +25,7 @@ from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.testing import ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
+from tests.support.effort import scaled
 from tests.support.sinks.files import inserted, listed, manifest, sink_at, task_of
 from tests.support.sinks.files_consumer import state
 
@@ -142,6 +139,7 @@ def test_repeating_a_batch_lists_its_rows_once(tmp_path: Path) -> None:
     assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
 
 
+@pytest.mark.guarantee("Files")
 def test_orphans_are_swept_when_the_object_is_opened_and_nothing_else_is(tmp_path: Path) -> None:
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
@@ -165,6 +163,7 @@ def test_an_object_of_another_sync_is_refused(tmp_path: Path) -> None:
         sink_at(tmp_path).open(task_of(sync_id="b2"))
 
 
+@pytest.mark.guarantee("Files")
 def test_a_manifest_that_vanishes_during_the_run_stops_it(tmp_path: Path) -> None:
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
@@ -174,6 +173,7 @@ def test_a_manifest_that_vanishes_during_the_run_stops_it(tmp_path: Path) -> Non
             sink.finish()
 
 
+@pytest.mark.guarantee("Files")
 def test_a_damaged_manifest_stops_the_run_and_is_kept(tmp_path: Path) -> None:
     task = task_of()
     with opened(sink_at(tmp_path), task):
@@ -192,6 +192,7 @@ def test_a_lost_manifest_is_reported_as_missing_but_not_before_the_first_run(tmp
     assert sink_at(tmp_path).missing(next_run(task)) == "manifest.json of object people"
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize(
     ("number", "outcome"), [(errno.ENOSPC, Outcome.FATAL), (errno.EROFS, Outcome.FATAL), (errno.EIO, Outcome.RETRYABLE)]
 )
@@ -271,6 +272,7 @@ def _fine(sync: Any, *, times: int) -> Any:
     return sync_directory
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("object_name", ["", "/etc", "../x", "a/../b", ".hidden", "a//b", "a\nb", "a/"])
 def test_an_object_that_leaves_its_directory_is_refused(object_name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="relative path"):
@@ -306,6 +308,7 @@ def test_the_same_batch_gives_the_same_bytes(tmp_path: Path) -> None:
     assert sums[0] == sums[1]
 
 
+@pytest.mark.guarantee("Files")
 def test_parts_that_are_too_old_leave_the_manifest_when_a_run_ends_and_the_folder_when_the_next_begins(
     tmp_path: Path,
 ) -> None:
@@ -331,7 +334,8 @@ def test_parts_that_are_too_old_leave_the_manifest_when_a_run_ends_and_the_folde
 STEP = st.tuples(st.booleans(), st.sampled_from(["close", "crash", "go on"]))
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.guarantee("Files")
+@settings(max_examples=scaled(60), deadline=None)
 @given(st.lists(STEP, max_size=8))
 def test_after_any_crashes_each_acknowledged_row_is_listed_exactly_once(steps: list[tuple[bool, str]]) -> None:
     """The ledger here acknowledges a claim when its last batch was delivered; a crash in between leaves it open."""
@@ -366,45 +370,7 @@ def test_after_any_crashes_each_acknowledged_row_is_listed_exactly_once(steps: l
         assert [row["id"] for row in listed(path / "people")] == acknowledged
 
 
-@pytest.mark.parametrize("kill_at", range(6))
-def test_a_kill_at_any_file_operation_never_shows_a_partial_or_double_part(kill_at: int, tmp_path: Path) -> None:
-    """A process is killed at the n-th fsync of a delivery; a reader sees all of the batch or nothing."""
-    program = textwrap.dedent(
-        f"""
-        import os, signal
-        from tests.support.sinks import files as t
-        from pathlib import Path
-        task = t.task_of()
-        sink = t.sink_at(Path({str(tmp_path)!r}))
-        sink.open(task)
-        sink.deliver(t.inserted(task, 1, claim="c0"))
-        fsync, count = os.fsync, [0]
-        def kill(descriptor):
-            if count[0] == {kill_at}:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count[0] += 1
-            fsync(descriptor)
-        os.fsync = kill
-        sink.deliver(t.inserted(task, 2, 3, claim="c1"))
-        print("delivered", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-        """
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.returncode == -signal.SIGKILL, run.stderr
-    seen = [row["id"] for row in listed(tmp_path / "people")]
-    assert seen in ([1], [1, 2, 3])
-    if "delivered" in run.stdout:
-        assert seen == [1, 2, 3]
-    with opened(sink_at(tmp_path), next_run(task_of())) as sink:
-        answer = sink.settle(["c1"])["c1"]
-        assert answer is (True if seen == [1, 2, 3] else None)
-        if answer is None:
-            sink.deliver(inserted(task_of(), 2, 3, claim="c2"))
-        sink.finish()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2, 3]
-
-
+@pytest.mark.guarantee("Files")
 def test_a_newer_run_takes_over_from_one_that_still_lives(tmp_path: Path) -> None:
     task = task_of()
     old, new = sink_at(tmp_path), sink_at(tmp_path)

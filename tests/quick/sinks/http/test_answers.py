@@ -17,6 +17,7 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge, retry_after
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.testing import outcomes, person
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server, json_reply
 from tests.support.sinks.http_sending import (
     BATCH,
@@ -36,6 +37,7 @@ from tests.support.sinks.http_sending import (
 
 
 class TestOutcomes:
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("status", "alone", "together"),
         [
@@ -80,6 +82,7 @@ class TestOutcomes:
         server.default = Reply(503, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"})
         assert (send(server.url, task_of(), *inserts(1)).retry_after or 0) > 365 * 86_400
 
+    @pytest.mark.guarantee("HTTP")
     def test_a_redirect_is_never_followed_and_its_target_sees_no_byte(self, server: HttpServer) -> None:
         with http_server() as target:
             for status in (301, 302, 303, 307, 308):
@@ -140,6 +143,7 @@ class TestOutcomes:
 class TestAcknowledgement:
     OK: ClassVar = {"success": {"json": {"path": "data.items[0].ok", "equals": True}}, "error": "error.code"}
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("reply", "outcome"),
         [
@@ -163,6 +167,7 @@ class TestAcknowledgement:
         assert outcomes(delivery, 1) == [outcome]
         assert (delivery.stop is not None) == (outcome is UNKNOWN)
 
+    @pytest.mark.guarantee("HTTP", "A web page with status 200, such as a login, delivers nothing")
     def test_a_web_page_is_no_acknowledgement_even_without_conditions(self, server: HttpServer) -> None:
         server.default = Reply(200, b"<html>", {"Content-Type": "Text/HTML"})
         assert one(server.url) == (FATAL, "HTTP 200, but a web page (a login or a proxy?)")
@@ -182,7 +187,8 @@ class TestAcknowledgement:
 
 
 class TestRetryAfter:
-    @settings(max_examples=200, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(200), deadline=None)
     @given(st.integers(-(10**6), 10**9))
     def test_seconds_and_every_form_of_a_date_mean_the_same_moment(self, seconds: int) -> None:
         moment = NOW + timedelta(seconds=seconds)
@@ -194,7 +200,8 @@ class TestRetryAfter:
         for text in forms:
             assert retry_after(text, NOW) == max(0, seconds), text
 
-    @settings(max_examples=300, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(300), deadline=None)
     @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))
     def test_junk_is_no_pause_and_never_an_exception_or_a_negative_one(self, text: str) -> None:
         seconds = retry_after(text, NOW)

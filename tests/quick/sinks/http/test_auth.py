@@ -30,6 +30,7 @@ from dbt_reverse_etl.sinks.http_answer import Answer, Failure
 from dbt_reverse_etl.sinks.http_auth import Tokens, signature
 from dbt_reverse_etl.sinks.http_settings import HttpSettings, OAuth2
 from dbt_reverse_etl.testing import batch_of, person
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
 from tests.support.sinks.http_sending import (
     BATCH,
@@ -99,12 +100,14 @@ class TestOAuth2:
             "/oauth/token", "/contacts/1", "/oauth/token", "/contacts/1",
         ]  # fmt: skip
 
+    @pytest.mark.guarantee("HTTP")
     def test_a_destination_that_refuses_every_token_is_fatal_after_one_renewal(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()
         tokens.revoked |= {f"{CANARY}-t{number}" for number in range(9)}
         assert one(server.url, auth=oauth(server.url)) == (FATAL, "HTTP 401")
         assert tokens.given == 2
 
+    @pytest.mark.guarantee("HTTP")
     def test_threads_that_meet_a_revoked_token_renew_it_once(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()
         task = task_of()
@@ -118,6 +121,7 @@ class TestOAuth2:
         assert (first, second) == ([()] * 8, [()] * 8)
         assert tokens.given == 2
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("reply", "outcome", "reason"),
         [
@@ -170,7 +174,7 @@ class TestOAuth2:
         assert found == {Failure(Outcome.RETRYABLE, "the token endpoint: no answer in time")}
         assert len(asked) == 1
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=scaled(200), deadline=None)
     @given(
         st.lists(st.tuples(st.floats(0, 5000), st.booleans()), max_size=30),
         st.one_of(st.integers(1, 4000), st.just("3600"), st.none(), st.just("junk"), st.just([])),
@@ -251,7 +255,8 @@ def _settings() -> OAuth2:
 
 
 class TestSignature:
-    @settings(max_examples=100, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(100), deadline=None)
     @given(st.binary(min_size=24, max_size=64), st.text(st.characters(exclude_categories=["Cs"])))
     def test_an_independent_verifier_accepts_every_signature_and_no_altered_body(self, key: bytes, text: str) -> None:
         body = orjson.dumps(text)

@@ -40,6 +40,7 @@ from tests.support.sinks.http_sending import (
 )
 
 
+@pytest.mark.guarantee("HTTP")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_server_that_speaks_only_an_old_tls_gets_no_row(tmp_path: Path) -> None:
     ca = trustme.CA()
@@ -58,6 +59,7 @@ class TestDeepAnswers:
     DEEP: ClassVar = b"[" * 500_000 + b"]" * 500_000
     JSON: ClassVar = {"Content-Type": "application/json"}
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "options",
         [
@@ -76,6 +78,7 @@ class TestDeepAnswers:
         assert one(server.url, task_of({"error": "error.code"}))[1] == "HTTP 422"
 
 
+@pytest.mark.guarantee("Refusals and outages")
 def test_a_token_that_dies_during_the_run_stops_it_after_the_requests_under_way() -> None:
     def answer(request: Received) -> Reply:
         return Reply(200 if int(request.path.rsplit("/", 1)[1]) < 50 else 401)
@@ -94,6 +97,7 @@ def test_a_token_that_dies_during_the_run_stops_it_after_the_requests_under_way(
     assert len(server.received) <= 50 + 2 * 4
 
 
+@pytest.mark.guarantee("HTTP")
 def test_the_requests_say_who_sends_them_and_nothing_of_this_machine(server: HttpServer) -> None:
     assert one(server.url)[0] is DELIVERED
     (request,) = server.received
@@ -138,6 +142,7 @@ def answer_and_close(listener: socket.socket, closed: threading.Semaphore) -> No
         closed.release()
 
 
+@pytest.mark.guarantee("HTTP")
 def test_a_connection_that_the_server_closed_without_a_word_is_opened_again() -> None:
     closed, task = threading.Semaphore(0), task_of()
     with listening() as (listener, url):
@@ -150,6 +155,7 @@ def test_a_connection_that_the_server_closed_without_a_word_is_opened_again() ->
         sink.close()
 
 
+@pytest.mark.guarantee("HTTP")
 def test_headers_that_trickle_do_not_hold_the_worker() -> None:
     with listening() as (listener, url):
         server = Dripping(url)
@@ -159,16 +165,19 @@ def test_headers_that_trickle_do_not_hold_the_worker() -> None:
         assert not server.stayed
 
 
+@pytest.mark.guarantee("HTTP")
 def test_a_server_that_accepts_no_connection_was_surely_not_reached() -> None:
     with listening() as (listener, url), socket.create_connection(listener.getsockname()):
         assert one(url, timeout={"connect": 0.2})[0] is RETRYABLE
 
 
+@pytest.mark.guarantee("HTTP")
 def test_a_server_that_never_shakes_hands_does_not_hold_the_worker() -> None:
     with listening() as (_, url):
         assert one(url.replace("http:", "https:"), timeout={"connect": 0.3, "read": 0.3})[0] in (RETRYABLE, UNKNOWN)
 
 
+@pytest.mark.guarantee("HTTP")
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_a_name_that_leads_to_cloud_metadata_gets_no_byte(
     name: str, server: HttpServer, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from dbt_reverse_etl.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, http_server
 from tests.support.sinks.http_sending import (
     BATCH,
@@ -141,7 +142,8 @@ class TestPaths:
     def task(self) -> SinkTask:
         return task_of(schema=self.SCHEMA)
 
-    @settings(max_examples=150, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(150), deadline=None)
     @given(
         st.lists(
             st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | TRAVERSALS,
@@ -160,6 +162,7 @@ class TestPaths:
         assert [result.index for result in delivery.results] == [i for i, key in enumerate(keys) if leads_away(key)]
         assert {result.outcome for result in delivery.results} <= {REJECTED}
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "key", ["..", ".", "", "../admin", "a/../b", "..\\b", "a\r\nX: y", "%2e%2e", "?x", "#x", "//host/x", None]
     )
@@ -172,6 +175,7 @@ class TestPaths:
             assert "x" not in request.headers
         assert len(server.received) == (not leads_away(key or ""))
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "é", "\x00", " a", "", None])
     def test_a_value_that_cannot_stand_in_a_header_rejects_its_row(self, value: str | None, server: HttpServer) -> None:
         upsert = {"method": "PUT", "path": "c/{n}", "headers": {"X-Id": "{id}"}}
@@ -188,6 +192,7 @@ class TestPaths:
         assert outcomes(send(server.url, task, ("delete", {"a": a, "b": b})), 1) == [REJECTED]
         assert not server.received
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("options", "changes", "found"),
         [

@@ -16,6 +16,7 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.testing import outcomes, person
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
 from tests.support.sinks.http_sending import (
     BATCH,
@@ -40,6 +41,7 @@ class TestResults:
         options = {**BATCH, "results": {"path": "results", "ok": self.OK, "error": "code", **results}}
         return send(server.url, task_of(options), *inserts(*(numbers or (10, 20, 30))))
 
+    @pytest.mark.guarantee("HTTP")
     def test_rows_are_judged_in_their_order(self, server: HttpServer) -> None:
         entries = [{"status": "ok"}, {"status": "bad", "code": "E1", "message": CANARY}, {"status": "ok"}]
         delivery = self.send(server, {"results": entries}, {})
@@ -59,6 +61,7 @@ class TestResults:
         entries = [{"at": {"i": 2}, "status": "ok"}, {"at": {"i": 0}, "status": "bad"}]
         assert outcomes(self.send(server, {"results": entries}, {"index": "at.i"}), 3) == [REJECTED, UNKNOWN, DELIVERED]
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("document", "results"),
         [
@@ -84,7 +87,8 @@ class TestResults:
         assert outcomes(delivery, 3) == [UNKNOWN] * 3
         assert delivery.stop is not None
 
-    @settings(max_examples=60, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(60), deadline=None)
     @given(st.lists(st.sampled_from(["ok", "bad", "nan"]), min_size=1, max_size=8), st.integers(0, 999))
     def test_each_row_gets_its_own_answer_however_the_entries_are_ordered(self, kinds: list[str], seed: int) -> None:
         def answer(request: Received) -> Reply:
@@ -118,7 +122,8 @@ class TestMultiStatus:
         answer = Answer(status, "application/json", orjson.dumps(document))
         return judge(answer, Sent(4, tuple("abcd"), alone=False, results=options.results), options, Mode.UPSERT, NOW)
 
-    @settings(max_examples=200, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(200), deadline=None)
     @given(st.lists(st.sampled_from(["done", "bad", "worse", "both", "none"]), min_size=4, max_size=4))
     def test_each_row_of_a_multi_status_has_its_own_outcome(self, kinds: list[str]) -> None:
         ids = dict(zip("abcd", kinds, strict=True))
@@ -134,6 +139,7 @@ class TestMultiStatus:
         assert CANARY not in repr(delivery)
         assert not delivery.refused_whole
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "document",
         [
@@ -149,6 +155,7 @@ class TestMultiStatus:
         assert outcomes(delivery, 4) == [UNKNOWN] * 4
         assert delivery.stop is not None
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "results",
         [

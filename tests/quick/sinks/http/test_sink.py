@@ -84,6 +84,7 @@ class TestContract(SinkContract):
 
 
 class TestSettings:
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "settings",
         [
@@ -133,6 +134,7 @@ class TestSettings:
             settings_of(url)
         assert CANARY not in "".join(format_exception(caught.value))
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("value", ["", " "])
     def test_an_empty_ca_file_is_no_way_to_switch_verification_off(self, value: str) -> None:
         with pytest.raises(
@@ -144,6 +146,7 @@ class TestSettings:
         auth = {**OAUTH, "token_url": "https://localhost/token"}
         assert settings_of("https://127.0.0.1", verify=False, auth=auth).verify is False
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "options",
         [

@@ -18,6 +18,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_template import compiled, samples
 from dbt_reverse_etl.testing import outcomes, person
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server
 from tests.support.sinks.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of
 
@@ -41,6 +42,7 @@ class TestTemplates:
         )
         assert request.headers["content-type"] == "application/json"
 
+    @pytest.mark.guarantee("dbt and its commands")
     def test_a_task_on_another_machine_has_the_file_although_it_has_no_project(
         self, server: HttpServer, tmp_path: Path
     ) -> None:
@@ -81,7 +83,8 @@ class TestTemplates:
         send(server.url, task_of({"delete": delete}, project_dir=tmp_path), ("delete", {"id": 3}))
         assert server.received[0].json == {"id": 3}
 
-    @settings(max_examples=200, deadline=None)
+    @pytest.mark.guarantee("HTTP")
+    @settings(max_examples=scaled(200), deadline=None)
     @given(TEXT, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.binary())
     def test_no_value_can_leave_its_place_in_the_body(self, text: str, number: int, real: float, raw: bytes) -> None:
         row = (
@@ -92,7 +95,7 @@ class TestTemplates:
         body = _compiled(written).render([row], alone=True)
         assert orjson.loads(body) == {"t": text, "n": number, "in": [real, f"<{text}>"]} | {text: None}
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=scaled(100), deadline=None)
     @given(TEXT)
     def test_tojson_and_safe_do_not_lead_around_the_encoding(self, text: str) -> None:
         row = orjson.dumps({"t": text})
@@ -161,7 +164,7 @@ class TestTemplates:
         with pytest.raises(ConfigurationError, match="the whole body in the file"):
             HttpSink(settings_of("https://example.com")).validate(task)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=scaled(30), deadline=None)
     @given(good=st.lists(st.booleans(), min_size=1, max_size=9))
     def test_a_row_that_breaks_the_template_is_rejected_alone(self, good: list[bool], tmp_path_factory: Any) -> None:
         text = "[{% for row in rows %}{{ row.name[0] }}{% if not loop.last %},{% endif %}{% endfor %}]"
@@ -200,7 +203,10 @@ def _compiled(text: str) -> Any:
 
 
 class TestSizes:
-    @settings(max_examples=50, deadline=None)
+    @pytest.mark.guarantee(
+        "HTTP", "A body stays within the size that the API takes; a row too large for it is refused alone"
+    )
+    @settings(max_examples=scaled(50), deadline=None)
     @given(
         st.lists(st.integers(0, 60), min_size=1, max_size=20),
         st.integers(40, 200),

@@ -37,6 +37,7 @@ from tests.support.sinks.http_sending import (
 
 
 class TestNetwork:
+    @pytest.mark.guarantee("HTTP")
     def test_a_refused_connection_is_surely_not_sent(self) -> None:
         assert one(f"http://127.0.0.1:{free_port()}") == (RETRYABLE, "no connection")
 
@@ -45,6 +46,7 @@ class TestNetwork:
         assert outcome is RETRYABLE
         assert reason in ("the host name was not found", "no connection in time")
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("reset", ["unread", "after"])
     def test_a_reset_is_unknown_and_is_never_repeated_by_the_sink(self, reset: Any, server: HttpServer) -> None:
         server.default = Reply(reset=reset)
@@ -53,6 +55,7 @@ class TestNetwork:
         assert server.connections == 1
         assert len(server.received) == (reset == "after")
 
+    @pytest.mark.guarantee("HTTP")
     def test_no_answer_in_time_is_unknown(self, server: HttpServer) -> None:
         server.default = Reply(delay=30)
         assert one(server.url, timeout={"read": 0.2}) == (UNKNOWN, "no answer in time")
@@ -69,12 +72,14 @@ class TestNetwork:
         assert one(server.url, task)[0] is UNKNOWN
         assert one(server.url)[0] is DELIVERED
 
+    @pytest.mark.guarantee("HTTP")
     def test_a_trickling_answer_does_not_hold_the_worker(self, server: HttpServer) -> None:
         body = b'{"status": "ok"}' + b" " * 5000
         server.default = Reply(body=body, headers={"Content-Type": "application/json"}, pause=0.05)
         task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
         assert one(server.url, task, timeout={"read": 0.3})[0] is UNKNOWN
 
+    @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("compress", [False, True])
     def test_an_answer_above_the_cap_is_not_read(self, compress: bool, server: HttpServer) -> None:
         body = b'{"status": "ok", "x": "' + b"a" * (2**21 if not compress else 2**26) + b'"}'
@@ -85,6 +90,7 @@ class TestNetwork:
         assert (outcome, reason) == (UNKNOWN, "HTTP 200, but the answer is larger than 1 MiB")
         assert one(server.url)[0] is DELIVERED
 
+    @pytest.mark.guarantee("HTTP")
     def test_a_compressed_bomb_takes_no_more_memory_than_the_cap(self) -> None:
         bomb = gzip.compress(b"a" * 2**26)
         tracemalloc.start()
@@ -107,6 +113,7 @@ class TestNetwork:
         task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
         assert one(server.url, task)[0] is (UNKNOWN if encoding in ("br", "gzip, gzip") else DELIVERED)
 
+    @pytest.mark.guarantee("HTTP")
     def test_a_connection_that_was_closed_while_idle_is_opened_again(self, server: HttpServer) -> None:
         server.script(Reply(200, headers={"Connection": "close"}))
         task = task_of()
@@ -117,6 +124,7 @@ class TestNetwork:
 
 
 class TestSafety:
+    @pytest.mark.guarantee("HTTP")
     def test_proxies_and_netrc_and_ca_bundles_of_the_environment_have_no_effect(
         self, server: HttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -137,6 +145,7 @@ class TestSafety:
         assert first.headers["authorization"] == f"Bearer {CANARY}"
         assert "authorization" not in second.headers
 
+    @pytest.mark.guarantee("HTTP")
     def test_cookies_of_an_answer_are_not_sent_back(self, server: HttpServer) -> None:
         server.default = Reply(200, headers={"Set-Cookie": "session=1"})
         task = task_of()
@@ -147,6 +156,7 @@ class TestSafety:
         sink.close()
         assert all("cookie" not in request.headers for request in server.received)
 
+    @pytest.mark.guarantee("Secrets and row values")
     def test_no_secret_and_no_value_is_in_any_reason_text_or_log(
         self, server: HttpServer, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -184,6 +194,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: home / f"{name}.pem" for name in wanted}
 
 
+@pytest.mark.guarantee("HTTP")
 @pytest.mark.parametrize(
     ("shown", "trusted", "outcome"),
     [
@@ -218,6 +229,7 @@ def test_verification_may_be_off_for_this_machine_only(certificates: dict[str, P
         assert one(server.url, verify=False)[0] is DELIVERED
 
 
+@pytest.mark.guarantee("HTTP")
 def test_no_value_but_false_itself_switches_verification_off(certificates: dict[str, Path]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates["other"], certificates["other"].with_suffix(".key"))

@@ -32,6 +32,7 @@ def numbers(message: Any) -> dict[str, int]:
     return {field.name: field.number for field in message.field}
 
 
+@pytest.mark.guarantee("Kafka")
 @given(st.lists(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1), min_size=1, max_size=8))
 def test_no_number_is_ever_that_of_two_columns_and_no_column_ever_has_two_numbers(history: list[list[str]]) -> None:
     file, seen = None, set[tuple[str, int]]()
@@ -43,6 +44,7 @@ def test_no_number_is_ever_that_of_two_columns_and_no_column_ever_has_two_number
     assert len(seen) == len({name for name, _ in seen}) == len({number for _, number in seen})
 
 
+@pytest.mark.guarantee("Kafka")
 def test_the_fields_of_structs_in_lists_keep_their_numbers_too() -> None:
     first = made([("homes", pa.list_(ADDRESS))])
     wider = pa.struct([("zip", pa.string()), ("city", pa.string())])
@@ -52,6 +54,7 @@ def test_the_fields_of_structs_in_lists_keep_their_numbers_too() -> None:
     assert numbers(home) == {"street": 1, "city": 2, "zip": 3}
 
 
+@pytest.mark.guarantee("Kafka")
 def test_a_number_that_somebody_reserved_is_not_given_and_neither_is_a_name() -> None:
     latest = made([("id", pa.int64())])
     latest.message_type[0].reserved_range.add(start=2, end=8)
@@ -64,6 +67,7 @@ def test_a_number_that_somebody_reserved_is_not_given_and_neither_is_a_name() ->
     assert refused == [".dbt_reverse_etl.shop.people.Value.ssn"]
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -120,6 +124,7 @@ def test_a_message_type_never_has_the_name_of_a_column() -> None:
     assert len({*names}) == len(names) == 3
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

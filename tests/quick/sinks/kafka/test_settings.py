@@ -33,6 +33,7 @@ def told(servers: str = AWAY, **more: Any) -> dict[str, Any]:
     return KafkaSettings.model_validate({"bootstrap_servers": servers, **more}).producer(1_048_588)
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(
     ("servers", "more", "protocol"),
     [
@@ -47,6 +48,7 @@ def test_tls_is_the_default_away_from_this_machine(servers: str, more: dict[str,
     assert told(servers, **more)["security.protocol"] == protocol
 
 
+@pytest.mark.guarantee("Kafka")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -114,6 +116,7 @@ def test_one_cluster_has_one_identity_in_whatever_order_its_servers_are_named() 
 # --- what an error means
 
 
+@pytest.mark.guarantee("Kafka", "No error that leaves a doubt counts as not written")
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [

@@ -40,6 +40,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda value: str(value)[:50])
 def test_what_could_not_work_or_is_not_safe_is_refused_without_showing_a_secret(
     given: dict[str, Any], said: str
@@ -50,6 +51,7 @@ def test_what_could_not_work_or_is_not_safe_is_refused_without_showing_a_secret(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(
     ("given", "identity"),
     [

@@ -59,6 +59,7 @@ def written(name: str, mode: Mode = Mode.MIRROR) -> str:
     return sql(write, name)
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_sql_server_upserts_by_a_merge_that_keeps_others_from_adding_the_key() -> None:
     assert written("mssql") == (
         "MERGE INTO sales.people WITH (HOLDLOCK) AS target\n"
@@ -72,6 +73,7 @@ def test_sql_server_upserts_by_a_merge_that_keeps_others_from_adding_the_key() -
     )
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_oracle_upserts_by_a_merge_whose_parameters_stand_where_they_are_stored() -> None:
     assert written("oracle") == (
         "MERGE INTO sales.people target\n"
@@ -115,6 +117,7 @@ def test_a_question_for_keys_stays_below_the_parameters_that_the_server_takes(na
     assert max(sizes) <= 1_000
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 def test_a_value_is_never_in_the_text() -> None:
     questions = made("mssql").there([(1, "canary'; DROP TABLE people --")])
     assert "canary" not in sql(questions[0], "mssql")
@@ -145,6 +148,7 @@ def test_the_record_and_the_fence_are_two_tables_of_our_own(name: str, tables: s
     assert without_versions(" ".join(" ".join(texts).split())) == tables
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize("name", ["mssql", "oracle"])
 def test_the_fence_is_locked_by_an_update_that_changes_nothing(name: str) -> None:
     table = "sales._dbt_reverse_etl_fences" if name == "mssql" else 'sales."_dbt_reverse_etl_fences"'
@@ -180,6 +184,7 @@ def test_a_type_that_a_dialect_cannot_hold_is_refused() -> None:
     assert [len(task_problems(by_day, name)) for name in ("mssql", "oracle")] == [0, 1]
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(
     ("name", "column", "kind"),
     [
@@ -221,6 +226,7 @@ def test_a_column_that_keeps_values_is_taken(name: str, column: Type, kind: pa.D
     assert keeps(column, kind, name)
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(
     ("name", "column", "kind", "value", "reason"),
     [
@@ -255,6 +261,7 @@ VIOLATION = "[23000] [Server]Violation of UNIQUE KEY constraint 'one'. The value
 REJECTED, RETRYABLE, FATAL = Outcome.REJECTED, Outcome.RETRYABLE, Outcome.FATAL
 
 
+@pytest.mark.guarantee("SQLAlchemy")
 @pytest.mark.parametrize(
     ("kind", "cause", "outcome", "reason"),
     [

@@ -20,8 +20,6 @@ from dbt_reverse_etl.sinks.database import FENCES
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.sinks.people import DELIVERED, REJECTED, a_task, on_a_shared_file, people, sink_on, table
 
-pytest_plugins = "tests.support.sinks.sqlite_file"
-
 CANARY = "canary-1618033988"
 
 
@@ -53,6 +51,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.guarantee("SQLite")
 @on_a_shared_file
 @given(st.lists(VALUES, min_size=1, max_size=8))
 def test_any_value_is_stored_without_loss(
@@ -66,6 +65,7 @@ def test_any_value_is_stored_without_loss(
     assert table(db) == [(0, *[None] * len(values)), (1, *(text for _, _, text in values))]
 
 
+@pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize(
     ("kind", "bad", "reason"),
     [
@@ -93,6 +93,7 @@ def test_a_value_that_sqlite_cannot_hold_is_rejected_alone(
     assert [row[0] for row in table(db)] == [1, 3]
 
 
+@pytest.mark.guarantee("SQLite")
 def test_text_that_is_not_utf8_is_rejected_alone(path: Path, db: sqlite3.Connection) -> None:
     task = a_task(pa.schema([("id", pa.int64()), ("v", pa.string())]))
     damaged = pa.Array.from_buffers(
@@ -115,6 +116,7 @@ def test_a_type_without_a_form_is_refused_before_anything_is_sent(path: Path) ->
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 
 
+@pytest.mark.guarantee("SQLite")
 @on_a_shared_file
 @given(
     names.filter(lambda name: not name.lower().startswith(("sqlite_", "_dbt"))), st.lists(names, min_size=2, max_size=5)
@@ -151,6 +153,7 @@ STRICT_PEOPLE = (
 )
 
 
+@pytest.mark.guarantee("SQLite")
 @on_a_shared_file
 @given(st.lists(st.sampled_from(["good", "null", "negative", "taken"]), max_size=12))
 def test_exactly_the_guilty_rows_are_rejected(path: Path, db: sqlite3.Connection, kinds: list[str]) -> None:
@@ -175,6 +178,7 @@ def test_a_unique_value_may_move_between_rows_of_a_batch(path: Path, db: sqlite3
     assert [row[:2] for row in table(db)] == [(1, "b"), (2, "c")]
 
 
+@pytest.mark.guarantee("SQLite")
 def test_a_trigger_that_ignores_a_row_is_no_delivery(path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
     db.execute("INSERT INTO people VALUES (7, 'kept', 0)")
@@ -188,6 +192,7 @@ def test_a_trigger_that_ignores_a_row_is_no_delivery(path: Path, db: sqlite3.Con
     assert table(db) == [(7, "kept", 0.0)]
 
 
+@pytest.mark.guarantee("Secrets and row values")
 @pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
 def test_a_trigger_that_raises_rejects_its_row_and_its_text_stays_inside(
     action: str, path: Path, db: sqlite3.Connection
@@ -234,6 +239,7 @@ def test_a_rejected_row_keeps_its_claim_from_being_settled(path: Path) -> None:
         assert sink.settle(["claim-1"]) == {"claim-1": False}
 
 
+@pytest.mark.guarantee("SQLite")
 def test_a_null_key_is_rejected_where_the_table_would_take_it(path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE people (id INT UNIQUE, name TEXT, score REAL)")
     nobody = {"id": None, "name": CANARY}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,6 @@ from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
 from dbt_reverse_etl.testing import FakeClock, batch_of, deliver, next_run, opened, person
 from tests.support.sinks.people import DELIVERED, FATAL, a_task, people, sink_on, table
-
-pytest_plugins = "tests.support.sinks.sqlite_file"
 
 
 def test_check_never_creates_the_file(path: Path) -> None:
@@ -51,6 +46,7 @@ def test_two_ways_to_one_file_are_one_destination(path: Path, tmp_path: Path) ->
     assert sink_on(link).identity == sink_on(tmp_path / "." / path.name).identity == str(path.resolve())
 
 
+@pytest.mark.guarantee("SQLite")
 def test_a_locked_database_is_retryable_and_nothing_is_applied(path: Path, db: sqlite3.Connection) -> None:
     with opened(sink_on(path, timeout=0), a_task()) as sink:
         db.execute("BEGIN IMMEDIATE")
@@ -70,6 +66,7 @@ def test_a_reader_that_stops_the_commit_makes_the_batch_retryable(path: Path, db
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize(
     ("pragma", "reason"), [("max_page_count = 1", "full"), ("query_only = 1", "cannot be written")]
 )
@@ -86,6 +83,7 @@ def test_a_full_or_readonly_database_is_fatal_and_nothing_is_applied(
     assert table(db) == table(db, CLAIMS) == []
 
 
+@pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 @pytest.mark.parametrize("again", [True, False], ids=["replaced", "removed"])
 def test_a_file_that_is_removed_during_the_run_is_fatal(again: bool, journal: str, path: Path) -> None:
@@ -110,6 +108,7 @@ class CommitFails(sqlite3.Connection):
         raise sqlite3.OperationalError(self.says)
 
 
+@pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize(
     ("says", "applied", "outcome"),
     [
@@ -218,41 +217,3 @@ def test_a_claim_that_the_engine_sent_in_many_batches_settles_only_if_every_row_
     assert len(table(db)) == 50 - len(result.failures)
     with opened(sink_on(path), next_run(a_task())) as sink_of_next_run:
         assert sink_of_next_run.settle(["wave"]) == {"wave": bad is None}
-
-
-RUNNER = """
-import sys
-from pathlib import Path
-from dbt_reverse_etl.testing import batch_of, person
-from tests.support.sinks.people import a_task, people, sink_on
-sink = sink_on(Path(sys.argv[1]))
-sink.open(a_task())
-for claim in range(10**6):
-    rows = people(*(person(claim * 400 + number, "x" * 200) for number in range(200)))
-    for half in (0, 1):
-        if half == 1:
-            rows = [(operation, row | {"id": row["id"] + 200}) for operation, row in rows]
-        sink.deliver(batch_of(a_task(), rows, f"claim-{claim}", last=half == 1))
-        print(claim, flush=True)
-"""
-
-
-@pytest.mark.parametrize("lines", [1, 4, 9])
-def test_after_a_kill_a_settled_claim_is_whole_and_an_unknown_one_left_no_row(
-    lines: int, path: Path, db: sqlite3.Connection
-) -> None:
-    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(path)], stdout=subprocess.PIPE, text=True)
-    assert runner.stdout
-    with runner, runner.stdout:
-        for _ in range(lines):
-            assert runner.stdout.readline()
-        runner.send_signal(signal.SIGKILL)
-    claims = [f"claim-{number}" for number in range(lines + 50)]
-    with opened(sink_on(path), next_run(a_task())) as sink:
-        answers = sink.settle(claims)
-    rows = dict(db.execute("SELECT id / 400, count(*) FROM people GROUP BY 1"))
-    assert [rows.get(at, 0) for at in range(len(claims))] == [
-        {True: 400, False: 200, None: 0}[answers[c]] for c in claims
-    ]
-    assert sum(rows.values()) >= lines * 200, "an answered batch is there"
-    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -17,9 +17,6 @@ from dbt_reverse_etl.sinks.sqlite_table import statements
 from dbt_reverse_etl.testing import PEOPLE, deliver, opened, person
 from tests.support.sinks.people import DELIVERED, a_task, people, sink_on, table
 
-pytest_plugins = "tests.support.sinks.sqlite_file"
-
-
 UNFIT = {
     "a missing field": ("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT)", "score"),
     "no unique key": ("CREATE TABLE people (id INTEGER, name TEXT, score REAL)", "unique index"),
@@ -57,6 +54,7 @@ def test_a_table_that_does_not_fit_is_refused_and_its_own_advice_helps(
             assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
 
 
+@pytest.mark.guarantee("SQLite")
 def test_a_key_that_ignores_case_would_merge_rows_and_is_refused(path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE people (id TEXT PRIMARY KEY COLLATE NOCASE)")
     with (
@@ -66,6 +64,7 @@ def test_a_key_that_ignores_case_would_merge_rows_and_is_refused(path: Path, db:
         pass
 
 
+@pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.UPDATE_ONLY])
 def test_a_key_column_that_ignores_case_never_hits_another_row(mode: Mode, path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE people (id TEXT COLLATE NOCASE, v TEXT)")

@@ -38,6 +38,7 @@ def found(sink: Sink, asked: SinkTask) -> list[dict[str, Any]]:
     return [row for table in tables for row in table.to_pylist()]
 
 
+@pytest.mark.guarantee("What is sent", "A value that we did not write is a difference, never an error")
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [

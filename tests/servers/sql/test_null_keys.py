@@ -33,6 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Sink, Read]:
     return database.sink(), lambda: database.rows("SELECT * FROM people")
 
 
+@pytest.mark.guarantee("Postgres")
 def test_a_row_with_a_null_in_any_part_of_its_key_is_refused_alone(place: tuple[Sink, Read]) -> None:
     sink, read = place
     rows = people({"a": 1, "b": "x", "v": "1"}, {"a": 1, "b": None, "v": "2"}, {"a": None, "b": "x", "v": "3"})

@@ -154,6 +154,7 @@ class TestS3CsvGzip(TestS3):
         return as_json(field, value)
 
 
+@pytest.mark.guarantee("Files")
 def test_a_crash_in_a_claim_lists_nothing_of_it_and_its_parts_are_swept(storage: Storage) -> None:
     task = task_of()
     crashed = storage.sink()
@@ -171,6 +172,7 @@ def test_a_crash_in_a_claim_lists_nothing_of_it_and_its_parts_are_swept(storage:
         assert set(storage.names()) == {"exports/people/manifest.json", *kept}
 
 
+@pytest.mark.guarantee("Files")
 def test_a_storage_that_is_down_gets_no_row_and_the_batch_is_listed_once_when_it_is_back(storage: Storage) -> None:
     task = task_of()
     with opened(storage.sink(), task) as sink:
@@ -185,6 +187,7 @@ def test_a_storage_that_is_down_gets_no_row_and_the_batch_is_listed_once_when_it
     assert [row["id"] for row in storage.listed()] == [1, 2]
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_lost_answer_for_the_manifest_is_unknown_and_a_repeat_lists_the_rows_once(
     stored: bool, storage: Storage, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +210,7 @@ def test_a_lost_answer_for_the_manifest_is_unknown_and_a_repeat_lists_the_rows_o
     assert [row["id"] for row in storage.listed()] == [1]
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_lost_answer_for_the_swap_ends_the_run_and_the_next_one_asks_what_became_of_it(
     stored: bool, storage: Storage, monkeypatch: pytest.MonkeyPatch
@@ -233,6 +237,7 @@ def test_a_lost_answer_for_the_swap_ends_the_run_and_the_next_one_asks_what_beca
         assert sink.settle(["whole"]) == {"whole": True if stored else None}
 
 
+@pytest.mark.guarantee("Files")
 @pytest.mark.parametrize("stored", [True, False])
 def test_in_object_storage_a_kill_around_the_swap_shows_the_object_before_or_the_new_one(
     stored: bool, storage: Storage
@@ -270,6 +275,7 @@ def test_in_object_storage_a_kill_around_the_swap_shows_the_object_before_or_the
     assert state(storage.listed(), ["id"]) == [{"id": 4, "name": "Ada", "score": 1.5}]
 
 
+@pytest.mark.guarantee("Files")
 def test_partitions_of_any_name_are_listed_read_and_swept(storage: Storage) -> None:
     texts = ["DE", "a/b", "%41", "é", "日本", " a b ", "x\n", "a+b", "c&d", "<e>", None]
     rows = [{"id": number, "name": text, "score": 0.5} for number, text in enumerate(texts)]
@@ -287,6 +293,7 @@ def test_partitions_of_any_name_are_listed_read_and_swept(storage: Storage) -> N
     assert sorted(found, key=lambda row: row["id"]) == rows
 
 
+@pytest.mark.guarantee("Files")
 def test_a_storage_that_cannot_be_reached_is_said_without_secrets(storage: Storage) -> None:
     storage.stop()
     with pytest.raises(DestinationError, match="object storage: ") as caught:
@@ -295,6 +302,7 @@ def test_a_storage_that_cannot_be_reached_is_said_without_secrets(storage: Stora
     storage.start()
 
 
+@pytest.mark.guarantee("Files")
 def test_a_bucket_that_is_gone_or_closed_to_us_stops_the_sync(storage: Storage) -> None:
     task = task_of()
     with opened(storage.sink(), task) as sink:
@@ -312,6 +320,7 @@ def test_a_bucket_that_is_gone_or_closed_to_us_stops_the_sync(storage: Storage) 
         assert delivery.results[0].reason == "object storage: NO_SUCH_BUCKET"
 
 
+@pytest.mark.guarantee("Files")
 def test_the_identity_is_the_place_and_no_login(storage: Storage) -> None:
     one, other = storage.settings(), storage.settings()
     other["storage"] = other["storage"] | {"access_key": "other", "secret_key": "other"}

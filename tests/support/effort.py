@@ -1,0 +1,12 @@
+"""How long random searches go on: EFFORT scales them, 1 for `make test`, less for `make quick`, more for `make test-full`."""
+
+from __future__ import annotations
+
+import os
+
+EFFORT = float(os.environ.get("EFFORT", "1"))
+
+
+def scaled(number: int) -> int:
+    """So many examples or histories, scaled; at least one."""
+    return max(1, round(number * EFFORT))
