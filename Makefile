@@ -9,19 +9,33 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 # Sets JAVA_HOME for the rest of a recipe's line.
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
+TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 ROWS :=
+WORDS :=
 
-.PHONY: help demo test matrix check docs bench soak clean
+.PHONY: help demo quick test test-full mutants matrix check docs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of exactly what changed
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
-test: check $(CLASSES) ## Everything that must pass: the checks, then all tests
-	@$(JAVA) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations=20 tests/full tests/spark tests/servers tests/quick examples/sink
+quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
+	@EFFORT=0.2 $(PYTEST) -n 2 --dist worksteal tests/quick
+
+test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
+	@$(JAVA) $(PYTEST) $(TWO) -m "not full" tests/spark tests/servers tests/quick examples/sink
+
+test-full: check $(CLASSES) ## Before a release: all campaigns, mutants, other versions, an hour
+	@$(JAVA) EFFORT=3 $(PYTEST) $(TWO) tests/full tests/spark tests/servers tests/quick examples/sink
+	@$(JAVA) $(BIN)/python .ci/mutants.py
+	@$(JAVA) $(BIN)/python .ci/matrix.py
+	@$(BIN)/python -m tests.full.soak --seconds 300
+
+mutants: $(CLASSES) ## Plant the faults of tests/mutants.yml, one at a time: a test must notice each; or WORDS=ledger
+	@$(JAVA) exec $(BIN)/python .ci/mutants.py $(WORDS)
 
 matrix: $(STAMP) ## A few tests with other versions of Spark, Delta Lake and dbt: all rows, or ROWS=spark-4.0
 	@$(JAVA) exec $(BIN)/python .ci/matrix.py $(ROWS)
@@ -30,7 +44,7 @@ check: $(STAMP) ## Lint, format, types, layers, and the dbt project without depr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink examples/excel/pyspark_excel.py .ci/java.py .ci/parse.py .ci/reference.py .ci/guarantees.py .ci/matrix.py
+	MYPYPATH=examples:examples/sink $(BIN)/mypy examples/demo.py examples/crm.py examples/sink examples/excel/pyspark_excel.py .ci/java.py .ci/parse.py .ci/reference.py .ci/guarantees.py .ci/matrix.py .ci/mutants.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/parse.py
 
@@ -45,7 +59,7 @@ soak: $(STAMP) ## Kill pushes and trouble them at random for ten minutes, or SEC
 	$(BIN)/python -m tests.full.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .demo .bench .matrix .tools build dist
+	rm -rf $(VENV) .demo .bench .matrix .mutants .tools build dist
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,10 +1,23 @@
-"""What holds for every test: how long random searches go on."""
+"""What holds for every test: how long random searches go on, and SHUFFLE=seed, another order of files and of the tests in each."""
 
 from __future__ import annotations
 
+import os
+import random
+
+import pytest
 from hypothesis import settings
 
 from tests.support.effort import scaled
 
 settings.register_profile("effort", max_examples=scaled(settings.default.max_examples), deadline=None)
 settings.load_profile("effort")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seed = os.environ.get("SHUFFLE")
+    if seed:
+        # Every process of pytest-xdist must come to the same order; files stay whole, for what their tests share is dear.
+        order = random.Random(seed)
+        files = {item.nodeid.partition("::")[0]: order.random() for item in items}
+        items.sort(key=lambda item: (files[item.nodeid.partition("::")[0]], order.random()))
