@@ -22,7 +22,7 @@
     {%- if plan.key != capture.columns.key -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': unique_key: found ' ~ capture.columns.key | join(', ') ~ '; expected the key of the root of its wide table (' ~ plan.key | join(', ') ~ '); correct it') }}
     {%- endif -%}
-    {%- set stored = reverse_etl._stored_changes(capture, plan, read) if not problems else {} -%}
+    {%- set stored = reverse_etl._stored_changes(capture, plan, read, problems) if not problems else {} -%}
     {%- set changes = {} -%}
     {%- for node in plan.nodes.values() if node.table in stored -%}{%- do changes.update({node.name: stored[node.table]}) -%}{%- endfor -%}
     {%- set indexes = reverse_etl._fresh_indexes(plan, since) if not problems else {} -%}
@@ -37,9 +37,9 @@
 
 {#
   The columns of the changed rows that joins need, in a table for each input: {table: relation}. Small tables of their own, so that Spark knows how few they
-  are, and because Spark may resolve a table once for a whole statement: no statement reads both a table and its change feed.
+  are, and because Spark may resolve a table once for a whole statement: no statement reads both a table and its change feed. What cannot be read is one of `problems`.
 #}
-{% macro _stored_changes(capture, plan, read) %}
+{% macro _stored_changes(capture, plan, read, problems) %}
     {%- set stored = {} -%}
     {%- for table, found in read.items() if found.changes -%}
         {%- set columns = [] -%}
@@ -47,10 +47,10 @@
             {%- do columns.extend(node.pairs | map(attribute='child') | list + node.key_of.values() | list) -%}
         {%- endfor -%}
         {%- set relation = reverse_etl._temporary_relation(capture.relation, '__changes_', local_md5(invocation_id ~ model.unique_id ~ table)) -%}
-        {%- call statement('changes') -%}
-            create table {{ relation }} using {{ reverse_etl._private_format() }} as select distinct {{ reverse_etl._columns(columns | unique) }} from {{ found.changes }}
-        {%- endcall -%}
-        {%- do stored.update({table: relation}) -%}
+        {%- set query = 'select distinct ' ~ reverse_etl._columns(columns | unique) ~ ' from ' ~ found.changes -%}
+        {%- if reverse_etl._store_private(relation, query, may_fail=found.unreadable is not none) -%}{%- do stored.update({table: relation}) -%}
+        {%- else -%}{%- do problems.append(found.unreadable) -%}
+        {%- endif -%}
     {%- endfor -%}
     {{ return(stored) }}
 {% endmacro %}
@@ -58,23 +58,24 @@
 
 {#
   What changed in one table after the position that the head knows:
-  {position: how far it has come, problem: why its changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed}
+  {position: how far it has come, problem: why its changes are not known, changes: all images of the changed rows, behind `from`, or none where nothing changed;
+  unreadable: why, where these cannot be read, or none: they can}
 #}
 {% macro _input_changes(name, told, input, known) %}
     {%- set table = reverse_etl._relation_of(input).render() -%}
     {%- if input.config.materialized == 'changelog' -%}
         {%- set head = reverse_etl._head(table) -%}
-        {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none}) }}{%- endif -%}
+        {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none, 'unreadable': none}) }}{%- endif -%}
         {%- set read = known.split(':') -%}
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
         {%- set changed -%} {%- if not problem and head.snapshot_id > read[1] | int -%}
             (select * from {{ table }} where _snapshot_id > {{ read[1] | int }} and _snapshot_id <= {{ head.snapshot_id }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete'))
         {%- endif -%} {%- endset -%}
-        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none}) }}
+        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none, 'unreadable': none}) }}
     {%- elif told == 'cdf' -%}
         {{ return(reverse_etl._delta_feed(table, known, 'wide_table, the changes of ' ~ name)) }}
     {%- endif -%}
-    {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'changes': none}) }}
+    {{ return({'position': none, 'problem': 'what changed in ' ~ name ~ ' is not known: it is no changelog and has no changes: cdf', 'changes': none, 'unreadable': none}) }}
 {% endmacro %}
 
 

@@ -10,23 +10,29 @@
     {%- set candidates -%}
         select {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from {{ feed.changes or table ~ ' where false' }}
     {%- endset -%}
-    {{ return({'problem': feed.problem, 'positions': {'cdf': feed.position}, 'candidates': candidates if not feed.problem else none}) }}
+    {#- A wrong key is an error from the first capture on; later it would look as a feed that cannot be read. -#}
+    {%- if not capture.since -%}{%- do run_query(candidates) -%}{%- endif -%}
+    {{ return({'problem': feed.problem, 'positions': {'cdf': feed.position}, 'candidates': candidates if not feed.problem else none, 'unreadable': feed.unreadable}) }}
 {% endmacro %}
 
 
 {#
   How far a Delta table has come, and what changed in it after the position that is known: {position, problem: why the changes are not known,
-  changes: all images of the changed rows, behind `from`, or none where nothing changed}. A position is version:seconds since 1970, the same in every time zone.
+  changes: all images of the changed rows, behind `from`, or none where nothing changed; unreadable: why, where they cannot be read: VACUUM and the retention
+  of the log may have removed files, of which the history does not tell}. A position is version:seconds since 1970, the same in every time zone.
 #}
 {% macro _delta_feed(table, known, option) %}
     {%- if not known -%}{%- do reverse_etl._expect_delta(table, option) -%}{%- endif -%}
     {%- set newest = reverse_etl._delta_commits(table, 1)[0] -%}
     {#- A version of the same time is the same one: that of a table that was made anew has another. -#}
-    {%- if newest.position == known -%}{{ return({'position': known, 'problem': none, 'changes': none}) }}{%- endif -%}
+    {%- if newest.position == known -%}{{ return({'position': known, 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
     {%- set read = known.split(':', 1)[0] | int -%}
     {%- set problem = reverse_etl._cdf_problem(table, known, newest.version) -%}
     {%- set changes = '(select * from table_changes(' ~ reverse_etl._string(table | replace('`', '')) ~ ', ' ~ (read + 1) ~ ', ' ~ newest.version ~ '))' -%}
-    {{ return({'position': newest.position, 'problem': problem, 'changes': none if problem else changes}) }}
+    {{ return({
+        'position': newest.position, 'problem': problem, 'changes': none if problem else changes,
+        'unreadable': 'files of the change feed of ' ~ table ~ ' after version ' ~ read ~ ' are gone',
+    }) }}
 {% endmacro %}
 
 

@@ -4,13 +4,16 @@
     operations  {upsert: [...], delete: [...], ignore: [...]}: its values; default: those of Debezium, Flink, Delta and I/U/D
     sequence    column that orders the changes of a key; it stays in the changelog, so that a change that comes late or twice is known
     overlap     how far behind the newest sequence rows are read again; interval or number. Not where the model reads new files or Kafka: these
-                know what is new
+                know what is new. A text has no distances, so with such a sequence everything is read each time
 #}
 {% macro capture_feed(capture) %}
     {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
-    {%- set measures = reverse_etl._feed_measures() or {reverse_etl._feed_position(capture): reverse_etl._position_text(sequence, reverse_etl._type_of(capture, 'sequence'))} -%}
+    {%- set measures = reverse_etl._feed_measures() -%}
+    {%- if reverse_etl._feed_by_sequence(capture.query, capture.options) -%}
+        {%- do measures.update({reverse_etl._feed_position(capture): reverse_etl._position_text(sequence, reverse_etl._position_type(capture, 'sequence'))}) -%}
+    {%- endif -%}
     {%- set candidates %}
-        select * except (_rank), _operation = 'delete' as _gone
+        select * except (_rank), _operation = 'delete' as _gone, current_timestamp() as _now
         from (
             select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by {{ sequence }} desc, _operation) as _rank
             from ({{ reverse_etl._feed_events(capture) }}) where _operation <> 'ignore'
@@ -27,12 +30,14 @@
 
 {#
   The diff of events, in one pass over the image: it tells what is known of a key and how its row stands. An event is late that comes after a greater
-  sequence of its key, be that of a row, or of a tombstone, which remembers a delete.
+  sequence of its key, be that of a row, or of a tombstone, which remembers a delete. One without a sequence comes after what is known; where it is read again
+  and again beside newer ones that are not, before it.
 #}
 {% macro compare_feed(target, head, columns, query, settings) %}
     {%- set key, names = reverse_etl._columns(columns.key), reverse_etl._columns(columns.names) -%}
     {%- set sequence = reverse_etl._quote(settings.capture.sequence) -%}
     {%- set base = head.base if head is not none else 1 -%}
+    {%- set unplaced_is_new = '_known is null' if reverse_etl._feed_by_sequence(query, settings.capture) else 'true' -%}
     {%- set event -%} {{ names }}, _row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
     {%- set old_image -%} {{ reverse_etl._columns(columns.names, '_old') }}, _old._row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
     {%- set tombstone -%} struct('tombstone' as _stage, {{ names }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _old_snapshot_id) {%- endset %}
@@ -62,15 +67,28 @@
         left join known_before b on {{ reverse_etl._same_key(columns.key, 'n', 'b') }}
         {%- endif %}
     )
+    {%- set dropped = reverse_etl._names_at(head, columns.dropped | map(attribute='name') | list) %}
+    {%- if dropped %},
+    changes as (
+    {%- endif %}
     select inline(case
         when {{ reverse_etl._any_null(columns.key) }} then array(struct('null_key' as _stage, {{ event }}))
         when not _gone and _old is null then array(struct('insert' as _stage, {{ event }}))
         when not _gone then array(struct('update' as _stage, {{ event }}) {%- if query.old_images %}, struct('update_preimage' as _stage, {{ old_image }}) {%- endif %})
-        when _old is null then array({{ tombstone }})
+        when _old is null then if({{ sequence }} is null, null, array({{ tombstone }}))
         else array(struct('delete' as _stage, {{ event }}), {{ tombstone }} {%- if query.old_images %}, struct('delete_image' as _stage, {{ old_image }}) {%- endif %})
     end)
     from events
-    where not coalesce({{ sequence }} <= _known, false) and (_gone or _old is null or _old._row_hash <> _row_hash)
+    where coalesce({{ sequence }} > _known, {{ sequence }} is not null or {{ unplaced_is_new }}) and (_gone or _old is null or _old._row_hash <> _row_hash)
+    {%- if dropped %}
+    )
+    select * from changes
+    union all
+    {#- What stands in a column that the model has no more goes, with an event or without. #}
+    select 'update', {{ names }}, {{ reverse_etl._model_hash(columns.model) }}, _snapshot_id
+    from ({{ reverse_etl._image(target, columns.key, columns.names + dropped, head.base, head.snapshot_id, newest=true) }}) image
+    where not {{ reverse_etl._all_null(dropped) }} and not exists (select 1 from changes where {{ reverse_etl._same_key(columns.key, 'changes', 'image') }})
+    {%- endif %}
 {% endmacro %}
 
 
@@ -78,14 +96,14 @@
 {% macro _feed_events(capture) %}
     {%- if capture.labels -%}{{ return('select * except (_reached, _next_label) from ' ~ capture.labels.events ~ ' where ' ~ capture.labels.part) }}{%- endif -%}
     {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
-    {%- set since = (capture.since or {}).get(reverse_etl._feed_position(capture)) if not reverse_etl._feed_measures() else none -%}
+    {%- set since = (capture.since or {}).get(reverse_etl._feed_position(capture)) if reverse_etl._feed_by_sequence(capture.query, capture.options) else none -%}
     {%- set events %}
             select {{ reverse_etl._columns(capture.columns.names) }},
                 case lower({{ reverse_etl._quote(capture.options.operation) }})
                 {%- for operation, values in reverse_etl._feed_operations(capture).items() %}{% for value in values %} when {{ reverse_etl._string(value | lower) }} then '{{ operation }}'{% endfor %}{% endfor %} else 'unknown' end as _operation
             from {{ capture.query.name }}
             {%- if since is not none %}
-            where {{ sequence }} >= {{ reverse_etl._position_literal(since, reverse_etl._type_of(capture, 'sequence'), capture.options.overlap) }}
+            where {{ sequence }} >= {{ reverse_etl._position_literal(since, reverse_etl._position_type(capture, 'sequence'), capture.options.overlap) }} or {{ sequence }} is null
             {%- endif %}
     {%- endset -%}
     {{ return(events) }}
@@ -107,7 +125,14 @@
 {% endmacro %}
 
 
-{% macro _feed_position(capture) %}{{ return('feed/' ~ capture.options.sequence) }}{% endmacro %}
+{# Another name than `feed/`: positions of that one may lie beyond what was read. #}
+{% macro _feed_position(capture) %}{{ return('sequence/' ~ capture.options.sequence) }}{% endmacro %}
+
+{# Whether the sequence tells what is new; otherwise the feed's source does, or everything is read each time. #}
+{% macro _feed_by_sequence(query, options) %}
+    {%- set sequence = options.sequence -%}
+    {{ return(not reverse_etl._feed_measures() and reverse_etl._has_distance(reverse_etl._position_type({'query': query, 'options': options}, 'sequence'))) }}
+{% endmacro %}
 
 
 {% macro _feed_operations(capture) %}

@@ -8,12 +8,15 @@
 {% macro capture_timestamp(capture) %}
     {%- set options = capture.options -%}
     {%- set updated_at = reverse_etl._quote(options.updated_at) -%}
-    {%- set type = reverse_etl._type_of(capture, 'updated_at') -%}
-    {%- set name = 'timestamp/' ~ options.updated_at -%}
+    {%- set type = reverse_etl._position_type(capture, 'updated_at') -%}
+    {#- Another name than `timestamp/`: positions of that one may lie beyond what was read. -#}
+    {%- set name = 'updated_at/' ~ options.updated_at -%}
     {%- set since = (capture.since or {}).get(name) -%}
     {%- set live = 'not coalesce(' ~ reverse_etl._quote(options.deleted) ~ ', false)' if options.deleted else 'true' -%}
     {%- set candidates -%}
-        select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ updated_at if options.updated_at not in capture.columns.names }}, not ({{ live }}) as _gone from {{ capture.query.name }}
+        select {{ reverse_etl._columns(capture.columns.names) }}{{ ', ' ~ updated_at if options.updated_at not in capture.columns.names }},
+            not ({{ live }}) as _gone, current_timestamp() as _now
+        from {{ capture.query.name }}
         {%- if since is not none %}
         where {{ updated_at }} >= {{ reverse_etl._position_literal(since, type, options.overlap) }} or {{ updated_at }} is null
         {%- endif -%}
@@ -23,16 +26,4 @@
         'candidates': candidates, 'measures': {name: reverse_etl._position_text(updated_at, type)}, 'carries_rows': true,
         'live': live if options.deleted else none,
     }) }}
-{% endmacro %}
-
-
-{# The type of the model's column that an option names. #}
-{% macro _type_of(capture, option) %}
-    {%- set name = capture.options[option] -%}
-    {%- if name not in capture.query.types -%}
-        {{ exceptions.raise_compiler_error(
-            'changelog ' ~ model.name ~ ': capture.' ~ option ~ ": found '" ~ name ~ "'; expected a column of the model (" ~ capture.query.types | join(', ') ~ '); select it or correct the option (case counts)'
-        ) }}
-    {%- endif -%}
-    {{ return(capture.query.types[name]) }}
 {% endmacro %}

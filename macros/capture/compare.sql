@@ -38,19 +38,28 @@
 {% endmacro %}
 
 
-{# Literal EXCEPT both ways, for audits. EXCEPT reads the model twice, so the query was stored as a table (see _model_query). #}
+{#
+  Literal EXCEPT both ways, for audits. EXCEPT reads the model twice, so the query was stored as a table (see _model_query). A value in a column that either
+  the model or its head has not is a difference, too, as it is for the hash.
+#}
 {% macro compare_except(target, head, columns, query, settings) %}
     {%- set names = reverse_etl._columns(columns.names) %}
+    {%- set dropped = columns.dropped | map(attribute='name') | list -%}
+    {%- set one_sided = dropped + reverse_etl._names_at(head, columns.names, present=false) %}
     with new_rows as (
         {{ reverse_etl._new_rows(query.rows, columns, copies=true) }}
     ),
     old_rows as (
-        {{ reverse_etl._old_rows(target, head, columns, columns.names, query.candidates) }}
+        {{ reverse_etl._old_rows(target, head, columns, columns.names + dropped, query.candidates) }}
     ),
     different as (
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from new_rows except select {{ names }} from old_rows)
         union
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from old_rows except select {{ names }} from new_rows)
+        {%- if one_sided %}
+        union
+        select {{ reverse_etl._columns(columns.key) }} from old_rows where not {{ reverse_etl._all_null(one_sided) }}
+        {%- endif %}
     ),
     classified as (
         {{ reverse_etl._classify(columns, 'true') }}
@@ -123,6 +132,19 @@
 
 {% macro _any_null(names, alias=none) -%}
     ({% for name in names %}{{ alias ~ '.' if alias }}{{ reverse_etl._quote(name) }} is null{{ ' or ' if not loop.last }}{% endfor %})
+{%- endmacro %}
+
+
+{# Those of `names` that are columns of the head, or those that are none: added, come back, or renamed in the table, too. #}
+{% macro _names_at(head, names, present=true) %}
+    {%- set known, found = head.columns | map(attribute='name') | map('lower') | list if head is not none else [], [] -%}
+    {%- for name in names if (name | lower in known) == present -%}{%- do found.append(name) -%}{%- endfor -%}
+    {{ return(found) }}
+{% endmacro %}
+
+
+{% macro _all_null(names) -%}
+    ({% for name in names %}{{ reverse_etl._quote(name) }} is null{{ ' and ' if not loop.last }}{% endfor %})
 {%- endmacro %}
 
 

@@ -9,12 +9,13 @@
     problem       why the changes since then are not known: everything is compared, and the run says why
     positions     {name: text}: how far its inputs will have been read at least; read before anything else. A name says what was read: another input, another name
     candidates    query of the keys that may have changed
-    measures      {name: aggregate over the candidates}: more positions; a name that ends in / gives a JSON object of them
+    measures      {name: aggregate over the candidates}: more positions; a name that ends in / gives a JSON object of them; NULL: the known position stays
     refuse        {aggregate over candidates, true where they are wrong: why}
     live          filter of the model's rows: the others count as deleted
     carries_rows  the candidates are the rows of the model, those with `_gone` deleted
     only_changes  the model gives changes, not an image: there is nothing else to compare with
     compare       a diff of its own: a macro compare_<diff>, as in compare.sql; its `query.rows` are the candidates
+    unreadable    the query of the candidates may fail, and then everything is compared: why
     temporary     tables of its own that the capture drops at its end
 #}
 {% macro _propose(target, head, columns, query, capture_uuid, settings, labels=none) %}
@@ -24,22 +25,28 @@
     {%- endif -%}
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
-    {%- set everything = reverse_etl._unknown_since(head, proposal) -%}
+    {%- set everything = reverse_etl._unknown_since(head, columns, proposal) -%}
     {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
-    {%- set stored, temporary = none, proposal.temporary | list -%}
-    {%- if everything -%}
+    {%- set stored, temporary, known = none, proposal.temporary | list, {} -%}
+    {%- do known.update(head.positions if head is not none else {}) -%}
+    {%- if not everything -%}
+        {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
+    {%- endif -%}
+    {%- if stored is none -%}
+        {%- set everything = everything or proposal.unreadable -%}
         {%- do asked.update({'since': none}) -%}
         {%- set proposal = reverse_etl._proposal(asked) -%}
         {%- set measured = reverse_etl._measured('(' ~ proposal.candidates ~ ')', proposal, columns, settings) if proposal.candidates else {'count': none, 'positions': {}} -%}
+        {#- What was read is everything, so a position that it does not give is none. -#}
+        {%- for name in proposal.measures if not proposal.only_changes -%}{%- do known.pop(name, none) -%}{%- endfor -%}
     {%- else -%}
-        {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
         {%- set measured = reverse_etl._measured(proposal.get('measured_on', stored), proposal, columns, settings, stored if head is not none and not due else none) -%}
         {%- set too_many = not proposal.only_changes and measured.count > options.full_above * head.live_rows -%}
         {%- set everything = 'reconcile' if due else measured.count ~ ' of ' ~ head.live_rows ~ ' keys may have changed' if too_many else none -%}
     {%- endif -%}
     {%- do query.update(reverse_etl._rows_to_compare(query, columns, proposal, none if everything else {'relation': stored, 'ranges': measured.ranges})) -%}
     {%- set positions = {} -%}
-    {%- for known in [head.positions if head is not none else {}, proposal.positions, measured.positions] -%}{%- do positions.update(known) -%}{%- endfor -%}
+    {%- for some in [known, proposal.positions, measured.positions] -%}{%- do positions.update(some) -%}{%- endfor -%}
     {{ return({
         'facts': {
             'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
@@ -53,13 +60,16 @@
 
 
 {# Why nobody can know what changed since the head, or none. #}
-{% macro _unknown_since(head, proposal) %}
+{% macro _unknown_since(head, columns, proposal) %}
     {%- if proposal.only_changes -%}{{ return(none) }}
     {%- elif head is none -%}{{ return('the first capture') }}
     {%- elif not head.positions -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
     {%- set other_sql = head.positions.get('reverse_etl/query', proposal.positions['reverse_etl/query']) != proposal.positions['reverse_etl/query'] -%}
-    {{ return([proposal.problem, 'the SQL of the model is another one' if other_sql else none] | select | join('; ') or none) }}
+    {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
+    {{ return([
+        proposal.problem, 'the SQL of the model is another one' if other_sql else 'the columns of the model are others' if other_columns else none,
+    ] | select | join('; ') or none) }}
 {% endmacro %}
 
 
@@ -74,7 +84,8 @@
 {% macro _proposal(asked) %}
     {%- set name = 'capture_' ~ asked.options.strategy -%}
     {%- set proposal = {
-        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'carries_rows': false, 'only_changes': false, 'compare': none, 'temporary': [],
+        'problem': none, 'positions': {}, 'candidates': none, 'measures': {}, 'refuse': {}, 'live': none, 'carries_rows': false, 'only_changes': false, 'compare': none,
+        'unreadable': none, 'temporary': [],
     } -%}
     {%- set told = (reverse_etl[name] if name in reverse_etl else context[name])(asked) -%}
     {%- for field in told if field not in proposal -%}
@@ -87,12 +98,10 @@
 {% endmacro %}
 
 
-{# The candidates in a table of their own: they are read several times and counted. #}
+{# The candidates in a table of their own: they are read several times and counted. None where they cannot be read. #}
 {% macro _store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) %}
     {%- set stored = reverse_etl._temporary_relation(target, '__candidates_', capture_uuid) -%}
-    {%- call statement('candidates') -%}
-        create table {{ stored }} using {{ reverse_etl._private_format() }} as {{ proposal.candidates }}
-    {%- endcall -%}
+    {%- if not reverse_etl._store_private(stored, proposal.candidates, may_fail=proposal.unreadable is not none) -%}{{ return(none) }}{%- endif -%}
     {%- do temporary.append(stored) -%}
     {%- set together = settings.capture.recapture_by -%}
     {%- if together -%}
@@ -223,20 +232,47 @@
 {% endmacro %}
 
 
+{# The type of the model's column that an option names, by which positions go. #}
+{% macro _position_type(capture, option) %}
+    {%- set name, where = capture.options[option], 'changelog ' ~ model.name ~ ': capture.' ~ option -%}
+    {%- if name not in capture.query.types -%}
+        {{ exceptions.raise_compiler_error(where ~ ": found '" ~ name ~ "'; expected a column of the model (" ~ capture.query.types | join(', ') ~ '); select it or correct the option (case counts)') }}
+    {%- endif -%}
+    {%- set type = capture.query.types[name] -%}
+    {%- if not modules.re.match('(timestamp|timestamp_ntz|date|tinyint|smallint|int|bigint|float|double|decimal.*|string.*|binary)$', type) -%}
+        {{ exceptions.raise_compiler_error(where ~ ": found '" ~ name ~ "' of type " ~ type ~ '; expected a timestamp, date, number, string or binary, which grows; cast it in the model') }}
+    {%- endif -%}
+    {%- if capture.options.overlap is not none and not reverse_etl._has_distance(type) -%}
+        {{ exceptions.raise_compiler_error(where ~ ": found overlap with '" ~ name ~ "' of type " ~ type ~ ', which has no distances; expected a timestamp, date or number; cast it in the model, or remove overlap') }}
+    {%- endif -%}
+    {{ return(type) }}
+{% endmacro %}
+
+{% macro _has_distance(type) %}{{ return(not type.startswith('string') and type != 'binary') }}{% endmacro %}
+
+
 {#
-  A position as text, and back as a literal. A timestamp is kept in microseconds, whatever the session's time zone; what lies in the future would hide
-  the rows between, so the clock bounds it.
+  A position as text: the greatest value of the candidates, but for those that lay in the future (after `_now`) when they were read: these would hide the rows
+  between. NULL where there is none: a position never goes beyond what was read. A timestamp is kept in microseconds, whatever the session's time zone.
 #}
 {% macro _position_text(expression, type) -%}
-    {%- if type == 'timestamp' -%} cast(unix_micros(least(max({{ expression }}), current_timestamp())) as string)
-    {%- elif type == 'date' -%} cast(least(max({{ expression }}), current_date()) as string)
-    {%- else -%} cast(max({{ expression }}) as string)
+    {%- set newest = 'max(' ~ expression ~ ')' -%}
+    {%- if type in ('timestamp', 'timestamp_ntz', 'date') -%}{%- set newest = newest ~ ' filter (where cast(' ~ expression ~ ' as timestamp) <= _now)' -%}
+    {%- elif type in ('float', 'double') -%}{%- set newest = newest ~ ' filter (where ' ~ expression ~ " < double('Infinity'))" -%}
+    {%- endif -%}
+    {%- if type == 'timestamp' -%} cast(unix_micros({{ newest }}) as string)
+    {%- elif type == 'binary' -%} hex({{ newest }})
+    {%- else -%} cast({{ newest }} as string)
     {%- endif -%}
 {%- endmacro %}
 
+{# And back as a literal, less the overlap; of a date always whole days. #}
 {% macro _position_literal(position, type, overlap) -%}
-    {%- if type == 'timestamp' -%} timestamp_micros({{ position | int }}) {%- else -%} cast({{ reverse_etl._string(position) }} as {{ type }}) {%- endif -%}
-    {%- if overlap %} - {{ 'interval ' ~ reverse_etl._string(overlap) if type in ('timestamp', 'timestamp_ntz', 'date') else overlap }}{% endif -%}
+    {%- if type == 'date' and overlap -%} cast(cast('{{ position }}' as timestamp) - interval {{ reverse_etl._string(overlap) }} as date)
+    {%- else -%}
+        {%- if type == 'timestamp' -%} timestamp_micros({{ position | int }}) {%- elif type == 'binary' -%} X'{{ position }}' {%- else -%} cast({{ reverse_etl._string(position) }} as {{ type }}) {%- endif -%}
+        {%- if overlap %} - {{ 'interval ' ~ reverse_etl._string(overlap) if type.startswith('timestamp') else overlap }}{% endif -%}
+    {%- endif -%}
 {%- endmacro %}
 
 

@@ -14,6 +14,21 @@
 {% macro _private_format() %}{{ 'delta' if target.type == 'databricks' else 'parquet' }}{% endmacro %}
 
 
+{#
+  A query's rows as a table of this run. `may_fail`: false, and no table, where the query fails: only a script of Spark can catch that.
+#}
+{% macro _store_private(relation, query, may_fail=false) %}
+    {%- set create = 'create table ' ~ relation ~ ' using ' ~ reverse_etl._private_format() ~ ' as ' ~ query -%}
+    {%- if not may_fail -%}
+        {%- do run_query(create) -%}
+        {{ return(true) }}
+    {%- endif -%}
+    {#- Spark 4.0 has them switched off. -#}
+    {%- if target.type != 'databricks' -%}{%- do run_query('set spark.sql.scripting.enabled = true') -%}{%- endif -%}
+    {{ return(run_query('begin declare exit handler for sqlexception begin select 0; end; ' ~ create ~ '; select 1; end').rows[0][0] | int == 1) }}
+{% endmacro %}
+
+
 {# What runs that were killed left behind. A day later no run can still be using it. #}
 {% macro _drop_leftovers(target) %}
     {%- set day_ago = (run_started_at - modules.datetime.timedelta(days=1)).strftime('%Y%m%d%H%M%S') -%}

@@ -2,7 +2,7 @@
   What the sources of a feed share. Whatever new they find is read once, into a table of this run (the input): the capture reads it more than once, and
   its positions are measured on it, whatever the model selects. An input has two columns more than the model sees:
     _input    name of a position: topic/partition, or a path
-    _read_to  how far this row leads there
+    _read_to  how far this row leads there; NULL: nowhere
 #}
 
 {# Before anything is read: {reading: whether this compiles for a capture, since: positions in the head's header} #}
@@ -62,7 +62,7 @@
             {%- if kind == 'kafka' %} union all select regexp_extract(_input, '^(.*)/', 1) || '/read_at', {{ (run_started_at.timestamp() * 1000) | int }} from {{ input }}{% endif %}
             {%- if not loop.last %} union all {% endif %}
         {%- endfor %}
-        ) group by 1
+        ) where _read_to is not null group by 1
     ))
 {%- endmacro %}
 

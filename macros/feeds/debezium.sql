@@ -1,36 +1,52 @@
 {#
   Change events of Debezium's connectors for Postgres, MySQL and MariaDB in JSON, with or without the schema in the message, as rows for the strategy feed:
   the columns after each change, `operation` (c, r, u, d, m) and `sequence`, a text that grows with the source's log.
-    relation     behind `from`: has the message as string or binary in `value` and, unless `message_key` is none, in `message_key`
+    relation     behind `from`: has the message as string or binary in `value` and, unless `message_key` is none, in `message_key`. Of any but kafka_topic and
+                 new_files everything is read each time: no place in the log tells what is new, for other partitions may lag behind
     columns      {column of the source: type}. The type says how the text is read: string, boolean, whole numbers, float, double, decimal(p,s) from a number or
                  its text, date from days or ISO text, timestamp from ISO text with its offset, timestamp_millis and timestamp_micros from numbers (both give a
                  timestamp), binary from base64. A value that does not fit stops the capture
     key          its columns that identify a row
     optional     columns that older events lack: NULL there
-    tombstones   delete: a message without a value deletes the row of its key; ignore: where the topic is not compacted, the event before it has done so
+    tombstones   delete: a message without a value deletes the row of its key; for that the relation has Kafka's `_partition` and `_offset` of each message.
+                 ignore: where the topic is not compacted, the event before it has done so
 #}
 {% macro debezium(relation, columns, key, optional=[], tombstones='delete', value='value', message_key='key', operation='_op', sequence='_sequence') -%}
     {%- do reverse_etl._check_debezium(columns, key, optional, tombstones, [operation, sequence], message_key) -%}
+    {%- set messages = reverse_etl._debezium_messages(relation, columns, key, optional, tombstones, value, message_key) -%}
+    {%- if tombstones == 'delete' -%}
+        {%- do reverse_etl._check_debezium_places(relation) -%}
+        {%- set messages = reverse_etl._debezium_placed(messages, columns, key) -%}
+    {%- endif -%}
+(
+    select {{ reverse_etl._columns(columns) }}, _dbz_op as {{ reverse_etl._quote(operation) }}, _dbz_sequence as {{ reverse_etl._quote(sequence) }}
+    from {{ messages }}
+)
+{%- endmacro %}
+
+
+{# One row for each message: the columns, _dbz_op and _dbz_sequence; where tombstones delete, _dbz_partition and _dbz_offset, too. #}
+{% macro _debezium_messages(relation, columns, key, optional, tombstones, value, message_key) -%}
+    {%- set place = ', _dbz_partition, _dbz_offset' if tombstones == 'delete' else '' -%}
 (
     select
         {%- for name, type in columns.items() %}
         {{ reverse_etl._debezium_value('_dbz_' ~ loop.index, type | lower | replace(' ', ''), name) }} as {{ reverse_etl._quote(name) }},
         {%- endfor %}
-        _dbz_op as {{ reverse_etl._quote(operation) }},
-        _dbz_sequence as {{ reverse_etl._quote(sequence) }}
+        _dbz_op, _dbz_sequence{{ place }}
     from (
-        select _dbz_op, {{ reverse_etl._debezium_sequence() }} as _dbz_sequence
+        select _dbz_op, {{ reverse_etl._debezium_sequence() }} as _dbz_sequence{{ place }}
             {%- for name in columns %},
             {{ reverse_etl._debezium_text(name, name in key, name in optional) }} as _dbz_{{ loop.index }}
             {%- endfor %}
         from (
-            select _dbz_key, _dbz_event.source as _dbz_source, {{ reverse_etl._debezium_operation() }} as _dbz_op,
+            select _dbz_key{{ place }}, _dbz_event.source as _dbz_source, {{ reverse_etl._debezium_operation() }} as _dbz_op,
                 case when _dbz_tombstone then _dbz_key when _dbz_event.op = 'd' then coalesce(_dbz_event.before, _dbz_key) else _dbz_event.after end as _dbz_row
             from (
-                select _dbz_tombstone, coalesce(_dbz_value.payload, struct(_dbz_value.before, _dbz_value.after, _dbz_value.source, _dbz_value.op)) as _dbz_event,
+                select _dbz_tombstone{{ place }}, coalesce(_dbz_value.payload, struct(_dbz_value.before, _dbz_value.after, _dbz_value.source, _dbz_value.op)) as _dbz_event,
                     if(map_contains_key(_dbz_plain_key, 'schema') and _dbz_wrapped_key.payload is not null, _dbz_wrapped_key.payload, _dbz_plain_key) as _dbz_key
                 from (
-                    select cast({{ reverse_etl._quote(value) }} as string) is null as _dbz_tombstone,
+                    select cast({{ reverse_etl._quote(value) }} as string) is null as _dbz_tombstone,{{ ' _partition as _dbz_partition, _offset as _dbz_offset,' if place }}
                         from_json(cast({{ reverse_etl._quote(value) }} as string), '{{ reverse_etl._debezium_envelope() }}') as _dbz_value,
                         {%- set text = 'cast(' ~ (reverse_etl._quote(message_key) if message_key else 'null') ~ ' as string)' %}
                         from_json({{ text }}, 'struct<payload:map<string,string>>') as _dbz_wrapped_key, from_json({{ text }}, 'map<string,string>') as _dbz_plain_key
@@ -42,6 +58,26 @@
             )
         )
     )
+)
+{%- endmacro %}
+
+
+{#
+  A message without a place in the log comes after what stands before it in its partition: the place of the last event of its key there, and its offset. Where
+  none stands there it has no place, and is left out if another message of its key follows.
+#}
+{% macro _debezium_placed(messages, columns, key) -%}
+    {%- set of_key = 'partition by ' ~ reverse_etl._columns(key) ~ ' order by _dbz_partition, _dbz_offset' -%}
+(
+    select {{ reverse_etl._columns(columns) }}, _dbz_op,
+        coalesce(_dbz_sequence, if(_dbz_before.partition = _dbz_partition, concat_ws('/', _dbz_before.sequence, lpad(_dbz_offset, 20, '0')), null)) as _dbz_sequence
+    from (
+        select *, lead(_dbz_partition) over ({{ of_key }}) as _dbz_next,
+            last(if(_dbz_sequence is null, null, struct(_dbz_partition as partition, _dbz_sequence as sequence)), true)
+                over ({{ of_key }} rows between unbounded preceding and 1 preceding) as _dbz_before
+        from {{ messages }}
+    )
+    where _dbz_sequence is not null or coalesce(_dbz_before.partition = _dbz_partition, false) or coalesce(_dbz_next <> _dbz_partition, true)
 )
 {%- endmacro %}
 
@@ -61,10 +97,7 @@
 {%- endmacro %}
 
 
-{#
-  Digits are padded, so that text sorts as the numbers do. A tombstone has no place of its own: it yields to any event of its key that is read with it. So do
-  rows that a snapshot of the connector read without a place.
-#}
+{# Digits are padded, so that text sorts as the numbers do. A tombstone has no place of its own; nor have rows that a snapshot of the connector read without one. #}
 {% macro _debezium_sequence() -%}
     case when _dbz_op = 'm' or _dbz_source is null then null
         when _dbz_source.lsn is not null then lpad(_dbz_source.lsn, 20, '0')
@@ -120,6 +153,20 @@
 {% macro _debezium_refuse(found, expected, next_step) -%}
     raise_error({{ reverse_etl._string('reverse_etl.debezium: found ' ~ found ~ '; expected ' ~ expected ~ '; nothing was captured. Next: ' ~ next_step) }})
 {%- endmacro %}
+
+
+{# A tombstone alone does not say what it comes after. #}
+{% macro _check_debezium_places(relation) %}
+    {%- if execute and flags.WHICH in ('run', 'build', 'retry') -%}
+        {%- set present = run_query('describe query select * from ' ~ relation).columns[0].values() -%}
+        {%- if '_partition' not in present or '_offset' not in present -%}
+            {%- do reverse_etl._view_refuse(
+                "debezium: tombstones='delete'", 'a relation with the columns ' ~ present | join(', '), "Kafka's _partition and _offset of each message among them: a tombstone does not say what it comes after",
+                "pass kafka_topic(...), or '(select key, value, partition as _partition, offset as _offset from ...)', or tombstones='ignore', if the topic is not compacted"
+            ) -%}
+        {%- endif -%}
+    {%- endif -%}
+{% endmacro %}
 
 
 {% macro _check_debezium(columns, key, optional, tombstones, own, message_key) %}

@@ -23,7 +23,7 @@
         {%- set rows = reverse_etl._landing_rows_by_file(landing, path, format, schema, options, newer, views) -%}
     {%- endif -%}
     {%- set input = reverse_etl._feed_input('files', [path, format, schema, options],
-        'select *, ' ~ reverse_etl._string(path) ~ ' as _input, unix_micros(_file_modified) as _read_to from ' ~ rows ~ ' where ' ~ newer
+        'select *, ' ~ reverse_etl._string(path) ~ ' as _input, if(_file_modified <= current_timestamp(), unix_micros(_file_modified), null) as _read_to from ' ~ rows ~ ' where ' ~ newer
     ) -%}
     {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}

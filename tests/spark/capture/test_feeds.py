@@ -200,9 +200,11 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
 
     deliver(project, 1, 1_700_000_000, "(1, 'a', 'I', 1), (2, 'b', 'I', 2)")
     deliver(project, 2, 1_700_000_010, "(1, 'c', 'U', 3), (3, null, 'I', 4)")
+    deliver(project, 9, 4_000_000_000, "(9, 'by a clock that is wrong', 'I', 4)")
     second = project.dbt("run", "--select", "all_changelog")
     assert second.success, second.text
-    rows = [(name + key, value) for name in FORMATS for key, value in (("1", "c"), ("2", "b"), ("3", None))]
+    values = (("1", "c"), ("2", "b"), ("3", None), ("9", "by a clock that is wrong"))
+    rows = [(name + key, value) for name in FORMATS for key, value in values]
     assert project.image("all_changelog", "id, value") == sorted(rows)
     assert positions(project, "all_changelog") == {f"files/{landing / name}": "1700000010000000" for name in FORMATS}
 
@@ -251,7 +253,7 @@ def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whateve
     relation = f"{project.schema}.events"
     project.changelog(
         "orders_changelog",
-        f"select * from {{{{ reverse_etl.debezium('{relation}', columns={literal(POSTGRES)}, key=['id']) }}}}",
+        f"select * from {{{{ reverse_etl.debezium('{relation}', columns={literal(POSTGRES)}, key=['id'], tombstones='ignore') }}}}",
         settings={"capture": FEED},
     )
     source = SourceTable(random.Random(SEED), "postgresql", wrapped=True)
@@ -327,7 +329,9 @@ def test_what_a_feed_may_not_say_is_refused_with_what_to_do_and_without_the_secr
         "no_key": ("debezium('t', {'id': 'int'}, ['di'])", "found 'di'; expected one of columns: id"),
         "collision": ("debezium('t', {'_op': 'int'}, ['_op'])", "found a column '_op'"),
         "tombstones": ("debezium('t', {'id': 'int'}, ['id'], message_key=none)", "tombstones='delete' without a message_key"),
+        "places": (f"debezium('{project.schema}.messages', {{'id': 'int'}}, ['id'])", "found a relation with the columns key, value; expected Kafka's _partition and _offset"),
     }  # fmt: skip
+    project.table("messages", "select '' as key, '' as value")
     for name, (call, _) in models.items():
         project.changelog(name, f"select * from {{{{ reverse_etl.{call} }}}}", settings={"capture": FEED})
     project.model("outside", "select * from {{ reverse_etl.new_files('/nowhere') }}", {"materialized": "table"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -143,3 +144,62 @@ def _shown(value: Any) -> Any:
     if isinstance(value, datetime):
         return (value - EPOCH) // timedelta(milliseconds=1)
     return value.hex().upper() if isinstance(value, bytes) else value
+
+
+@dataclass
+class Topic:
+    """A topic of such events, and a table to which another job copies its messages: some partitions lag behind others.
+
+    Attributes:
+        messages: by partition: offset, place in the log of the source, key, value.
+        copied: by partition: up to which offset.
+    """
+
+    source: SourceTable
+    rng: random.Random
+    messages: list[list[tuple[int, int, str, str | None]]]
+    copied: list[int]
+    seen: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    lone_tombstones: int = 0
+    _next: int = 0
+
+    @staticmethod
+    def of(source: SourceTable, rng: random.Random, partitions: int) -> Topic:
+        return Topic(source, rng, [[] for _ in range(partitions)], [0] * partitions)
+
+    def send(self, events: list[Event]) -> None:
+        """What the source told last, or tells again; all of a key go to one partition."""
+        for place, (key, value) in enumerate(events, len(self.source.log) - len(events)):
+            partition = int(re.sub(r"\D", "", key) or 0) % len(self.messages)
+            self.messages[partition].append((self._next, place, key, value))
+            self._next += 1
+
+    def compact(self) -> None:
+        """Of older messages only the last of each key is left."""
+        for partition, messages in enumerate(self.messages):
+            cut = self.rng.randint(0, len(messages))
+            last = {message[2]: message for message in messages[:cut]}
+            self.messages[partition] = [one for one in messages[:cut] if last[one[2]] is one] + messages[cut:]
+
+    def copy(self, *, all_of_them: bool = False) -> list[tuple[str, str | None, int, int]]:
+        """The next messages of each partition, in any order: key, value, partition, offset."""
+        rows = []
+        for partition, messages in enumerate(self.messages):
+            left = [message for message in messages if message[0] >= self.copied[partition]]
+            for offset, place, key, value in left if all_of_them else left[: self.rng.randint(0, len(left))]:
+                rows.append((key, value, partition, offset))
+                self.copied[partition] = offset + 1
+                before = self.seen.get(key, (-1, None))
+                self.lone_tombstones += value is None and before[1] is not None and '"op": "d"' not in before[1]
+                self.seen[key] = max(before, (place, value), key=lambda told: told[0])
+        self.rng.shuffle(rows)
+        return rows
+
+    def names(self) -> dict[int, tuple[str | None]]:
+        """What the messages that were copied lead to: id -> its name."""
+        rows = {}
+        for key, (_, value) in self.seen.items():
+            after = json.loads(value or "{}").get("after")
+            if after:
+                rows[json.loads(key)["id"]] = (after["name"],)
+        return rows

@@ -40,7 +40,7 @@ PLAY = """
     {%- endif -%}
 {% endmacro %}
 """
-WRITES = ("create table", "insert", "merge", "drop table")
+WRITES = ("create table", "begin declare", "insert", "merge", "drop table")
 
 
 class Killed(BaseException):
