@@ -43,14 +43,11 @@
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}
         {%- endif -%}
-        {%- if 'variant' in column.type -%}
-            {%- do problems.append('column ' ~ column.name ~ ' is a variant, which cannot be compared; expected a comparable type; use to_json(...) in the model') -%}
-        {%- endif -%}
+        {%- for kind, found in reverse_etl._refused_types().items() if modules.re.search('(^|[<:,])' ~ kind ~ '($|[ (>,])', column.type) -%}
+            {%- do problems.append('column ' ~ column.name ~ ' ' ~ found) -%}
+        {%- endfor -%}
         {%- if column.type.startswith('map<') and settings.compare == 'except' -%}
             {%- do problems.append('column ' ~ column.name ~ ' is a map, which EXCEPT refuses; expected a comparable type; use meta.reverse_etl.compare: hash, or array_sort(map_entries(...)) in the model') -%}
-        {%- endif -%}
-        {%- if column.type in ('void', 'null') -%}
-            {%- do problems.append('column ' ~ column.name ~ ' is always NULL and has no type; expected a type; use cast(null as ...) in the model') -%}
         {%- endif -%}
     {%- endfor -%}
     {%- for name in settings.key -%}
@@ -62,6 +59,17 @@
         {%- endif -%}
     {%- endfor -%}
     {{ return(problems) }}
+{% endmacro %}
+
+
+{# {type as it is written: what is said of a column that is or holds it} #}
+{% macro _refused_types() %}
+    {{ return({
+        'variant': 'is or holds a variant, which cannot be compared; expected a comparable type; use to_json(...) in the model',
+        'interval': 'is or holds an interval, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',
+        'time': 'is or holds a time of day, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',
+        '(?:void|null)': 'is or holds what is always NULL and has no type; expected a type; use cast(null as ...) in the model',
+    }) }}
 {% endmacro %}
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.settings import Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.spark_types import arrow_type
 from dbt_reverse_etl.sql import quoted
+
+# A join takes a condition only where it is boolean and deterministic, and over rows alone: neither aggregates nor windows.
+_REFUSED = {
+    "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE": "an expression that is no condition",
+    "INVALID_NON_DETERMINISTIC_EXPRESSIONS": "an expression that changes by itself",
+}
+_OF_SESSION = re.compile(
+    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\(",
+    re.I,
+)
+_SUB_QUERY = re.compile(r"(scalar-subquery|exists|list)#\d+ \[")
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class Spec:
 
     def arrow_schema(self) -> pa.Schema:
         """The destination fields with their Arrow types."""
-        return to_arrow_schema(self.struct())
+        return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in self.struct()])
 
 
 def given_spec(settings: SyncSettings) -> str:
@@ -91,27 +104,45 @@ def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]])
         )
     fields = tuple((column, name, types[column]) for column, name in mapping.items())
     if sync.settings.where is not None:
-        _refuse_bad_filter(spark, sync, sync.settings.where)
-    return Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings))
+        _refuse_bad_filter(spark, sync, sync.settings.where, types)
+    spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings))
+    try:
+        spec.arrow_schema()
+    except TypeError as error:
+        next_step = "cast the column in the model, or leave it out of `fields`"
+        raise ConfigurationError(
+            Problem(_place(sync, "fields"), str(error), "columns that can be sent", next_step)
+        ) from None
+    return spec
 
 
 def _place(sync: Sync, key: str) -> str:
     return f"{sync.file}: {'.'.join(sync.keys)}.{key}"
 
 
-def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str) -> None:
+def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> None:
     place, expected = _place(sync, "where"), "a deterministic SQL condition over the columns of the changelog"
     try:
-        frame = spark.sql(f"select ({where}) as kept from {sync.changelog.relation_name}")  # noqa: S608
-    except Exception as error:
-        found = f"what Spark cannot resolve ({type(error).__name__})"
-        raise ConfigurationError(Problem(place, found, expected, "correct the expression")) from None
-    kind = frame.schema["kept"].dataType.simpleString()
-    if kind != "boolean" or not _deterministic(frame):
-        found = f"an expression of type {kind}, or one that changes by itself"
-        raise ConfigurationError(Problem(place, found, expected, "leave out rand(), current_date() and sub-queries"))
+        found = _changes_by_itself(spark, where, types)
+    except PySparkException as error:
+        found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
+    if found:
+        next_step = "correct the expression; leave out rand(), current_date() and sub-queries"
+        raise ConfigurationError(Problem(place, found, expected, next_step)) from None
 
 
-def _deterministic(frame: DataFrame) -> bool:
-    plan = frame._jdf.queryExecution().analyzed()
-    return bool(plan.deterministic()) and "scalar-subquery" not in plan.toString() and "current_" not in plan.toString()
+def _changes_by_itself(spark: SparkSession, where: str, types: Mapping[str, str]) -> str:
+    """What of the filter depends on more than the row; an empty text: nothing. Asked without a table, and without a JVM of this process.
+
+    Raises:
+        PySparkException: the filter is no condition of a join over these columns.
+    """
+    columns = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in types.items())
+    query = f"select * from (select {columns}) join (select 1 as _one) on ({where})"  # noqa: S608
+    _ = spark.sql(query).schema  # EXPLAIN would tell an error as its result
+    plan = str(spark.sql(f"explain extended {query}").collect()[0][0])
+    analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    if _SUB_QUERY.search(analyzed):
+        return "a sub-query"
+    # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
+    return "an expression that depends on the time or on the session" if _OF_SESSION.search(where + analyzed) else ""

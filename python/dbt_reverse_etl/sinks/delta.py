@@ -6,11 +6,12 @@ commit of an older run. Which claims were carried out stands in the table's hist
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,9 +39,10 @@ try:
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-    from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StructField, StructType
     from pyspark.sql.utils import is_remote
+
+    from dbt_reverse_etl.spark_types import spark_type
 except ModuleNotFoundError as error:
     next_step = "pip install 'dbt-reverse-etl[spark]'"
     raise ConfigurationError(
@@ -51,6 +53,7 @@ RESYNC = "restore the table, or dbt run-operation resync for this sync"
 _STEPS = 1_000_000  # commits of one run
 _ATTEMPTS = 3
 _SPARK_ERRORS = (PySparkException, Py4JError)
+_CHAR = re.compile(r"\bchar\(")
 _OF_A_ROW = ("DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_EXCEED_CHAR_VARCHAR_LIMIT")
 
 
@@ -103,6 +106,10 @@ class DeltaSink(SparkSink):
     def validate(self, task: SinkTask) -> None:
         """Refuse paths that leave the folder, keys that are not mapped, types that Spark has not."""
         problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
+        if is_remote():  # what its commits record is asked of a JVM of this process
+            expected = "a session of Spark in this process"
+            next_step = "push where Spark runs in the process"
+            problems.append(Problem(f"Delta, {self.identity}", "a session of Spark Connect", expected, next_step))
         parts = PurePosixPath(task.object).parts
         if self._settings.path and (".." in parts or task.object.startswith("/") or "`" in task.object):
             found = f"the object '{task.object}'"
@@ -129,7 +136,10 @@ class DeltaSink(SparkSink):
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""
         with self._explained():
-            rows = _session().table(self._name(task)).select(*map(_column, task.schema.names))
+            there = _session().table(self._name(task))
+            if problems := self._type_problems(task, there.schema):
+                raise DestinationError(*problems)
+            rows = there.select(*map(_column, task.schema.names))
             table = rows.withColumn(UNREADABLE, F.lit(False)).toArrow()
         yield table.cast(pa.schema([*task.schema, table.schema.field(UNREADABLE)]))
 
@@ -168,7 +178,9 @@ class DeltaSink(SparkSink):
         if not kept.num_rows:
             return rejections(refused)
         whole = batch.last and not batch.left_out and not refused
-        delivery = self.push(self._spark.createDataFrame(kept), batch.claim, closed=whole)
+        fields = [pa.field(OPERATION, pa.string()), *self._task.schema]
+        rows_of_spark = self._spark.createDataFrame(kept.select([field.name for field in fields]), _ddl(fields))
+        delivery = self.push(rows_of_spark, batch.claim, closed=whole)
         if delivery.results:
             return Delivery.of_all(rows.num_rows, delivery.results[0].outcome, delivery.results[0].reason)
         return rejections(refused)
@@ -233,34 +245,45 @@ class DeltaSink(SparkSink):
         return f"dbt-reverse-etl {self._task.sync_id}"
 
     def _prepare(self) -> None:
-        task, wanted = self._task, from_arrow_schema(self._task.schema)
+        task = self._task
         if _location(self._spark, self._target) is None:
             if not task.first:
                 raise self._error(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
-            ddl = f"create table {self._target} ({_ddl(wanted)}) using delta"
+            ddl = f"create table {self._target} ({_ddl(task.schema)}) using delta"
             if not self._settings.create_object:
                 raise self._error(
                     f"no table {self._target}", "an existing table", f"run: {ddl}; or set create_object: true"
                 )
             self._spark.sql(ddl)
             return
-        there = {field.name: field.dataType for field in self._spark.table(self._target).schema}
-        missing = [field for field in wanted if field.name not in there]
+        there = self._spark.table(self._target).schema
+        missing = [field for field in task.schema if field.name not in there.names]
         if missing and self._settings.on_new_column == "add":
             self._spark.sql(f"alter table {self._target} add columns ({_ddl(missing)})")
             missing = []
         problems = [
-            Problem(str(self._target), f"no column {field.name}", "a column for each field",
+            Problem(self._target, f"no column {field.name}", "a column for each field",
                 f"run: alter table {self._target} add columns ({_ddl([field])}); or set on_new_column: add")
             for field in missing
-        ] + [
-            Problem(str(self._target), f"column {field.name} of type {there[field.name].simpleString()}",
-                f"the type of the field, {field.dataType.simpleString()}", "cast the column in the model")
-            for field in wanted
-            if field.name in there and there[field.name].simpleString() != field.dataType.simpleString()
-        ]  # fmt: skip
+        ] + self._type_problems(task, there)  # fmt: skip
         if problems:
             raise DestinationError(*problems)
+
+    def _type_problems(self, task: SinkTask, there: StructType) -> list[Problem]:
+        """Columns that change values."""
+        found = {field.name: _type_of(field) for field in there}
+        wanted = cast(StructType, StructType.fromDDL(_ddl(task.schema)))
+        next_step = "cast the column in the model; or drop the table, and dbt run-operation resync for this sync"
+        return [
+            Problem(
+                self._name(task),
+                f"column {field.name} of type {found[field.name]}",
+                f"the type of the field, {field.dataType.simpleString()}",
+                next_step,
+            )
+            for field in wanted
+            if found.get(field.name, field.dataType.simpleString()) != field.dataType.simpleString()
+        ]
 
     def _take_fence(self) -> None:
         task, stored = self._task, self._version(self._task)
@@ -279,9 +302,6 @@ class DeltaSink(SparkSink):
 
     def _version(self, task: SinkTask) -> int | None:
         """The newest commit of a sync that the table's log records."""
-        if is_remote():  # it has no JVM to ask
-            expected = "a session of Spark in this process"
-            raise self._error("a session of Spark Connect", expected, "push where Spark runs in the process")
         spark = _session()
         location = _location(spark, self._name(task))
         if location is None:
@@ -339,8 +359,8 @@ def overwrite(target: str, source: str, task: SinkTask) -> str:
 def is_supported(arrow_type: pa.DataType) -> bool:
     """Whether Spark has the type."""
     try:
-        from_arrow_type(arrow_type)
-    except PySparkException:
+        spark_type(arrow_type)
+    except TypeError:
         return False
     return True
 
@@ -367,5 +387,11 @@ def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def _ddl(fields: Iterable[StructField]) -> str:
-    return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+def _ddl(fields: Iterable[pa.Field]) -> str:
+    return ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in fields)
+
+
+def _type_of(field: StructField) -> str:
+    """The type of a column; char(n) adds blanks, and Spark shows it as a string."""
+    written = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return written if _CHAR.search(written) else field.dataType.simpleString()

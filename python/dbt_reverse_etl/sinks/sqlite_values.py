@@ -4,7 +4,7 @@
 |---|---|
 | integers | INTEGER; a uint64 above 2^63-1 is refused |
 | bool | INTEGER 0 or 1 |
-| floats | REAL; NaN is refused, since SQLite would store NULL |
+| floats | REAL; NaN is refused, since SQLite would store NULL; `-0.0` is `0.0` |
 | string | TEXT |
 | binary | BLOB |
 | decimal | TEXT, all digits, never an exponent: `-0.50` |

@@ -257,7 +257,12 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
     [
         ("select 1 as id, array(map('a', 1)) as m", "id", "map inside another type"),
         ("select 1 as id, parse_json('1') as v", "id", "variant"),
+        ("select 1 as id, named_struct('v', parse_json('1')) as s", "id", "column s is or holds a variant"),
+        ("select 1 as id, interval '1' day as i", "id", "column i is or holds an interval"),
+        ("select 1 as id, map('a', array(make_interval(1))) as i", "id", "column i is or holds an interval"),
+        ("select 1 as id, time'10:00:00' as t", "id", "column t is or holds a time of day"),
         ("select 1 as id, null as n", "id", "has no type"),
+        ("select 1 as id, array(null) as n", "id", "has no type"),
         ("select 1 as id, 2 as _change", "id", "a name that the changelog or its diff uses"),
         ("select 1.5d as id", "id", "does not identify a row safely"),
         ("select 1 as id", "ID2", "is no column of the model"),

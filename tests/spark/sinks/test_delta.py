@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
+from tests.support.dbt.command import found_by
 from tests.support.dbt.project import Project
 
 
@@ -21,9 +23,10 @@ class TestDelta(SinkContract):
     histories = 2
 
     @pytest.fixture
-    def settings(self, spark: SparkSession, tmp_path: Path) -> dict[str, Any]:
-        assert spark.version
-        return {"path": str(tmp_path / "lake")}
+    def settings(self, spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        yield {"path": str(tmp_path / "lake")}
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     @pytest.fixture
     def read_back(self, spark: SparkSession, settings: dict[str, Any]) -> ReadBack:
@@ -127,6 +130,35 @@ def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop:
     assert second.sync("lake_people") == "+0 ~999 -0, 1 rejected"
     assert "the full load was given up" in second.text
     assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
+
+
+@pytest.mark.guarantee("Files")
+def test_a_column_that_changes_values_is_refused_by_a_push_and_by_reconcile(project: Project) -> None:
+    lake = f"{project.schema}_lake"
+    project.spark.sql(f"create schema {lake}")
+    project.destinations = {"lake": {"type": "delta", "schema": lake}}
+    columns = "'a' as name, timestamp_ntz'2024-03-10 02:30:00' as met, array('a') as tags, 1 as n"
+    project.table("source", f"select 1 as id, {columns}")
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.sync("lake_people", "people", destination="lake", object="people")
+    assert project.run().success
+    # As earlier versions made it, and as a user might.
+    changed = "id int, name char(20), met timestamp, tags array<char(3)>, n bigint"
+    project.spark.sql(f"create or replace table {lake}.people ({changed}) using delta")
+    project.spark.sql(f"insert into {project.schema}.source select 2, {columns}")
+    wrong = {
+        "name of type char(20)": "string",
+        "met of type timestamp": "timestamp_ntz",
+        "tags of type array<char(3)>": "array<string>",
+        "n of type bigint": "int",
+    }
+    reconciled = found_by(project)["lake_people"]["message"]
+    pushed = project.run()
+    assert not pushed.success
+    for text in (reconciled, pushed.text):
+        for found, expected in wrong.items():
+            assert f"found column {found}; expected the type of the field, {expected}." in text
+    assert project.rows("select count(*) from {s}_lake.people")[0][0] == 0
 
 
 def operations(shop: Project) -> list[str]:
