@@ -1,5 +1,5 @@
 {% set rows = 'struct<insert:bigint,update:bigint,delete:bigint>' %}
-{% set outcomes = ['planned', 'delivered', 'rejected', 'failed', 'skipped'] %}
+{% set outcomes = ['planned', 'delivered', 'rejected', 'failed', 'skipped', 'no_match'] %}
 
 with started as (
     select *, from_json(body, 'invocation_id string, changelog string, head bigint') as fact_body
@@ -34,7 +34,7 @@ select
     finished.fact_body.message,
     {% for outcome in outcomes %}
     {% for operation in ['insert', 'update', 'delete'] %}
-    coalesce(finished.fact_body.{{ 'planned' if outcome == 'planned' else 'counts.' ~ outcome }}.{{ operation }}, 0) as {{ outcome }}_{{ operation }}s{{ ',' if not (loop.last and outcome == 'skipped') }}
+    coalesce(finished.fact_body.{{ 'planned' if outcome == 'planned' else 'counts.' ~ outcome }}.{{ operation }}, 0) as {{ outcome }}_{{ operation }}s{{ ',' if not (loop.last and outcome == 'no_match') }}
     {% endfor %}
     {% endfor %}
 from started

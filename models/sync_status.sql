@@ -22,10 +22,11 @@ positions as (
 undelivered as (
     select
         sync_id,
-        count(*) as undelivered_rows,
+        count_if(outcome <> 'no_match') as undelivered_rows,
         count_if(outcome = 'parked') as parked_rows,
-        count_if(in_doubt) as rows_in_doubt,
-        min(first_failed_at) as undelivered_since
+        count_if(outcome = 'no_match') as no_match_rows,
+        count_if(in_doubt and outcome <> 'no_match') as rows_in_doubt,
+        min(if(outcome <> 'no_match', first_failed_at, null)) as undelivered_since
     from {{ ref('undelivered_rows') }}
     group by sync_id
 ),
@@ -47,6 +48,7 @@ select
     succeeded.last_success_at,
     coalesce(undelivered.undelivered_rows, 0) as undelivered_rows,
     coalesce(undelivered.parked_rows, 0) as parked_rows,
+    coalesce(undelivered.no_match_rows, 0) as no_match_rows,
     coalesce(undelivered.rows_in_doubt, 0) as rows_in_doubt,
     undelivered.undelivered_since,
     runs.message as last_message

@@ -5,7 +5,7 @@ with acknowledged as (
         *,
         from_json(
             body,
-            'lo bigint, hi bigint, snapshot bigint, spec string, counts struct<planned:{{ rows }},delivered:{{ rows }},rejected:{{ rows }},failed:{{ rows }},skipped:{{ rows }}>'
+            'lo bigint, hi bigint, snapshot bigint, spec string, counts struct<planned:{{ rows }},delivered:{{ rows }},rejected:{{ rows }},failed:{{ rows }},skipped:{{ rows }},no_match:{{ rows }}>'
         ) as fact_body
     from {{ ref('reverse_etl_ledger') }}
     where fact = 'wave_acknowledged'
@@ -21,8 +21,10 @@ select
     acknowledged.fact_body.hi as end_bucket,
     acknowledged.fact_body.snapshot as snapshot_id,
     acknowledged.fact_body.spec,
-    {% for outcome in ['planned', 'delivered', 'rejected', 'failed', 'skipped'] %}
-    acknowledged.fact_body.counts.{{ outcome }}.insert + acknowledged.fact_body.counts.{{ outcome }}.update + acknowledged.fact_body.counts.{{ outcome }}.delete as {{ outcome }}_rows{{ ',' if not loop.last }}
+    {% for outcome in ['planned', 'delivered', 'rejected', 'failed', 'skipped', 'no_match'] %}
+    {# An older version counted no rows without a match. #}
+    {%- set counted = 'acknowledged.fact_body.counts.' ~ outcome -%}
+    coalesce({{ counted }}.insert + {{ counted }}.update + {{ counted }}.delete, 0) as {{ outcome }}_rows{{ ',' if not loop.last }}
     {% endfor %}
 from acknowledged
 inner join {{ ref('sync_runs') }} runs on runs.sync_id = acknowledged.sync_id and runs.fence = acknowledged.fence

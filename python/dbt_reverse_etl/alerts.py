@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from dbt_reverse_etl.alert_channels import Channel
+from dbt_reverse_etl.delivery.health import Health, explained
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.errors import ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import Overview, Refusal
 from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.push import Say
@@ -18,14 +18,6 @@ from dbt_reverse_etl.redaction import redact
 _LONGEST = 500  # characters of a reason
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
 _REFUSED = frozenset({"blocked", "other_changelog", Status.FAILED})
-
-
-class Health(Enum):
-    """How a sync stands. `UNSETTLED`: a run was killed or interrupted, of which nobody was told."""
-
-    OK = "ok"
-    FAILING = "failing"
-    UNSETTLED = "unsettled"
 
 
 @dataclass(frozen=True)
@@ -40,45 +32,22 @@ class Change:
         return "recovered" if self.recovered else "failing"
 
 
-def changed(reports: Iterable[Report], overview: Overview) -> list[Change]:
-    """The syncs that stand otherwise than before the push; `overview` was read before it."""
-    told = [report for report in reports if report.status not in _SILENT]
-    moved = [(report, after(report, overview)) for report in told]
-    return [Change(one, now is Health.OK) for one, now in moved if now is not before(one.sync, overview)]
-
-
-def before(sync: str, overview: Overview) -> Health:
-    """How a sync stood: what the newest run left, or a push that was refused after it."""
-    return Health.FAILING if overview.refused(sync) else _left_by_runs(sync, overview)
-
-
-def after(report: Report, overview: Overview) -> Health:
-    """How this push leaves the sync; where it had nothing to do, as the newest run did."""
-    if report.exit_code is not ExitCode.OK or report.status == Status.PARTIAL:
-        return Health.FAILING
-    return _left_by_runs(report.sync, overview) if report.status == Status.IDLE else Health.OK
+def changed(reports: Iterable[Report]) -> list[Change]:
+    """The syncs that stand otherwise than before the push."""
+    told = [(one, one.before, one.standing.health) for one in reports if one.status not in _SILENT]
+    return [Change(one, now.is_well) for one, was, now in told if was is not now and not (was.is_well and now.is_well)]
 
 
 def refusals(reports: Iterable[Report], overview: Overview) -> dict[str, Refusal]:
-    """What the ledger has to hear because no run tells it: pushes that ended before a run began, and the end of that."""
+    """What the ledger has to hear because no run tells it: a push that ended before a run began, the end of that, and a limit that moved."""
     found = {}
     for report in reports:
-        refused = overview.refused(report.sync)
+        refused, now = overview.refused(report.sync), report.standing.health
         if report.status in _REFUSED and not refused:
             found[report.sync] = Refusal(report.status, redact(report.message))
-        elif report.status == Status.IDLE and refused:
-            found[report.sync] = Refusal()
+        elif report.status == Status.IDLE and (refused or report.before.is_well != now.is_well):
+            found[report.sync] = Refusal(str(Health.OK if now.is_well else Health.FAILING))
     return found
-
-
-def _left_by_runs(sync: str, overview: Overview) -> Health:
-    newest = overview.newest(sync)
-    if newest is None:
-        return Health.OK
-    state = overview.states[newest.sync_id]
-    if not state.finished or state.status == Status.INTERRUPTED:
-        return Health.UNSETTLED
-    return Health.FAILING if state.status in (Status.FAILED, Status.PARTIAL) else Health.OK
 
 
 def subject(changes: Sequence[Change], target: str) -> str:
@@ -136,13 +105,13 @@ def _why(error: Exception) -> str:
 def _line(change: Change) -> str:
     report, counts = change.report, _counts(change.report)
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
-    rest = [f"{counts[name]} {name}" for name in ("rejected", "failed", "waiting") if counts[name]]
+    rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]
     head = f"{change.word}: {report.sync} -> {report.destination}: {report.status}, {', '.join([delivered, *rest])}"
-    return f"{head}\n  {_reason(report)}" if report.message else head
+    return f"{head}\n  {reason}" if (reason := _reason(report)) else head
 
 
 def _reason(report: Report) -> str:
-    return redact(report.message)[:_LONGEST]
+    return redact("; ".join(filter(None, (report.message, *explained(report.standing)))))[:_LONGEST]
 
 
 def _counts(report: Report) -> Mapping[str, int]:
@@ -154,4 +123,6 @@ def _counts(report: Report) -> Mapping[str, int]:
         "rejected": report.counts.rejected.total,
         "failed": report.counts.failed.total,
         "waiting": report.counts.skipped.total,
+        "no_match": report.counts.no_match.total,
+        "undelivered": report.standing.undelivered,
     }

@@ -206,7 +206,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, repaired:
 @cli.command()
 @_project_options
 def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
-    """Show each sync's position, lag, undelivered rows and last run."""
+    """Show how each sync stands: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl import console
 
     with Opened(place, selectors) as opened:
@@ -214,8 +214,12 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         _print_json(rows)
     else:
-        columns = ("sync", "destination", "position", "head", "lag", "undelivered", "last_run", "last_run_at")
+        columns = (
+            "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
+        )  # fmt: skip
         click.echo(console.table(columns, rows))
+        for text in console.status_details(rows):
+            click.echo(text)
     return ExitCode.OK
 
 

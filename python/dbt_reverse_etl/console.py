@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.health import explained
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import ExitCode
 from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.reconcile import Reconciled
+from dbt_reverse_etl.redaction import redact
 
 _WIDTH = 80
 
@@ -47,14 +49,21 @@ def level(report: Report) -> str:
     """dbt's level for the line of a report."""
     if report.exit_code is not ExitCode.OK:
         return "error"
-    return "warn" if report.counts.skipped.total or report.message else "info"
+    return "warn" if report.standing.undelivered or report.message else "info"
 
 
 def summary(reports: Sequence[Report]) -> str:
     """The last line of a push."""
     failed = sum(report.exit_code is not ExitCode.OK for report in reports)
     sent = sum((report.counts.delivered for report in reports), PerOperation())
-    return f"Pushed {len(reports)} syncs: {changes(sent)} delivered, {failed} failed"
+    left = sum(report.standing.undelivered for report in reports)
+    undelivered = f", {left} rows undelivered" if left else ""
+    return f"Pushed {len(reports)} syncs: {changes(sent)} delivered, {failed} failed{undelivered}"
+
+
+def details(report: Report) -> list[str]:
+    """What went wrong, and which rows are undelivered: the lines below that of a report."""
+    return [*([report.message] if report.message else []), *map(redact, explained(report.standing))]
 
 
 def changes(rows: PerOperation) -> str:
@@ -64,12 +73,20 @@ def changes(rows: PerOperation) -> str:
 
 def about(report: Report) -> dict[str, Any]:
     """What the line of a report is about, for a machine."""
-    return {key: value for key, value in as_json(report).items() if key not in ("sample", "message")}
+    return {key: value for key, value in as_json(report).items() if key not in ("sample", "message", "left")}
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """A report with plain values."""
-    return {**asdict(report), "exit_code": int(report.exit_code), "sample": [list(row) for row in report.sample]}
+    standing = report.standing
+    return {
+        **{key: value for key, value in asdict(report).items() if key not in ("standing", "before")},
+        "exit_code": int(report.exit_code),
+        "sample": [list(row) for row in report.sample],
+        "health": standing.health.value,
+        "undelivered": standing.undelivered,
+        "left": [asdict(one) for one in standing.left],
+    }
 
 
 def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
@@ -92,7 +109,8 @@ def _outcome(report: Report) -> str:
     if report.status == "planned":
         return changes(report.planned) if report.planned.total else "nothing to send"
     if report.status == Status.IDLE:
-        return "nothing to send"
+        left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
+        return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
     if report.status not in (Status.SUCCEEDED, Status.PARTIAL):
         word = f"ERROR {report.status}"
         return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
@@ -102,10 +120,17 @@ def _outcome(report: Report) -> str:
             ("rejected", report.counts.rejected),
             ("failed", report.counts.failed),
             ("waiting", report.counts.skipped),
+            ("no match", report.counts.no_match),
         )
         if rows.total
     ]
     return ", ".join([changes(report.counts.delivered), *rest])
+
+
+def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Below the table of `status`: why a sync is not well, and which rows are undelivered."""
+    told = ((row["sync"], text) for row in rows for text in (row["message"], *row["details"]) if text)
+    return [f"{sync}: {redact(text)}" for sync, text in told]
 
 
 def plan(reports: Sequence[Report]) -> str:

@@ -18,14 +18,13 @@ from dbt_reverse_etl.artifacts import Configuration, Invocation, asked, configur
 from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
+from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
 from dbt_reverse_etl.sql import quoted
@@ -150,7 +149,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     overview = _with_tests(ledger.overview(ledger_names(configuration.resolved)), ledger, invocation, manifest)
     if asked_again:
         again = wanted.plan if project.switch == PLAN else wanted.push
-        names = {*overview.requests, *(_failed(overview) if retried else ())}
+        names = {*overview.requests, *(left_behind(configuration.resolved, overview) if retried else ())}
         again.extend(_more(configuration, selectors, again, names))
     pusher = Pusher(
         spark,
@@ -163,10 +162,10 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         watch=watch(screen),
     )
     if skip_stale:
-        wanted = replace(wanted, push=_still_due(invocation, wanted, overview, pusher, say))
+        wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, say))
     elif refuse_repeat:
-        _refuse_repeat(invocation, wanted, overview)
-        _refuse_older(wanted, pusher)
+        refuse_repeat_of(invocation, wanted.push, overview, pusher)
+        refuse_older(wanted.push, pusher)
     if not retry_now:
         trace_captures(invocation)
     with screen or nullcontext():
@@ -214,7 +213,7 @@ def _tell_of_changes(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
             pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
         except Exception as error:  # the pushes are over: what they did must be told
             say(str(unexpected(error, "ledger, refused pushes")), "error")
-    alerts.send(channels, alerts.changed(reports, overview), target, pusher.invocation_id, say)
+    alerts.send(channels, alerts.changed(reports), target, pusher.invocation_id, say)
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:
@@ -260,8 +259,8 @@ def push_all(
 def tell(report: Report, number: int, total: int, say: Say) -> None:
     """The line of one report, and below it what went wrong."""
     say(console.line(number, total, report), console.level(report), **console.about(report))
-    if report.message:
-        say(f"  {report.message}", console.level(report), sync=report.sync)
+    for text in console.details(report):
+        say(f"  {text}", console.level(report), sync=report.sync)
 
 
 def ledger_names(resolved: Sequence[ResolvedSync]) -> list[str]:
@@ -328,14 +327,6 @@ def _more(
     return [one for one in configuration.resolved if one.sync.name in (names & chosen) - taken]
 
 
-def _failed(overview: Overview) -> set[str]:
-    return {overview.names[sync_id] for sync_id, state in overview.states.items() if not _ended_well(state)}
-
-
-def _ended_well(state: State) -> bool:
-    return state.finished and state.status not in (Status.FAILED, Status.INTERRUPTED, Status.PARTIAL)
-
-
 def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
     if invocation.push:
         names = ", ".join(sync.name for sync in invocation.push)
@@ -343,55 +334,3 @@ def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
             f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. Give it destinations to plan or to push",
             "info",
         )
-
-
-def _still_due(invocation: Invocation, wanted: Due, overview: Overview, pusher: Pusher, say: Say) -> list[ResolvedSync]:
-    """For a queue that may bring artifacts twice, or late: what of them is neither pushed nor overtaken."""
-    pushed = _pushed_before(invocation, overview)
-    due: list[ResolvedSync] = []
-    for one in wanted.push:
-        if one.sync.name in pushed:
-            say(f"{one.sync.name}: pushed before with these results", "info")
-        elif _overtaken(one, pusher) is not None:
-            say(f"{one.sync.name}: left to the results of a later run", "info")
-        else:
-            due.append(one)
-    return due
-
-
-def _pushed_before(invocation: Invocation, overview: Overview) -> set[str]:
-    return {
-        overview.names[sync_id]
-        for sync_id, started in overview.started.items()
-        if started.invocation_id == invocation.invocation_id
-        and _ended_well(overview.states[sync_id])
-        and overview.names[sync_id] not in overview.requests
-    }
-
-
-def _refuse_repeat(invocation: Invocation, wanted: Due, overview: Overview) -> None:
-    """A push that went well is not repeated from the same artifacts; one that failed is."""
-    names = {one.sync.name for one in wanted.push}
-    if names and names <= _pushed_before(invocation, overview):
-        found = f"results of invocation {invocation.invocation_id}, which were pushed before"
-        raise ReverseEtlError(
-            Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push")
-        )
-
-
-def _refuse_older(wanted: Due, pusher: Pusher) -> None:
-    """A later run captured more: pushing its changes under the older results' tests would be a lie."""
-    for one in wanted.push:
-        found = _overtaken(one, pusher)
-        if found is not None:
-            raise ReverseEtlError(
-                Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
-            )
-
-
-def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:
-    changelog = one.sync.changelog
-    known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
-    if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
-        return f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
-    return None

@@ -15,6 +15,7 @@ from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
+from dbt_reverse_etl.delivery.health import Health, health
 from dbt_reverse_etl.delivery.position import State, fold
 
 REQUEST = "request"
@@ -66,7 +67,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A push that ended before a run began; with an empty status, the end of that. Without `at`: now."""
+    """How a sync stands after a push of which no run tells. Without `at`: now.
+
+    Attributes:
+        status: why the push ended before a run began; `ok` or `failing` after one that found nothing to send; empty: as the runs left it.
+    """
 
     status: str = ""
     message: str = ""
@@ -100,6 +105,21 @@ class Overview:
 
     def refused(self, sync: str) -> Refusal | None:
         """Why the newest push of a sync ended before a run began, if it did."""
+        found = self._since_runs(sync)
+        return None if found is None or found.status in (Health.OK, Health.FAILING) else found
+
+    def said(self, sync: str) -> Health | None:
+        """What the newest push of a sync said, if no run tells of it."""
+        found = self._since_runs(sync)
+        return None if found is None else Health.OK if found.status == Health.OK else Health.FAILING
+
+    def stood(self, sync: str) -> Health:
+        """As its newest push left it, under any destination, by the limit that held then."""
+        newest = self.newest(sync)
+        state = self.states[newest.sync_id] if newest else State()
+        return self.said(sync) or health(state, state.allowed)
+
+    def _since_runs(self, sync: str) -> Refusal | None:
         found, newest = self.refusals.get(sync), self.newest(sync)
         if found is None or not found.status or found.at is None:
             return None

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing, exit_code, explained, health, standing
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
@@ -62,6 +63,8 @@ class Report:
         planned: rows by operation that were pending.
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
+        standing: how the sync stands now, and what is undelivered.
+        before: its health before the push.
     """
 
     sync: str
@@ -75,6 +78,8 @@ class Report:
     seconds: float = 0.0
     message: str = ""
     sample: tuple[tuple[str, str], ...] = ()
+    standing: Standing = NEVER_PUSHED
+    before: Health = Health.NEVER
 
 
 @dataclass
@@ -117,6 +122,13 @@ def sync_id(exposure: str, destination_type: str, identity: str, object_name: st
     return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
 
 
+def id_of(resolved: ResolvedSync) -> str:
+    """Identity of a sync as it is configured now."""
+    destination, settings = resolved.destination, resolved.sync.settings
+    identity = destination.sink(destination.settings).identity
+    return sync_id(resolved.sync.position_of, destination.type, identity, settings.object)
+
+
 class OneSync:
     """One sync, joined with its state and its head."""
 
@@ -126,9 +138,7 @@ class OneSync:
         self._make_sink = partial(resolved.destination.sink, resolved.destination.settings)
         self.sink: Sink = self._make_sink()
         self.label = resolved.label
-        package, _, name = resolved.sync.unique_id.rpartition(".")
-        exposure = f"{package}.{self._settings.renamed_from or name}"
-        self.id = sync_id(exposure, resolved.destination.type, self.sink.identity, self._settings.object)
+        self.id = id_of(resolved)
         self.state = overview.states.get(self.id, State())
         self._sources: list[PendingRows] = []
 
@@ -143,7 +153,11 @@ class OneSync:
         known = self._known()
         if known is None:
             return Report(
-                self._resolved.sync.name, self.label, Status.IDLE, message="the changelog has no snapshot yet"
+                self._resolved.sync.name,
+                self.label,
+                Status.IDLE,
+                message="the changelog has no snapshot yet",
+                standing=self._standing(self.state, self.state.allowed),
             )
         spec = self._spec(known)
         job = self._valid_job(known, spec)
@@ -151,28 +165,52 @@ class OneSync:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
         result = self._replay(known) or self._run(job, spec)
+        allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
+        standing = self._standing(result.state, allowed)
         return Report(
             self._resolved.sync.name,
             self.label,
             result.status,
-            _exit_code(result.status, result.counts),
+            exit_code(result.status, standing.health),
             result.counts,
             result.planned,
             known.snapshot,
             known.snapshot if result.status in _AT_HEAD else min(place.snapshot for place in self.state.positions),
-            message=redact(result.message) or self._moved_from(),
+            message=redact(result.message) or self._moved_from() or self._nothing_matched(result),
+            standing=standing,
         )
+
+    def health(self) -> Health:
+        """As its newest run left it."""
+        return health(self.state, self._allowed(self.state))
+
+    def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
+        word = health(state, allowed, **more)
+        return standing(state, word, self._shared.clock.now(), park_doubt=self._policy.park_doubt)
+
+    def _allowed(self, state: State) -> int | None:
+        """Undelivered rows with which the sync is well; None: any number."""
+        limit = self._resolved.guards.max_undelivered
+        if limit is None:
+            return None
+        # Only a share asks how many rows there are.
+        return limit.rows_of(self._visible() if limit.percent and state.undelivered else 0)
+
+    def _visible(self) -> int:
+        """Rows of the head that the sync sees."""
+        head, where = self._head(), self._settings.where
+        if not where:
+            return head.live_rows
+        return visible_rows(self._shared.spark, self._resolved.sync.changelog.relation_name, head, where)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
-        ports = replace(
-            self._ports(spec, self._head), guard=partial(self._guard, spec), full_load=partial(self._full_load, spec)
-        )
+        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
         if not result.given_up:
             return result
         self._begin_anew()
-        ports = replace(self._ports(spec, self._head), guard=partial(self._guard, spec))
+        ports = replace(self._ports(spec, self._head), guard=self._guard)
         changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports)
         return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
 
@@ -238,20 +276,27 @@ class OneSync:
         state, started = self.state, self._overview.started.get(self.id)
         head = self._shared.head(self._resolved.sync.changelog.relation_name)
         position = min(place.snapshot for place in state.positions)
+        lag = max(0, head.snapshot - position) if head else 0
+        refusal = self._overview.refused(self._resolved.sync.name)
+        standing = self._standing(state, self._allowed(state), refused=refusal is not None, lag=lag)
         return {
             "sync": self._resolved.sync.name,
             "sync_id": self.id,
             "destination": self.label,
             "mode": self._settings.mode.value,
+            "health": standing.health.value,
             "position": position,
             "head": head.snapshot if head else 0,
-            "lag": max(0, head.snapshot - position) if head else 0,
-            "undelivered": len(state.undelivered),
+            "lag": lag,
+            "undelivered": standing.undelivered,
+            "no_match": standing.no_match,
+            "left": [asdict(one) for one in standing.left],
+            "details": explained(standing),
             "in_doubt": sum(row.doubt for row in state.undelivered.values()),
             "open_claims": len(state.claims),
             "last_run": (state.status if state.finished else "unfinished") if started else "never",
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
-            "message": state.message,
+            "message": f"{refusal.status}: {refusal.message}" if refusal else state.message,
         }
 
     def reconcile(self, *, repaired: bool) -> Differences | None:
@@ -360,6 +405,7 @@ class OneSync:
             step=shared.step,
             interrupted=shared.interrupt.is_set,
             executors=self._remote,
+            allowed=self._allowed,
         )
 
     @property
@@ -410,16 +456,21 @@ class OneSync:
         modes = ((place, Spec.of(state.specs[place.spec]).mode) for place in state.positions if place.snapshot)
         return [place for place, mode in modes if mode is Mode.INSERT_ONLY is not spec.mode]
 
-    def _guard(self, spec: Spec, planned: PerOperation, state: State) -> str:
+    def _guard(self, planned: PerOperation, state: State) -> str:
         if not planned.total:
             return ""
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        visible = head.live_rows
-        if spec.where and asks_for_visible_rows(guards, planned):
-            visible = visible_rows(self._shared.spark, changelog.relation_name, head, spec.where)
+        visible = self._visible() if asks_for_visible_rows(guards, planned) else head.live_rows
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
         found += violations(guards, planned, visible, first=any(place.snapshot == 0 for place in state.positions))
         return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
+
+    def _nothing_matched(self, result: RunResult) -> str:
+        """Once: a wrong object or key looks like that."""
+        counts = result.counts
+        if not (self.state.first and counts.no_match.total and counts.no_match == counts.planned):
+            return ""
+        return "the destination has none of these rows: if that is not what you expect, look at object, fields and key"
 
     def _moved_from(self) -> str:
         """Another destination or object is another sync; the rows at the former one stay."""
@@ -455,13 +506,3 @@ def _refuse_other_version(head: Head, relation: str) -> None:
                 f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
             )
         )
-
-
-def _exit_code(status: str, counts: Counts) -> ExitCode:
-    """Rows that only wait for their next attempt were told of when they failed."""
-    if status == Status.SUPERSEDED:
-        return ExitCode.BUSY
-    if status == Status.INTERRUPTED:
-        return ExitCode.INTERRUPTED
-    failed = status == Status.FAILED or bool(counts.rejected.total + counts.failed.total)
-    return ExitCode.FAILED if failed else ExitCode.OK

@@ -7,10 +7,11 @@ from enum import Enum
 
 
 class Outcome(str, Enum):
-    """The five outcomes of a row."""
+    """The six outcomes of a row."""
 
     DELIVERED = "delivered"
     REJECTED = "rejected"  # the row's fault
+    NO_MATCH = "no_match"  # update_only: the destination has no such row, which is nobody's fault
     RETRYABLE = "retryable"  # the destination's fault, surely not applied
     UNKNOWN = "unknown"  # may be applied; stays until delivered
     FATAL = "fatal"  # configuration or auth: stops the sync

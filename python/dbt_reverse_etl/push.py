@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import (
     ExitCode,
@@ -38,16 +39,16 @@ class Pusher(Shared):
     def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
         """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
         began = time.monotonic()
-        label = resolved.label
+        label, before = resolved.label, overview.stood(resolved.sync.name)
+        failing = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, standing=Standing(Health.FAILING))
         try:
             report = OneSync(self, resolved, overview).push()
         except ReverseEtlError as error:
-            report = Report(resolved.sync.name, label, _status_of(error), error.exit_code, message=redact(str(error)))
+            report = replace(failing, status=_status_of(error), exit_code=error.exit_code, message=redact(str(error)))
         except Exception as error:  # the text of a foreign exception may hold row values
-            found = unexpected(error, resolved.sync.name)
-            report = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, message=str(found))
-        self.watch.end(resolved.sync.name, report.status)
-        return replace(report, seconds=time.monotonic() - began)
+            report = replace(failing, message=str(unexpected(error, resolved.sync.name)))
+        self.watch.end(resolved.sync.name, report.status, well=report.standing.health.is_well)
+        return replace(report, before=before, seconds=time.monotonic() - began)
 
     @staticmethod
     def left(resolved: ResolvedSync, *, begun: bool) -> Report:
@@ -65,6 +66,10 @@ class Pusher(Shared):
     def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:
         """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
         return OneSync(self, resolved, overview).status()
+
+    def health(self, resolved: ResolvedSync, overview: Overview) -> Health:
+        """How the newest run of a sync left it."""
+        return OneSync(self, resolved, overview).health()
 
     def reconcile(self, resolved: ResolvedSync, overview: Overview, *, repaired: bool) -> Reconciled:
         """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""

@@ -71,13 +71,14 @@ Limit = Annotated[Threshold, PlainValidator(Threshold.parse), PlainSerializer(st
 
 
 class Guards(Settings):
-    """What stops a push before its first send; None means no such guard.
+    """What stops a push before its first send, and how many undelivered rows make a run fail; None means no such guard.
 
     A sync's own value wins over its destination's, a null that is written there included.
     """
 
     max_deletes: Limit | None = None
     max_changes: Limit | None = None
+    max_undelivered: Limit | None = Threshold(Decimal(0), percent=False)
 
     @field_validator("max_deletes")
     @classmethod
@@ -114,7 +115,7 @@ class SyncSettings(Settings):
         push_on: the dbt commands after which it is pushed; any other only plans.
         owns_object: every row of the object is this sync's, so that it may be replaced as a whole.
         full_load_above: changes from which on that is done, in rows or as a share of those at the head.
-        renamed_from: the exposure's former name, whose position it takes over.
+        renamed_from: the exposure's former name, whose position it takes over; `project.name` if the project was renamed, too.
         options: what the type of destination offers.
     """
 
@@ -330,6 +331,13 @@ class Sync:
     changelog: Changelog
     settings: SyncSettings
     file: str
+
+    @property
+    def position_of(self) -> str:
+        """The unique id of the exposure under which the ledger keeps its position: its own, or its former one."""
+        kind, project, name = self.unique_id.split(".")
+        former_project, _, former = (self.settings.renamed_from or name).rpartition(".")
+        return f"{kind}.{former_project or project}.{former}"
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -17,8 +17,6 @@ from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-_GOOD = ("succeeded", "idle")
-
 
 def tracers() -> tuple[Watch, ...]:
     """What makes spans of pushes; nothing where the API is not installed."""
@@ -74,11 +72,11 @@ class Tracing:
         run = self._runs[bound.sync] = _Run(self._tracer, bound)
         return run.tell
 
-    def end(self, sync: str, status: str) -> None:
+    def end(self, sync: str, status: str, *, well: bool) -> None:
         """As `Watch.end`."""
         run = self._runs.pop(sync, None)
         if run is not None:
-            run.end(status)
+            run.end(status, well=well)
 
 
 class _Run:
@@ -124,13 +122,13 @@ class _Run:
         elif number is Number.PAUSED:
             self._span.add_event("pause", {"reverse_etl.seconds": value})
 
-    def end(self, status: str) -> None:
+    def end(self, status: str, *, well: bool) -> None:
         """The run is over."""
         from opentelemetry.trace import StatusCode
 
         self._end_part()
         self._span.set_attributes({"reverse_etl.status": status, "reverse_etl.rows.counted": self._counted})
-        self._span.set_status(StatusCode.OK if status in _GOOD else StatusCode.ERROR)
+        self._span.set_status(StatusCode.OK if well else StatusCode.ERROR)
         self._span.end()
 
     def _below(self, parent: Span, name: str) -> Span:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
@@ -63,4 +64,4 @@ def rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:
     due = any(
         policy.retry_now or not row.waits(now, park_doubt=policy.park_doubt) for row in state.undelivered.values()
     )
-    return state.finished and state.is_at(job.head, job.spec) and not due
+    return ended(state) and state.is_at(job.head, job.spec) and not due

@@ -48,6 +48,7 @@ class Counts:
         rejected: refused for the row's own fault.
         failed: attempted; retryable, unknown or fatal at the end.
         skipped: not attempted: waiting, parked, or the run stopped before.
+        no_match: the destination has no such row to update, as it said now or when it was asked last.
     """
 
     planned: PerOperation = NO_ROWS
@@ -55,14 +56,20 @@ class Counts:
     rejected: PerOperation = NO_ROWS
     failed: PerOperation = NO_ROWS
     skipped: PerOperation = NO_ROWS
+    no_match: PerOperation = NO_ROWS
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     @property
     def balanced(self) -> bool:
-        """planned = delivered + rejected + failed + skipped, for each operation."""
-        return self.planned == self.delivered + self.rejected + self.failed + self.skipped
+        """planned = delivered + rejected + failed + skipped + no_match, for each operation."""
+        return self.planned == self.delivered + self.rejected + self.failed + self.skipped + self.no_match
+
+    @property
+    def complete(self) -> bool:
+        """Every planned row was delivered, but for those that the destination does not have."""
+        return self.planned == self.delivered + self.no_match
 
 
 NO_COUNTS = Counts()

@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.prepared import Prepared
 from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Sink, SinkTask, sent_columns
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Sink, SinkTask, sent_columns
 from dbt_reverse_etl.workers import at_once
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
@@ -76,6 +76,7 @@ class Engine:
         self._progress = progress
         self._alone = alone
         self._columns = sent_columns(sink, task)
+        self._may_miss = task.mode is Mode.UPDATE_ONLY
         self._limits = limits or sink.limits(task)
         # A record that says "closed" is only true if the batches of a claim arrive in order.
         self._workers = 1 if sink.transactional else self._limits.concurrency
@@ -95,7 +96,7 @@ class Engine:
             LeaseLost: after every request that was under way has ended.
         """
         sent = table.select(self._columns).combine_chunks()
-        wave = Wave(claim, table.num_rows, left_out, self._policy, self._interrupted)
+        wave = Wave(claim, table.num_rows, left_out, self._policy, self._interrupted, may_miss=self._may_miss)
         if stop is not None:
             wave.stop(stop)
         try:

@@ -52,7 +52,7 @@ class Undelivered:
         doubt: what the destination holds is not known; the row is sent whatever its net change is.
         changed: snapshot of the key's last change.
         outcome: of the last run: an `Outcome` value, or `parked`.
-        attempts: runs in which the destination rejected this value.
+        attempts: runs in which the destination rejected this value, or had no such row.
         next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
     """
 
@@ -191,6 +191,7 @@ class RunFinished:
     Attributes:
         planned: rows counted apart from the stream that was sent.
         releases: claims of this run under which surely nothing was applied.
+        allowed: undelivered rows with which the sync was well then; None: any number.
     """
 
     sync_id: str
@@ -202,6 +203,7 @@ class RunFinished:
     planned: PerOperation
     message: str = ""
     releases: tuple[str, ...] = ()
+    allowed: int | None = 0
 
 
 Fact = RunStarted | ClaimsSettled | WaveAcknowledged | Heartbeat | DoubtRecorded | RunFinished

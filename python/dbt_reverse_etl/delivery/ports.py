@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -106,6 +106,11 @@ def unguarded(planned: PerOperation, state: State) -> str:  # noqa: ARG001  (the
     return ""
 
 
+def none_allowed(state: State) -> int | None:  # noqa: ARG001  (the port's shape)
+    """A sync is well only with no undelivered row."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Ports:
     """What the run reaches the world through.
@@ -114,6 +119,7 @@ class Ports:
         guard: raises GuardBlocked, or returns the override that let a plan pass, for the ledger.
         interrupted: asked between two requests.
         executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
+        allowed: undelivered rows with which the sync is well.
         full_load: in place of the changes, all rows of the head as inserts, for a sink with `full_loads`; None: the changes.
     """
 
@@ -129,6 +135,7 @@ class Ports:
     executors: Callable[[Source], Remote] | None = None
     full_load: Callable[[Source, State], Source | None] = only_changes
     progress: Progress = no_progress
+    allowed: Callable[[State], int | None] = none_allowed
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,7 @@ class RunResult:
 
     Attributes:
         given_up: it was a full load, and some of its rows were refused: the object is as it was.
+        state: of the sync after the run.
     """
 
     status: str
@@ -146,3 +154,4 @@ class RunResult:
     message: str = ""
     requests: int = 0
     given_up: bool = False
+    state: State = field(default_factory=State)

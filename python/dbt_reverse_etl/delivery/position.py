@@ -77,6 +77,7 @@ class State:
         specs: JSON of each spec that a position or a claim refers to.
         head: snapshot that the newest run delivers.
         status, message: of the newest run; `running` until it finished.
+        allowed: see `RunFinished`.
     """
 
     fence: int = 0
@@ -92,6 +93,7 @@ class State:
     status: str = ""
     message: str = ""
     abandoned: tuple[Abandoned, ...] = ()
+    allowed: int | None = 0
 
     def for_spec(self, spec: str, text: str) -> State:
         """The state that a run with this spec starts from: before the first run, position 0 has the current spec."""
@@ -188,8 +190,14 @@ def apply(state: State, fact: Fact) -> State:
             claims = close(state.claims, fact.closes) + fact.claims
             return replace(state, claims=claims, specs={**state.specs, **fact.specs})
         case RunFinished():
-            claims = close(state.claims, fact.releases)
-            return replace(state, claims=claims, finished=True, status=fact.status, message=fact.message)
+            return replace(
+                state,
+                claims=close(state.claims, fact.releases),
+                finished=True,
+                status=fact.status,
+                message=fact.message,
+                allowed=fact.allowed,
+            )
 
 
 def fold(facts: Iterable[Fact]) -> State:

@@ -46,8 +46,8 @@ class Watch(Protocol):
     def begin(self, bound: Bound) -> Progress:
         """A run begins; its numbers come through the answer."""
 
-    def end(self, sync: str, status: str) -> None:
-        """The run of a sync has ended; `status` as in the report of the push. Also called where none has begun."""
+    def end(self, sync: str, status: str, *, well: bool) -> None:
+        """The run of a sync has ended; `status` as in the report of the push, `well` as its health. Also called where none has begun."""
 
 
 class Watches:
@@ -70,8 +70,8 @@ class Watches:
 
         return progress
 
-    def end(self, sync: str, status: str) -> None:
+    def end(self, sync: str, status: str, *, well: bool) -> None:
         """As `Watch.end`."""
         for watch in self._watches:
             with suppress(Exception):
-                watch.end(sync, status)
+                watch.end(sync, status, well=well)

@@ -23,6 +23,7 @@ from dbt_reverse_etl.delivery.facts import (
     Claim,
     ClaimsSettled,
     DoubtRecorded,
+    Fact,
     Heartbeat,
     Range,
     RunFinished,
@@ -31,6 +32,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.gate import INTERRUPT
+from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
@@ -67,13 +69,14 @@ def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
     ports.step("state.read")
     refuse(job, ports, state)
     if rests(job, state, policy, ports.clock.now()):
-        return RunResult(Status.IDLE, state.fence)
+        return RunResult(Status.IDLE, state.fence, state=state)
     return _Run(job, ports, policy, state).execute()
 
 
 class _Run:
     def __init__(self, job: Job, ports: Ports, policy: Policy, state: State) -> None:
         self._job, self._ports, self._policy, self._state = job, ports, policy, state
+        self._recorded = state  # what the ledger says after each fact of this run
         self._ledger, self._clock, self._step, self._sink = ports.ledger, ports.clock, ports.step, ports.sink
         self._sync_id = job.task.sync_id
         self._fence = state.fence + 1
@@ -92,7 +95,7 @@ class _Run:
         if not (self._sink.transactional and self._state.claims):
             self._plan()
             if self._nothing_to_do():
-                return RunResult(Status.IDLE, self._state.fence)
+                return RunResult(Status.IDLE, self._state.fence, state=self._state)
             self._plan_full_load()
             claim = self._next_claim()
         self._start(claim)
@@ -139,7 +142,7 @@ class _Run:
             self._ports.progress(Number.PLANNED, self._histogram.total.total)
 
     def _nothing_to_do(self) -> bool:
-        at = self._state.finished and self._state.is_at(self._job.head, self._job.spec)
+        at = ended(self._state) and self._state.is_at(self._job.head, self._job.spec)
         return at and self._histogram.total.total == 0
 
     def _next_claim(self, took: float | None = None) -> Claim | None:
@@ -173,6 +176,7 @@ class _Run:
         )
         if not self._ledger.start(started):
             raise busy(job, "another run that has just started")
+        self._recorded = apply(state, started)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
     def _mine(self) -> bool:
@@ -210,8 +214,7 @@ class _Run:
         self._step("waves.done")
         self._sink.finish()
         self._step("sink.finished")
-        whole = self._counts.planned == self._counts.delivered
-        return (Status.SUCCEEDED if whole else Status.PARTIAL), ""
+        return (Status.SUCCEEDED if self._counts.complete else Status.PARTIAL), ""
 
     def _late_claims(self) -> tuple[Claim, ...]:
         """Claims of the run before that were recorded after its state was read."""
@@ -245,7 +248,7 @@ class _Run:
         self._plan()
         claim = self._next_claim()
         first = (claim,) if claim else ()
-        self._ledger.append(replace(settled, claims=kept_late + first))
+        self._record(replace(settled, claims=kept_late + first))
         self._step("claims.recorded")
         return claim
 
@@ -409,7 +412,7 @@ class _Run:
             claims=(following,) if following else (),
             lease_until=until,
         )
-        self._ledger.append(acknowledged)
+        self._record(acknowledged)
         self._step("wave.acknowledged")
         if not self._lease.confirm(until):
             raise LeaseLost
@@ -428,7 +431,7 @@ class _Run:
                 )
             )
         message = "the lease was lost: another run may hold the sync"
-        return RunResult(Status.SUPERSEDED, self._fence, self._counts, self._histogram.total, message, self._requests)
+        return self._result(Status.SUPERSEDED, self._counts, message)
 
     def _record_doubt(self, doubts: tuple[Claim, ...]) -> None:
         while True:
@@ -445,6 +448,7 @@ class _Run:
         if not (counts.balanced and counts.planned == planned):
             status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
         sent = self._sent.id if self._sent else None
+        is_whole = status in (Status.SUCCEEDED, Status.PARTIAL)
         finished = RunFinished(
             sync_id=self._sync_id,
             fence=self._fence,
@@ -455,13 +459,22 @@ class _Run:
             planned=planned,
             message=message,
             releases=tuple(claim for claim in self._own[-2:] if claim != sent),
+            allowed=self._ports.allowed(self._recorded) if is_whole else 0,
         )
-        self._ledger.append(finished)
+        self._record(finished)
         self._step("run.finished")
         # What it sent may have come too late: a run that was taken for dead while it lived does not know it yet.
         if self._sent is not None and not self._lease.confirm(self._lease.until):
             raise LeaseLost
-        return RunResult(status, self._fence, counts, planned, message, self._requests, self._given_up)
+        return self._result(status, counts, message)
+
+    def _result(self, status: str, counts: Counts, message: str) -> RunResult:
+        planned = self._histogram.total
+        return RunResult(status, self._fence, counts, planned, message, self._requests, self._given_up, self._recorded)
+
+    def _record(self, fact: Fact) -> None:
+        self._ledger.append(fact)
+        self._recorded = apply(self._recorded, fact)
 
     def _not_counted(self) -> Counts:
         """The rows of the waves that the run did not reach, and of one whose outcome it does not know."""

@@ -8,13 +8,14 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim, Undelivered
 from dbt_reverse_etl.delivery.gate import LeaseLost, Stop
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.undelivered import BUCKET, SentInDoubt, not_delivered, split, still_waiting
 from dbt_reverse_etl.delivery.wave import count_operations
+from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import OPERATION
 
 
@@ -42,7 +43,7 @@ class Sent:
     """What became of the planned rows of a claim, or of a part of them.
 
     Attributes:
-        counts: of all rows that the source gave; those that wait are skipped.
+        counts: of all rows that the source gave; those that wait are skipped, or without a match as before.
         undelivered: an entry for each row that was not delivered, attempted or not.
         requests: how many `deliver` calls were made.
         nothing_applied: surely no row reached the destination, and none was rejected.
@@ -85,11 +86,12 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
     except LeaseLost as lost:
         lost.buckets = rows.column(BUCKET).take(pa.array(lost.rows, pa.int64())).to_pylist()
         raise
-    waiting = count_operations(wait.column(OPERATION))
+    waiting, planned = still_waiting(wait, order.known, order.now), count_operations(wait.column(OPERATION))
+    no_match = PerOperation.of(row.operation for row in waiting if row.outcome == Outcome.NO_MATCH)
     failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections)
     return Sent(
-        result.counts + Counts(planned=waiting, skipped=waiting),
-        (*still_waiting(wait, order.known, order.now), *failed),
+        result.counts + Counts(planned=planned, skipped=planned - no_match, no_match=no_match),
+        (*waiting, *failed),
         result.requests,
         result.nothing_applied,
         result.stop,

@@ -122,11 +122,12 @@ def _failed(
     same = before if before is not None and before.after_hash == row[AFTER] else None
     attempts, first = (same.attempts, same.first_failed_at) if same else (0, now)
     outcome, next_attempt = failure.outcome.value, None
-    if failure.outcome is Outcome.REJECTED:
+    if failure.outcome in (Outcome.REJECTED, Outcome.NO_MATCH):
         attempts += 1
         next_attempt = now + _backoff(attempts, policy)
-        if attempts >= policy.attempts and now - first >= policy.age:
-            outcome, next_attempt = PARKED, None
+    # A row that the destination does not have is never parked: somebody may make it there at any time.
+    if failure.outcome is Outcome.REJECTED and attempts >= policy.attempts and now - first >= policy.age:
+        outcome, next_attempt = PARKED, None
     unknown = failure.outcome is Outcome.UNKNOWN
     return _entry(
         row,

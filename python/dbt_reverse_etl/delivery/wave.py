@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -34,14 +34,17 @@ class RowFailure:
 class Wave:
     """So many rows of one claim, by row number."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (that by name has a default)
         self,
         claim: str,
         rows: int,
         left_out: int,
         policy: Policy,
         interrupted: Callable[[], bool] = never,
+        *,
+        may_miss: bool = False,
     ) -> None:
+        """`may_miss`: rows are only updated, so that the destination need not have each of them."""
         self.claim = claim
         self.requests = 0
         self.stopped_by: Stop | None = None
@@ -53,6 +56,7 @@ class Wave:
         self._most_refused = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
         self._aborted = False
         self._interrupted = interrupted
+        self._may_miss = may_miss
         self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
         # Rows in doubt are not repeated, so no time limit of repeats would end a sync that leaves all of them in doubt.
         self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
@@ -153,13 +157,15 @@ class Wave:
                 self._failures[row] = replace(failure, outcome=Outcome.RETRYABLE, reason=reason)
 
     def _count(self, operations: pa.ChunkedArray) -> Counts:
-        rejected = [row for row, failure in self._failures.items() if failure.outcome is Outcome.REJECTED]
-        skipped = [row for row, failure in self._failures.items() if failure.attempts == 0]
-        planned = count_operations(operations)
-        not_delivered = count_operations(operations, [*self._failures])
-        refused, left = count_operations(operations, rejected), count_operations(operations, skipped)
-        delivered = planned - not_delivered
-        return Counts(planned, delivered, refused, not_delivered - refused - left, left)
+        def counted(rows: Iterable[int]) -> PerOperation:
+            return count_operations(operations, list(rows))
+
+        planned, not_delivered = count_operations(operations), counted(self._failures)
+        refused = counted(row for row, failure in self._failures.items() if failure.outcome is Outcome.REJECTED)
+        absent = counted(row for row, failure in self._failures.items() if failure.outcome is Outcome.NO_MATCH)
+        left = counted(row for row, failure in self._failures.items() if failure.attempts == 0)
+        failed = not_delivered - refused - absent - left
+        return Counts(planned, planned - not_delivered, refused, failed, left, absent)
 
     def _refused_as_one(self, rows: Sequence[int]) -> None:
         self._mark(rows, FAILED)
@@ -170,6 +176,8 @@ class Wave:
             self._failures[row] = RowFailure(outcome, "refused together with other rows", attempts + 1)
 
     def _fail(self, row: int, outcome: Outcome, reason: str) -> None:
+        if outcome is Outcome.NO_MATCH and not self._may_miss:
+            outcome = Outcome.REJECTED  # a row that is to be there
         before = self._failures.get(row)
         joined = before.outcome.then(outcome) if before else outcome
         self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1)

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dbt_reverse_etl.delivery.counts import Counts
-
-NEVER, OK, BEHIND, FAILING = "never pushed", "ok", "behind", "failing"
-GOOD_ENDS = frozenset({"succeeded", "resync", "adopt", "forget"})
+from dbt_reverse_etl.delivery.health import Health
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,10 @@ class Sync:
     Attributes:
         destination: `name.object`.
         position, head: snapshots.
+        message: why it stands as it does, where there is a reason.
+        no_match: rows that the destination does not have, in `update_only`.
         lag: snapshots between the two.
         behind_since: when the oldest change was captured that was not delivered.
-        refused: why the newest push ended before a run began, if it did.
     """
 
     name: str
@@ -57,6 +56,7 @@ class Sync:
     destination: str
     type: str
     mode: str
+    health: Health
     position: int
     head: int
     lag: int
@@ -64,7 +64,8 @@ class Sync:
     last_success_at: datetime | None = None
     runs: Sequence[Run] = ()
     reasons: Sequence[Reason] = ()
-    refused: str = ""
+    message: str = ""
+    no_match: int = 0
 
     @property
     def undelivered(self) -> int:
@@ -73,22 +74,6 @@ class Sync:
     @property
     def last_run(self) -> Run | None:
         return self.runs[-1] if self.runs else None
-
-    @property
-    def message(self) -> str:
-        """Why it stands as it does, where there is a reason."""
-        return self.refused or (self.last_run.message if self.last_run else "")
-
-    @property
-    def health(self) -> str:
-        """One word for how the sync stands."""
-        if self.refused:
-            return FAILING
-        if self.last_run is None:
-            return NEVER
-        if self.last_run.status not in GOOD_ENDS or self.undelivered:
-            return FAILING
-        return BEHIND if self.lag else OK
 
 
 @dataclass(frozen=True)

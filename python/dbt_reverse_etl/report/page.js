@@ -15,12 +15,13 @@
     const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.toLowerCase());
     const line = "line" in canvas.dataset;
     const shown = rows(table, line);
-    const values = (name) => shown.map((row) => Number(row.cells[heads.indexOf(name)].dataset.value));
+    const head = (name) => name.replace("_", " ");
+    const values = (name) => shown.map((row) => Number(row.cells[heads.indexOf(head(name))].dataset.value));
     const series = canvas.dataset.series.split(" ").map((name) => [name, values(name)]);
     return {
       labels: shown.map((row) => row.dataset.label),
       datasets: series.filter(([, found]) => line || found.some(Boolean)).map(([name, found]) => ({
-        label: name,
+        label: head(name),
         data: found,
         backgroundColor: colour(name),
         borderColor: colour(name),

@@ -12,20 +12,21 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dbt_reverse_etl.report.model import BEHIND, FAILING, NEVER, OK, Report
+from dbt_reverse_etl.delivery.health import Health
+from dbt_reverse_etl.report.model import Report
 
 _HERE = Path(__file__).parent
 
 
 def render(report: Report) -> str:
     """The page as text, to be written in UTF-8."""
-    health = Counter(sync.health for sync in report.syncs)
+    syncs = Counter(sync.health for sync in report.syncs)
     return (
         _environment()
         .get_template("page.html")
         .render(
             report=report,
-            health=[(word, health[word]) for word in (FAILING, BEHIND, NEVER, OK)],
+            health=[(word, syncs[word]) for word in reversed(Health)],
             undelivered=sum(sync.undelivered for sync in report.syncs),
             **_inlined(),
         )

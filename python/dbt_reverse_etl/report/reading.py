@@ -12,6 +12,7 @@ from pyspark.sql import Row, SparkSession
 from dbt_reverse_etl import __version__, sql
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.ledger import Overview
 from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.report.key_reading import read_keys
@@ -20,7 +21,7 @@ from dbt_reverse_etl.report.model import Changelog, Reason, Report, Run, Snapsho
 from dbt_reverse_etl.wide_table_picture import pictures
 
 MOST_REASONS = 50  # of one sync; the rest is one line
-_OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped")
+_OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped", "no_match")
 
 Status = Mapping[str, Any]
 
@@ -50,9 +51,7 @@ def read(
     Raises:
         ReverseEtlError: a changelog has no table, or a key is one of none of them.
     """
-    statuses = {
-        one.sync.name: {**pusher.status(one, overview), "refused": _refused(overview, one.sync.name)} for one in syncs
-    }
+    statuses = {one.sync.name: pusher.status(one, overview) for one in syncs}
     names = {status["sync_id"]: name for name, status in statuses.items()}
     changelogs = {one.sync.changelog.unique_id: one.sync.changelog for one in syncs}
     snapshots = {
@@ -102,20 +101,17 @@ def _sync(
         destination=status["destination"],
         type=resolved.destination.type,
         mode=status["mode"],
+        health=Health(status["health"]),
         position=status["position"],
         head=status["head"],
         lag=status["lag"],
         behind_since=min(waiting, default=None),
-        refused=status["refused"],
+        message=status["message"],
+        no_match=status["no_match"],
         last_success_at=_utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
         runs=[_run(row) for row in own],
         reasons=reasons.get(status["sync_id"], ()),
     )
-
-
-def _refused(overview: Overview, sync: str) -> str:
-    refusal = overview.refused(sync)
-    return f"{refusal.status}: {refusal.message}" if refusal else ""
 
 
 def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, list[Row]]:
@@ -147,7 +143,8 @@ def _reasons(pusher: Pusher, names: Mapping[str, str]) -> dict[str, list[Reason]
         from (
             select *, row_number() over (partition by sync_id order by _rows desc, reason) as _n from (
                 select sync_id, operation, outcome, reason, count(*) as _rows, min(first_failed_at) as _since
-                from {sql.view("undelivered_rows", pusher.ledger.relation)} where sync_id in ({_literals(names)})
+                from {sql.view("undelivered_rows", pusher.ledger.relation)}
+                where sync_id in ({_literals(names)}) and outcome <> 'no_match'
                 group by sync_id, operation, outcome, reason
             )
         ) group by 1, 2, 3, 4 order by max(_n > {MOST_REASONS}), _rows desc

@@ -131,8 +131,10 @@ def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:
-    """Every row was delivered but the refused ones."""
-    return Delivery(tuple(RowResult(row, Outcome.REJECTED, refused[row]) for row in sorted(refused)))
+    """Every row was delivered but the refused ones, and those that the table does not have."""
+    outcomes = {NO_ROW: Outcome.NO_MATCH}
+    reasons = ((row, refused[row]) for row in sorted(refused))
+    return Delivery(tuple(RowResult(row, outcomes.get(why, Outcome.REJECTED), why) for row, why in reasons))
 
 
 def cast_to(target: pa.DataType) -> Convert:

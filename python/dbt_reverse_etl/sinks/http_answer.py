@@ -87,7 +87,7 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
     pause = _pause(answer, options, now)
     if status in _SURELY_NOT_APPLIED:
         return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
-    if 400 <= status < 500 and (meant := _meant(answer, options)) is not None:
+    if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
         pause = pause if meant is Outcome.RETRYABLE else None
         return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
     if status in _FATAL:
@@ -109,10 +109,12 @@ def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
     return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
 
 
-def _meant(answer: Answer, options: HttpOptions) -> Outcome | None:
+def _meant(answer: Answer, options: HttpOptions, rows: int) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
-    meant = options.codes.get(_code_of(_loaded(answer), options.error)) if options.codes else None
-    return None if meant is None else Outcome(meant)
+    code = options.codes.get(_code_of(_loaded(answer), options.error)) if options.codes else None
+    meant = None if code is None else Outcome(code)
+    # Of several rows one is missing: the engine looks for it.
+    return Outcome.REJECTED if meant is Outcome.NO_MATCH and rows > 1 else meant
 
 
 def _other(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
@@ -137,7 +139,7 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
         if not sent.deletes and mode is Mode.INSERT_ONLY and answer.status in options.already_exists:
             return Delivery()
         if not sent.deletes and mode is Mode.UPDATE_ONLY and answer.status == 404:
-            reason = "HTTP 404: no match"
+            return Delivery.of_all(sent.rows, Outcome.NO_MATCH, "HTTP 404: no match")
     return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
 
 

@@ -155,7 +155,7 @@ class HttpOptions(Options):
     success: SuccessOptions = Field(default_factory=lambda: SuccessOptions.model_validate({}))
     results: ResultsOptions | None = None
     error: JsonPath | None = None
-    codes: dict[str, Literal["retryable", "rejected", "fatal"]] = Field(default_factory=dict)
+    codes: dict[str, Literal["retryable", "rejected", "no_match", "fatal"]] = Field(default_factory=dict)
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])

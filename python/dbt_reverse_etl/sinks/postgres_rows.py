@@ -116,10 +116,15 @@ class RowWriter:
             writes = self._again(self._sql.write, writes, direction)
             if number and len(deletes) + len(writes) == before:
                 break
-        refused = self._reasons(deletes | writes)
-        self._connection.execute(sql.SQL("DELETE FROM {} WHERE row = ANY (%s)").format(STAGE), (list(refused),))
+        found = deletes | writes
+        # What is asked below casts the staged values, which those of a refused row may not stand.
+        gone = [index for index, (state, *_) in found.items() if state != NO_EFFECT]
+        self._connection.execute(sql.SQL("DELETE FROM {} WHERE row = ANY (%s)").format(STAGE), (gone,))
+        refused = self._reasons(found)
         refused |= self._rows(self._sql.undeleted, IGNORED) if batch.deletes else {}
-        if not self._sql.strict:
+        if self._mode is Mode.UPDATE_ONLY:
+            refused |= self._rows(self._sql.absent, NO_ROW)
+        elif not self._sql.strict:
             refused |= self._rows(self._sql.absent, self._unchanged())
         return refused
 
@@ -155,9 +160,7 @@ class RowWriter:
         return condition(state) + (f", column {column}" if column in self._sql.columns else "")
 
     def _unchanged(self) -> str:
-        if self._mode is Mode.UPDATE_ONLY:
-            return NO_ROW
-        return OTHER_SPELLING if self._sql.merges else IGNORED
+        return OTHER_SPELLING if self._sql.merges and self._mode is not Mode.UPDATE_ONLY else IGNORED
 
     def _changed(self, statement: Render) -> int:
         return self._connection.execute(statement(EVERY_ROW)).rowcount

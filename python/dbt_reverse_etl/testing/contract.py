@@ -232,7 +232,7 @@ class SinkContract:
             sink.finish()
         self._holds(read_back, task, [person(1), person(2)])
 
-    def test_update_only_rejects_the_row_that_is_not_there(
+    def test_update_only_finds_no_match_for_the_row_that_is_not_there(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
     ) -> None:
         self._needs(Mode.UPDATE_ONLY)
@@ -248,7 +248,7 @@ class SinkContract:
                 ("insert", person(2, "Joan")),
                 ("update", person(3)),
             ]
-            assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.REJECTED]
+            assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.NO_MATCH]
             sink.finish()
         self._holds(read_back, task, [person(1, "Grace"), person(2, "Joan")])
 

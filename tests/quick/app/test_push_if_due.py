@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.artifacts import Invocation
-from dbt_reverse_etl.delivery.facts import RunStarted
+from dbt_reverse_etl.config import Destination, ResolvedSync
+from dbt_reverse_etl.delivery.facts import RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ReverseEtlError
-from dbt_reverse_etl.invocation import Due, _refuse_older, _refuse_repeat, _still_due
-from dbt_reverse_etl.ledger import Overview
-from dbt_reverse_etl.one_sync import Known
+from dbt_reverse_etl.ledger import Overview, Refusal
+from dbt_reverse_etl.one_sync import Known, id_of
+from dbt_reverse_etl.push import Pusher
+from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
+from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.sinks.base import Options
+from dbt_reverse_etl.sinks.sqlite import SqliteSink
+from dbt_reverse_etl.spark import Head
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})
 
 
-def sync(name: str, changelog: str) -> Any:
-    relation = SimpleNamespace(unique_id=changelog, relation_name=changelog, name=changelog)
-    return SimpleNamespace(sync=SimpleNamespace(name=name, changelog=relation))
+def sync(name: str, changelog: str) -> ResolvedSync:
+    model = Changelog(changelog, changelog, changelog, changelog, ("id",), ChangelogSettings())
+    settings = SyncSettings(destination="crm", object=name)
+    file = SqliteSink.settings_model(path="crm.db")
+    destination = Destination("crm", "sqlite", SqliteSink, file, Guards())
+    return ResolvedSync(
+        Sync(f"exposure.shop.{name}", name, (), True, model, settings, ""), destination, Guards(), Options()
+    )
 
 
 A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")
-DUE = Due([A, B, C], [])
+DUE = [A, B, C]
 
 
-def pusher(**heads: int) -> Any:
+def pusher(**heads: int) -> Pusher:
     """The results know snapshot 5 of each changelog; the warehouse is at `heads`."""
+    none: Any = None
     known = {name: Known(5, "uuid") for name in heads}
-    return SimpleNamespace(known=known, head=lambda name: SimpleNamespace(snapshot=heads[name], changelog="uuid"))
+    asked = {(name, None): Head(at, "uuid", 1, 1, ("id",), (), "prod", "0") for name, at in heads.items()}
+    return Pusher(none, none, known=known, _heads=asked)
 
 
-def overview(invocation: str, status: str) -> Overview:
+def overview(invocation: str, status: str, *left: Undelivered) -> Overview:
     """Sync `a` was last pushed by this invocation, and ended so."""
-    started = RunStarted("id-a", 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation)
-    return Overview({"id-a": State(status=status)}, {"id-a": "a"}, {}, {"id-a": started})
+    started = RunStarted(id_of(A), 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation)
+    state = State(fence=1, status=status, undelivered={row.key: row for row in left})
+    return Overview({id_of(A): state}, {id_of(A): "a"}, {}, {id_of(A): started})
+
+
+def row(outcome: str) -> Undelivered:
+    return Undelivered("k", 1, None, 1, False, False, 1, "update", outcome, "r", 1, NOW, None)
+
+
+REJECTED, UNMATCHED = row("rejected"), row("no_match")
 
 
 @pytest.mark.guarantee("dbt Cloud")
@@ -48,6 +68,8 @@ def overview(invocation: str, status: str) -> Overview:
         (Overview(), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (overview("inv-1", "succeeded"), {"orders": 5, "customers": 5}, ["b", "c"]),
         (overview("inv-1", "failed"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
+        (overview("inv-1", "partial", REJECTED), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
+        (overview("inv-1", "succeeded", UNMATCHED), {"orders": 5, "customers": 5}, ["b", "c"]),
         (overview("inv-0", "succeeded"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (Overview(), {"orders": 6, "customers": 5}, ["c"]),
         (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, []),
@@ -57,13 +79,31 @@ def test_what_was_pushed_well_or_is_overtaken_is_left_out_and_nothing_else(
     told: Overview, heads: dict[str, int], left: list[str]
 ) -> None:
     said: list[str] = []
-    due = _still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
+    due = still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
     assert [one.sync.name for one in due] == left
     assert len(said) == 3 - len(left)
 
 
 def test_without_it_both_are_errors() -> None:
     with pytest.raises(ReverseEtlError, match="which were pushed before"):
-        _refuse_repeat(RUN, Due([A], []), overview("inv-1", "succeeded"))
+        refuse_repeat_of(RUN, [A], overview("inv-1", "succeeded"), pusher(orders=5))
+    refuse_repeat_of(RUN, [A], overview("inv-1", "partial", REJECTED), pusher(orders=5))
     with pytest.raises(ReverseEtlError, match="snapshot 5 of orders; its changelog is at 6"):
-        _refuse_older(DUE, pusher(orders=6, customers=5))
+        refuse_older(DUE, pusher(orders=6, customers=5))
+
+
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        (Overview(), set()),
+        (overview("inv-1", "succeeded"), set()),
+        (overview("inv-1", "reconcile"), set()),
+        (overview("inv-1", "failed"), {"a"}),
+        (overview("inv-1", "interrupted"), {"a"}),
+        (overview("inv-1", "partial", REJECTED), {"a"}),
+        (overview("inv-1", "succeeded", UNMATCHED), {"a"}),
+        (Overview(refusals={"b": Refusal("blocked", "", NOW)}), {"b"}),
+    ],
+)
+def test_a_retry_pushes_what_did_not_end_well_and_whatever_left_a_row(told: Overview, names: set[str]) -> None:
+    assert left_behind(DUE, told) == names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from datetime import datetime, timezone
 from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,8 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from dbt_reverse_etl import alerts
 from dbt_reverse_etl.alert_channels import Channel, Mail, Slack, Webhook, collect_channels
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
-from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
+from dbt_reverse_etl.delivery.health import Health, Left, Standing
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ExitCode, Problem
 from dbt_reverse_etl.ledger import Overview, Refusal
 from dbt_reverse_etl.one_sync import Report
@@ -30,15 +30,7 @@ NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
 CANARY = "canary-Hook7x9Q"
 
 
-def left(status: str | None, refusal: Refusal | None = None) -> Overview:
-    """A ledger whose newest run of `crm` ended so; None: it never ran."""
-    refusals = {"crm": refusal} if refusal else {}
-    if status is None:
-        return Overview(refusals=refusals)
-    places = (Range(0, BUCKETS, 1, "s"),)
-    started = RunStarted("id", 3, "run", NOW, 1, "s", {}, places, (), (), NOW, "host:1", sync="crm")
-    state = State(fence=3, status=status, finished=status != "running")
-    return Overview({"id": state}, {"id": "crm"}, {}, {"id": started}, refusals=refusals)
+BLOCKED = Overview(refusals={"crm": Refusal("blocked", "too many deletes", NOW)})
 
 
 def ended(status: str, **more: Any) -> Report:
@@ -48,10 +40,14 @@ def ended(status: str, **more: Any) -> Report:
         "busy": ExitCode.BUSY,
         "other_changelog": ExitCode.OTHER_CHANGELOG,
     }
-    return Report("crm", "crm.contacts", status, code.get(status, ExitCode.OK), **more)
+    health = Health.FAILING if status in (Status.FAILED, "blocked", "other_changelog") else Health.OK
+    given = {"standing": Standing(health), **more}
+    return Report("crm", "crm.contacts", status, code.get(status, ExitCode.OK), **given)
 
 
-BLOCKED = Refusal("blocked", "too many deletes", NOW + timedelta(hours=1))
+NEVER, OK, BEHIND, UNSETTLED, FAILING = Health
+WAITING = Standing(FAILING, (Left("rejected", "422 invalid_email", 2, "at_a_time", NOW, NOW),))
+TOLERATED = Standing(OK, WAITING.left)
 REJECTED = Counts(PerOperation(5), PerOperation(2, 1, 0), PerOperation(2))
 
 
@@ -59,51 +55,53 @@ REJECTED = Counts(PerOperation(5), PerOperation(2, 1, 0), PerOperation(2))
 @pytest.mark.parametrize(
     ("before", "report", "said"),
     [
-        (left(None), ended(Status.SUCCEEDED), []),
-        (left(None), ended(Status.FAILED), ["failing"]),
-        (left(Status.SUCCEEDED), ended(Status.SUCCEEDED), []),
-        (left(Status.SUCCEEDED), ended(Status.IDLE), []),
-        (left(Status.SUCCEEDED), ended(Status.FAILED), ["failing"]),
-        (left(Status.SUCCEEDED), ended("blocked"), ["failing"]),
-        (left(Status.SUCCEEDED), ended("other_changelog"), ["failing"]),
-        (left(Status.SUCCEEDED), ended(Status.PARTIAL), ["failing"]),
-        (left(Status.SUCCEEDED), ended("busy"), []),
-        (left(Status.SUCCEEDED), ended("planned"), []),
-        (left(Status.SUCCEEDED), ended(Status.INTERRUPTED), []),
-        (left(Status.FAILED), ended(Status.FAILED), []),
-        (left(Status.FAILED), ended("blocked"), []),
-        (left(Status.FAILED), ended(Status.SUCCEEDED), ["recovered"]),
-        (left(Status.PARTIAL), ended(Status.PARTIAL), []),
-        (left(Status.PARTIAL), ended(Status.IDLE), []),
-        (left(Status.PARTIAL), ended(Status.SUCCEEDED), ["recovered"]),
-        (left(Status.SUCCEEDED, BLOCKED), ended("blocked"), []),
-        (left(Status.SUCCEEDED, BLOCKED), ended(Status.FAILED), []),
-        (left(Status.SUCCEEDED, BLOCKED), ended(Status.SUCCEEDED), ["recovered"]),
-        (left(Status.SUCCEEDED, BLOCKED), ended(Status.IDLE), ["recovered"]),
-        (left(Status.PARTIAL, BLOCKED), ended(Status.IDLE), []),
-        (left(Status.SUCCEEDED, Refusal("blocked", "", NOW - timedelta(hours=1))), ended("blocked"), ["failing"]),
-        (left(Status.SUCCEEDED, Refusal("", "", NOW + timedelta(hours=1))), ended("blocked"), ["failing"]),
-        (left("running"), ended(Status.FAILED), ["failing"]),
-        (left("running"), ended(Status.SUCCEEDED), ["recovered"]),
-        (left(Status.INTERRUPTED), ended(Status.FAILED), ["failing"]),
+        (NEVER, ended(Status.SUCCEEDED), []),
+        (NEVER, ended(Status.FAILED), ["failing"]),
+        (OK, ended(Status.SUCCEEDED), []),
+        (OK, ended(Status.IDLE), []),
+        (BEHIND, ended(Status.IDLE), []),
+        (OK, ended(Status.FAILED), ["failing"]),
+        (OK, ended("blocked"), ["failing"]),
+        (OK, ended("other_changelog"), ["failing"]),
+        (OK, ended(Status.PARTIAL, standing=WAITING), ["failing"]),
+        (OK, ended(Status.PARTIAL, standing=TOLERATED), []),
+        (OK, ended("busy"), []),
+        (OK, ended("planned"), []),
+        (OK, ended(Status.INTERRUPTED), []),
+        (FAILING, ended(Status.FAILED), []),
+        (FAILING, ended("blocked"), []),
+        (FAILING, ended(Status.SUCCEEDED), ["recovered"]),
+        (FAILING, ended(Status.PARTIAL, standing=WAITING), []),
+        (FAILING, ended(Status.IDLE, standing=WAITING), []),
+        (FAILING, ended(Status.PARTIAL, standing=TOLERATED), ["recovered"]),
+        (FAILING, ended(Status.IDLE), ["recovered"]),
+        (UNSETTLED, ended(Status.FAILED), ["failing"]),
+        (UNSETTLED, ended(Status.PARTIAL, standing=WAITING), ["failing"]),
+        (UNSETTLED, ended(Status.SUCCEEDED), ["recovered"]),
+        (UNSETTLED, ended(Status.INTERRUPTED), []),
     ],
 )  # fmt: skip
 def test_a_message_is_due_when_a_sync_begins_to_fail_and_when_it_recovers_and_at_no_other_time(
-    before: Overview, report: Report, said: list[str]
+    before: Health, report: Report, said: list[str]
 ) -> None:
-    assert [change.word for change in alerts.changed([report], before)] == said
+    assert [change.word for change in alerts.changed([replace(report, before=before)])] == said
 
 
 @pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
     ("before", "report", "kept"),
     [
-        (left(Status.SUCCEEDED), ended("blocked", message="m"), {"crm": Refusal("blocked", "m")}),
-        (left(Status.SUCCEEDED, BLOCKED), ended("blocked"), {}),
-        (left(Status.SUCCEEDED, BLOCKED), ended(Status.IDLE), {"crm": Refusal()}),
-        (left(Status.SUCCEEDED, BLOCKED), ended(Status.SUCCEEDED), {}),
-        (left(Status.SUCCEEDED), ended(Status.IDLE), {}),
-        (left(Status.SUCCEEDED), ended("busy"), {}),
+        (Overview(), ended("blocked", message="m"), {"crm": Refusal("blocked", "m")}),
+        (BLOCKED, ended("blocked"), {}),
+        (BLOCKED, ended(Status.IDLE, before=FAILING), {"crm": Refusal("ok")}),
+        (BLOCKED, ended(Status.IDLE, before=FAILING, standing=WAITING), {"crm": Refusal("failing")}),
+        (Overview(), ended(Status.IDLE, before=FAILING, standing=TOLERATED), {"crm": Refusal("ok")}),
+        (Overview(), ended(Status.IDLE, before=OK, standing=WAITING), {"crm": Refusal("failing")}),
+        (Overview(), ended(Status.IDLE, before=FAILING, standing=WAITING), {}),
+        (BLOCKED, ended(Status.SUCCEEDED), {}),
+        (Overview(), ended(Status.IDLE), {}),
+        (Overview(), ended(Status.IDLE, before=BEHIND), {}),
+        (Overview(), ended("busy"), {}),
     ],
 )
 def test_the_ledger_hears_once_of_a_push_that_no_run_tells_of_and_once_of_its_end(
@@ -118,17 +116,17 @@ def http() -> Iterator[HttpServer]:
         yield server
 
 
-def sent(channel: Channel, *reports: Report, before: Overview | None = None) -> list[tuple[str, str]]:
+def sent(channel: Channel, *reports: Report, before: Health = Health.OK) -> list[tuple[str, str]]:
     """What the console heard while the changes went out."""
     heard: list[tuple[str, str]] = []
-    changes = alerts.changed(reports or [ended(Status.FAILED)], before or left(Status.SUCCEEDED))
+    changes = alerts.changed(replace(one, before=before) for one in reports or [ended(Status.FAILED)])
     alerts.send([channel], changes, "prod", "run-1", lambda text, level: heard.append((text, level)))
     return heard
 
 
 def test_a_webhook_gets_counts_reason_and_link_as_json_and_its_token_in_a_header(http: HttpServer) -> None:
     hook = Webhook(type="webhook", url=f"{http.url}/hook", token="t0ken-canary", link="https://ci.example.com/42")  # type: ignore[arg-type]
-    report = ended(Status.PARTIAL, counts=REJECTED, message="422 invalid_email")
+    report = ended(Status.PARTIAL, counts=REJECTED, standing=WAITING)
     assert sent(hook, report) == []
     [request] = http.received
     assert (request.method, request.path, request.headers["authorization"]) == ("POST", "/hook", "Bearer t0ken-canary")
@@ -143,8 +141,17 @@ def test_a_webhook_gets_counts_reason_and_link_as_json_and_its_token_in_a_header
                 "destination": "crm.contacts",
                 "state": "failing",
                 "status": "partial",
-                "counts": {"inserts": 2, "updates": 1, "deletes": 0, "rejected": 2, "failed": 0, "waiting": 0},
-                "message": "422 invalid_email",
+                "counts": {
+                    "inserts": 2,
+                    "updates": 1,
+                    "deletes": 0,
+                    "rejected": 2,
+                    "failed": 0,
+                    "waiting": 0,
+                    "no_match": 0,
+                    "undelivered": 2,
+                },
+                "message": "undelivered: 2 rejected: 422 invalid_email; tried again after 2026-03-14 09:30 UTC",
             }
         ],
     }
@@ -233,7 +240,7 @@ def post(tmp_path: Path) -> Iterator[Callable[..., tuple[Mailbox, dict[str, Any]
 def test_mail_goes_over_verified_tls_with_a_login(post: Callable[..., Any], security: str) -> None:
     box, settings = post(security)
     report = ended(Status.SUCCEEDED, counts=Counts(PerOperation(1), PerOperation(1)))
-    assert sent(Mail(**settings, link="https://ci.example.com"), report, before=left(Status.FAILED)) == []
+    assert sent(Mail(**settings, link="https://ci.example.com"), report, before=FAILING) == []
     [(authenticated, recipients, message)] = box.taken
     assert (authenticated, recipients) == (True, ["a@example.com", "b@example.com"])
     assert message["Subject"] == "dbt-reverse-etl prod: 1 recovered"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dbt_reverse_etl.report.model import BEHIND, FAILING, NEVER, OK, Delivery, KeyHistory, Report
+from dbt_reverse_etl.delivery.health import Health
+from dbt_reverse_etl.report.model import Delivery, KeyHistory, Report
 from dbt_reverse_etl.report.page import render
 from tests.support.report.data import NOW, report
 from tests.support.servers.browser import headless
@@ -64,7 +65,7 @@ class Outline(HTMLParser):
 def poisoned(value: Any, poison: str) -> Any:
     """The same data with every text replaced, those words left out that are ours."""
     if isinstance(value, str):
-        return value if value in ("succeeded", "partial", "failed") else poison
+        return value if isinstance(value, Health) or value in ("succeeded", "partial", "failed") else poison
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{one.name: poisoned(getattr(value, one.name), poison) for one in fields(value)})
     if isinstance(value, tuple | list):
@@ -223,14 +224,14 @@ def test_an_empty_report_says_so() -> None:
     assert 'id="keys"' not in page
 
 
-def test_health_says_how_a_sync_stands() -> None:
-    syncs = {sync.name: sync for sync in report().syncs}
-    assert {name: sync.health for name, sync in syncs.items()} == {
-        "crm_contacts": OK, "ads_audience": FAILING, "crm_orders": FAILING, "lake_orders": BEHIND, "new_orders": NEVER,
-    }  # fmt: skip
-    waiting = replace(syncs["crm_contacts"], reasons=syncs["ads_audience"].reasons)
-    assert waiting.health == FAILING, "rows that wait are no health"
-    assert replace(syncs["crm_contacts"], refused="blocked: 9 deletes").health == FAILING
+def test_each_sync_shows_its_health_and_rows_without_a_match_are_no_undelivered_ones() -> None:
+    made = report()
+    for health in Health:
+        page = render(replace(made, syncs=[replace(made.syncs[0], health=health, no_match=7)]))
+        assert f'<span class="badge" data-health="{health.value}">{health.value}</span>' in page
+        assert f'<li data-health="{health.value}"><strong>1</strong> {health.value}</li>' in page
+        assert "<strong>0</strong> undelivered rows" in page
+        assert "7 rows have no match at the destination" in page
 
 
 def test_a_change_was_delivered_by_the_first_run_that_reached_it_or_waits_for_the_reason_of_the_last() -> None:

@@ -195,7 +195,8 @@ class MemorySink(Sink):
             for index, row in enumerate(batch.rows.to_pylist()):
                 reason = self._apply(row)
                 if reason:
-                    results.append(RowResult(index, Outcome.REJECTED, reason))
+                    outcome = Outcome.NO_MATCH if reason == "no row to update" else Outcome.REJECTED
+                    results.append(RowResult(index, outcome, reason))
         return Delivery(tuple(results))
 
     def _apply(self, row: dict[str, Any]) -> str | None:

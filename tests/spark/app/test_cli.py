@@ -118,7 +118,8 @@ def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Proje
         ("crm_contacts", 1, 0, 0, "succeeded")
     ]
     table = call(shop, "status").output
-    assert table.splitlines()[0].split()[:3] == ["sync", "destination", "position"]
+    assert table.splitlines()[0].split()[:4] == ["sync", "destination", "health", "position"]
+    assert (before["crm_contacts"]["health"], after[0]["health"]) == ("never pushed", "ok")
 
 
 def test_check_reaches_the_destinations_read_only(shop: Project) -> None:

@@ -277,8 +277,9 @@ def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(sh
     assert "Bob" not in refused.text
 
     waiting = shop.run()
-    assert waiting.success, "it was told of when it failed; its next attempt is not due"
-    assert waiting.sync("crm_contacts") == "nothing to send"
+    assert not waiting.success, "a row is known to be missing; its next attempt is not due"
+    assert waiting.sync("crm_contacts") == "nothing to send, 1 undelivered"
+    assert "undelivered: 1 rejected: CHECK constraint failed: name <> 'Bob'; tried again after 20" in waiting.text
 
     contacts(shop, "(1, 'Ann', 'pro')", "(2, 'Bea', 'trial')", "(3, 'Cem', 'pro')")
     mended = shop.run()

@@ -34,6 +34,8 @@ class Desk:
         self.interrupted: Callable[[], bool] = never
         self.step: Step = no_step
         self.full_loads = False
+        self.mode = Mode.MIRROR
+        self.allowed: int | None = 0
 
     def push(self, image: dict[str, int] | None = None) -> RunResult:
         if image is not None:
@@ -47,12 +49,12 @@ class Desk:
 
     def _job(self) -> Job:
         self.runs += 1
-        task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
+        task = SinkTask("s", "sync", 0, "object", self.mode, ("key",), SCHEMA)
         owner = f"run{self.runs}"
         return Job(owner, self.changelog_id, self.changelog.head, self.spec.id, "{}", task, owner)
 
     def _ports(self) -> Ports:
-        more = {"interrupted": self._is_interrupted, "step": self.step}
+        more = {"interrupted": self._is_interrupted, "step": self.step, "allowed": lambda _: self.allowed}
         return Ports(self.ledger, self._source_for, self.sink, self.clock, full_load=self._full_load, **more)
 
     def _full_load(self, changes: Source, state: State) -> DictSource | None:

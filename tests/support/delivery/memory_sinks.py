@@ -30,12 +30,13 @@ class Destination:
 
 
 Script = dict[str, list[str]]  # per key, what happens to each attempt: see `FAULTS`
-FAULTS = ("rejected", "retryable", "unknown_applied", "unknown_lost", "fatal", "raised")
+FAULTS = ("rejected", "retryable", "unknown_applied", "unknown_lost", "no_match", "fatal", "raised")
 _OUTCOMES = {
     "rejected": Outcome.REJECTED,
     "retryable": Outcome.RETRYABLE,
     "unknown_applied": Outcome.UNKNOWN,
     "unknown_lost": Outcome.UNKNOWN,
+    "no_match": Outcome.NO_MATCH,
     "fatal": Outcome.FATAL,
 }
 
@@ -140,12 +141,12 @@ class TransactionalSink(PlainSink):
         self.destination.records[claim] = (True, 0)
 
     def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
-        whole = next((word for word in words if word not in (None, "rejected")), None)
+        whole = next((word for word in words if word not in (None, "rejected", "no_match")), None)
         if self.task.fence < self.destination.fence:
             whole = "fatal"
         if whole in (None, "unknown_applied"):
-            refused = [index for index, word in enumerate(words) if word == "rejected"]
-            if refused and self.atomic:
+            refused = {index: _OUTCOMES[word] for index, word in enumerate(words) if word in ("rejected", "no_match")}
+            if Outcome.REJECTED in refused.values() and self.atomic:
                 return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
             for index, row in enumerate(rows):
                 if index not in refused:
@@ -153,7 +154,7 @@ class TransactionalSink(PlainSink):
             before = self.destination.records.get(batch.claim, (False, 0))[1]
             if not self.task.full_load:
                 self.destination.records[batch.claim] = (batch.last, max(before, batch.left_out) + len(refused))
-            results = tuple(RowResult(index, Outcome.REJECTED, "rejected") for index in refused)
+            results = tuple(RowResult(index, outcome, outcome.value) for index, outcome in refused.items())
         if whole is None:
             return Delivery(results)
         return Delivery.of_all(len(rows), _OUTCOMES[whole], whole)

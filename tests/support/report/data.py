@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.report.model import Changelog, Delivery, KeyChange, KeyHistory, Reason, Report, Run, Snapshot, Sync
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
@@ -41,18 +42,18 @@ def report(**changed: object) -> Report:
     """Everything that the page can show."""
     unreachable = "destination crm_api: found no answer within 30 s; expected an HTTP answer. Next: repeat the push"
     syncs = (
-        Sync("crm_contacts", "contacts_changelog", "crm.contacts", "postgres", "mirror", 24, 24, 0,
+        Sync("crm_contacts", "contacts_changelog", "crm.contacts", "postgres", "mirror", Health.OK, 24, 24, 0,
              last_success_at=NOW - timedelta(hours=1), runs=runs(24)),
-        Sync("ads_audience", "contacts_changelog", "ads.audience", "http", "upsert", 24, 24, 0,
+        Sync("ads_audience", "contacts_changelog", "ads.audience", "http", "upsert", Health.FAILING, 24, 24, 0,
              last_success_at=NOW - timedelta(hours=3), runs=runs(24, last="partial", rejected=41),
              reasons=(Reason("update", "rejected", "422 invalid_email", 38, NOW - timedelta(hours=2)),
                       Reason("insert", "parked", "422 unknown_country: the field country must be one of ISO 3166", 3,
                              NOW - timedelta(days=2)))),
-        Sync("crm_orders", "orders_changelog", "crm_api.orders", "http", "mirror", 16, 18, 2, NOW - timedelta(hours=2, minutes=5),
+        Sync("crm_orders", "orders_changelog", "crm_api.orders", "http", "mirror", Health.FAILING, 16, 18, 2, NOW - timedelta(hours=2, minutes=5),
              NOW - timedelta(hours=4), runs(16, last="failed", message=unreachable)),
-        Sync("lake_orders", "orders_changelog", "lake.orders", "delta", "mirror", 17, 18, 1, NOW - timedelta(minutes=65),
+        Sync("lake_orders", "orders_changelog", "lake.orders", "delta", "mirror", Health.BEHIND, 17, 18, 1, NOW - timedelta(minutes=65),
              NOW - timedelta(hours=2), runs(9)),
-        Sync("new_orders", "orders_changelog", "files.orders", "files", "upsert", 0, 18, 18, NOW - timedelta(hours=19)),
+        Sync("new_orders", "orders_changelog", "files.orders", "files", "upsert", Health.NEVER, 0, 18, 18, NOW - timedelta(hours=19)),
     )  # fmt: skip
     changelogs = (
         Changelog("contacts_changelog", ("contact_id",), (("contacts_raw", "plans_raw"), ("contacts",)), snapshots(24, 120_000)),

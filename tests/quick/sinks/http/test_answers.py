@@ -105,10 +105,10 @@ class TestOutcomes:
         batch = send(server.url, task_of(BATCH), ("delete", {"id": 1}), ("delete", {"id": 2}))
         assert (outcomes(batch, 2), batch.refused_whole) == ([REJECTED] * 2, True)
 
-    def test_update_only_without_a_match_is_rejected_and_says_so(self, server: HttpServer) -> None:
+    def test_update_only_without_a_match_says_so_and_rejects_nothing(self, server: HttpServer) -> None:
         server.default = Reply(404)
         task = task_of({"update": {"method": "PATCH", "path": "c/{id}"}}, mode=Mode.UPDATE_ONLY)
-        assert one(server.url, task) == (REJECTED, "HTTP 404: no match")
+        assert one(server.url, task) == (Outcome.NO_MATCH, "HTTP 404: no match")
 
     def test_a_delete_in_a_mode_without_deletes_is_not_sent(self, server: HttpServer) -> None:
         assert outcomes(send(server.url, task_of(mode=Mode.UPSERT), ("delete", {"id": 1})), 1) == [REJECTED]

@@ -184,6 +184,15 @@ class TestCodes:
 
     def test_a_code_tells_what_an_entry_means(self, server: HttpServer) -> None:
         results = {"path": "", "ok": {"path": "s", "in": [200, 204]}, "error": "code"}
-        task = task_of({**BATCH, "results": results, "codes": {"LOCKED": "retryable"}})
-        server.default = json_reply([{"s": 204}, {"s": 500, "code": "LOCKED"}, {"s": 500, "code": "X"}])
-        assert outcomes(send(server.url, task, *inserts(1, 2, 3)), 3) == [DELIVERED, RETRYABLE, REJECTED]
+        task = task_of({**BATCH, "results": results, "codes": {"LOCKED": "retryable", "NOT_FOUND": "no_match"}})
+        codes = ("LOCKED", "X", "NOT_FOUND")
+        server.default = json_reply([{"s": 204}, *({"s": 500, "code": code} for code in codes)])
+        found = outcomes(send(server.url, task, *inserts(1, 2, 3, 4)), 4)
+        assert found == [DELIVERED, RETRYABLE, REJECTED, Outcome.NO_MATCH]
+
+    def test_a_code_that_says_that_a_row_is_missing_says_of_several_only_that_one_is(self, server: HttpServer) -> None:
+        task = task_of({**BATCH, "error": "code", "codes": {"NOT_FOUND": "no_match"}})
+        server.default = json_reply({"code": "NOT_FOUND"}, 404)
+        several = send(server.url, task, *inserts(1, 2))
+        assert (outcomes(several, 2), several.refused_whole) == ([REJECTED] * 2, True)
+        assert outcomes(send(server.url, task, *inserts(1)), 1) == [Outcome.NO_MATCH]

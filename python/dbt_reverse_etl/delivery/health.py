@@ -1,0 +1,159 @@
+"""How a sync stands: the one definition behind exit codes, `status`, the report, alerts, spans and retries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from itertools import groupby
+
+from dbt_reverse_etl.delivery.facts import PARKED, Undelivered
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.outcome import Outcome
+
+_MOST_REASONS = 5  # in words; the ledger has all
+NEXT_RUN, AT_A_TIME, ON_CHANGE, ON_RETRY = "next_run", "at_a_time", "on_change", "on_retry"
+
+
+class Health(str, Enum):
+    """One word for how a sync stands."""
+
+    NEVER = "never pushed"
+    OK = "ok"
+    BEHIND = "behind"  # as ok, but changes were captured since
+    UNSETTLED = "unsettled"  # the newest run has no end yet, or was interrupted: the next one settles what it sent
+    FAILING = "failing"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_well(self) -> bool:
+        return self in (Health.NEVER, Health.OK, Health.BEHIND)
+
+
+@dataclass(frozen=True)
+class Left:
+    """Undelivered rows of one outcome and one reason that are tried again alike.
+
+    Attributes:
+        again: `next_run`, `at_a_time`, `on_change` (of the row or the mapping, or `retry`), `on_retry`.
+        first, last: of `at_a_time`, when the first and the last of them are due.
+    """
+
+    outcome: str
+    reason: str
+    rows: int
+    again: str
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a sync stands, and what is left of it.
+
+    Attributes:
+        left: the undelivered rows by reason, the most first.
+        no_match: rows that the destination does not have, which is no failure.
+    """
+
+    health: Health
+    left: tuple[Left, ...] = ()
+    no_match: int = 0
+
+    @property
+    def undelivered(self) -> int:
+        return sum(one.rows for one in self.left)
+
+
+NEVER_PUSHED = Standing(Health.NEVER)
+
+
+def ended(state: State) -> bool:
+    """The newest run came to its end: no later run has to go on with it."""
+    return state.finished and state.status not in (Status.FAILED, Status.INTERRUPTED)
+
+
+def is_undelivered(row: Undelivered) -> bool:
+    """A row that the destination does not have is none: there is nothing to update."""
+    return row.outcome != Outcome.NO_MATCH.value
+
+
+def health(state: State, allowed: int | None, *, refused: bool = False, lag: int = 0) -> Health:
+    """What the ledger says of a sync, in one word.
+
+    Args:
+        allowed: undelivered rows with which the sync is well; None: any number.
+        refused: the newest push ended before a run began.
+        lag: snapshots that were captured since its position.
+    """
+    if refused:
+        return Health.FAILING
+    if not state.fence:
+        return Health.NEVER
+    if not state.finished or state.status == Status.INTERRUPTED:
+        return Health.UNSETTLED
+    undelivered = sum(map(is_undelivered, state.undelivered.values()))
+    if not ended(state) or (allowed is not None and undelivered > allowed):
+        return Health.FAILING
+    return Health.BEHIND if lag else Health.OK
+
+
+def standing(state: State, word: Health, now: datetime, *, park_doubt: bool = False) -> Standing:
+    """What is left of a sync of this health; `park_doubt`: see `Policy`."""
+    undelivered = [row for row in state.undelivered.values() if is_undelivered(row)]
+    left = _by_reason(undelivered, now, park_doubt=park_doubt)
+    return Standing(word, left, len(state.undelivered) - len(undelivered))
+
+
+def explained(standing: Standing) -> list[str]:
+    """A line for each reason: how many rows, why, and when they are tried again."""
+    shown, others = standing.left[:_MOST_REASONS], standing.left[_MOST_REASONS:]
+    lines = [f"undelivered: {one.rows} {one.outcome}: {one.reason}; {_when(one)}" for one in shown]
+    rest = sum(one.rows for one in others)
+    more = [f"undelivered: {rest} for {len(others)} other reasons: see undelivered_rows"] if others else []
+    return lines + more
+
+
+def exit_code(status: str, health: Health) -> ExitCode:
+    """Of a push that ended so and left its sync so."""
+    if status == Status.SUPERSEDED:
+        return ExitCode.BUSY
+    if status == Status.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if health.is_well else ExitCode.FAILED
+
+
+def _by_reason(rows: Iterable[Undelivered], now: datetime, *, park_doubt: bool) -> tuple[Left, ...]:
+    def alike(row: Undelivered) -> tuple[str, str, str]:
+        return row.outcome, row.reason, _again(row, now, park_doubt=park_doubt)
+
+    found = []
+    for (outcome, reason, again), group in groupby(sorted(rows, key=alike), alike):
+        same = list(group)
+        times = [row.next_attempt_at for row in same if row.next_attempt_at is not None] if again == AT_A_TIME else []
+        found.append(Left(outcome, reason, len(same), again, min(times, default=None), max(times, default=None)))
+    return tuple(sorted(found, key=lambda one: -one.rows))
+
+
+def _again(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
+    if not row.waits(now, park_doubt=park_doubt):
+        return NEXT_RUN
+    if park_doubt and row.doubt:
+        return ON_RETRY
+    return ON_CHANGE if row.outcome == PARKED else AT_A_TIME
+
+
+def _when(left: Left) -> str:
+    if left.first is None or left.last is None:
+        return {
+            NEXT_RUN: "the next run tries again",
+            ON_CHANGE: "tried again when the row or the mapping changes, or by dbt-reverse-etl retry",
+            ON_RETRY: "tried again by dbt-reverse-etl retry alone",
+        }[left.again]
+    first, last = (f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M}" for at in (left.first, left.last))
+    return f"tried again after {first} UTC" if first == last else f"tried again from {first} to {last} UTC"

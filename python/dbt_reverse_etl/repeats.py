@@ -1,0 +1,77 @@
+"""Artifacts that come again: what of them was pushed before or overtaken, and which syncs a retry pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dbt_reverse_etl.artifacts import Invocation
+from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.delivery.health import ended
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.ledger import Overview
+from dbt_reverse_etl.one_sync import id_of
+from dbt_reverse_etl.push import Pusher, Say
+
+
+def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str]:
+    """The names of the syncs whose newest push did not end well or left a row."""
+
+    def is_left(one: ResolvedSync) -> bool:
+        state = overview.states.get(id_of(one), State())
+        return not ended(state) or bool(state.undelivered) or overview.refused(one.sync.name) is not None
+
+    return {one.sync.name for one in resolved if is_left(one)}
+
+
+def still_due(
+    invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher, say: Say
+) -> list[ResolvedSync]:
+    """For a queue that may bring artifacts twice, or late: what of them is neither pushed nor overtaken."""
+    pushed = _pushed_before(invocation, due, overview, pusher)
+    left: list[ResolvedSync] = []
+    for one in due:
+        if one.sync.name in pushed:
+            say(f"{one.sync.name}: pushed before with these results", "info")
+        elif _overtaken(one, pusher) is not None:
+            say(f"{one.sync.name}: left to the results of a later run", "info")
+        else:
+            left.append(one)
+    return left
+
+
+def refuse_repeat_of(invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher) -> None:
+    """A push that went well is not repeated from the same artifacts; one that failed is."""
+    names = {one.sync.name for one in due}
+    if names and names <= _pushed_before(invocation, due, overview, pusher):
+        found = f"results of invocation {invocation.invocation_id}, which were pushed before"
+        raise ReverseEtlError(
+            Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push")
+        )
+
+
+def refuse_older(due: Iterable[ResolvedSync], pusher: Pusher) -> None:
+    """A later run captured more: pushing its changes under the older results' tests would be a lie."""
+    for one in due:
+        found = _overtaken(one, pusher)
+        if found is not None:
+            raise ReverseEtlError(
+                Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
+            )
+
+
+def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:
+    def is_pushed(one: ResolvedSync) -> bool:
+        started = overview.started.get(id_of(one))
+        same = started is not None and started.invocation_id == invocation.invocation_id
+        return same and one.sync.name not in overview.requests and pusher.health(one, overview).is_well
+
+    return {one.sync.name for one in due if is_pushed(one)}
+
+
+def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:
+    changelog = one.sync.changelog
+    known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
+    if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
+        return f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
+    return None
