@@ -17,7 +17,7 @@ from dbt_reverse_etl.redaction import redact
 
 _LONGEST = 500  # characters of a reason
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
-_REFUSED = frozenset({"blocked", "other_changelog", Status.FAILED})
+_REFUSED = frozenset({"blocked", "other_changelog", "renamed", Status.FAILED})
 
 
 @dataclass(frozen=True)

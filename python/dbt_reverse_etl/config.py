@@ -266,6 +266,21 @@ def _refuse_two_owners(resolved: Sequence[ResolvedSync], problems: list[Problem]
         else:
             found.append(((destination.type, identity, sync.settings.object), sync))
     refuse_two_owners(found, problems)
+    _refuse_shared_positions(found, problems)
+
+
+def _refuse_shared_positions(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:
+    """Of two syncs with one position, each would take what the other delivered for its own."""
+    seen: dict[tuple[object, str], Sync] = {}
+    for place, sync in found:
+        other = seen.setdefault((place, sync.position_of), sync)
+        if other is not sync:
+            renamed = sync if sync.settings.renamed_from else other
+            known = f"{renamed.settings.renamed_from!r}, whose position {(other if renamed is sync else sync).name} has"
+            where = Place(renamed.file, renamed.keys).at("renamed_from")
+            problems.append(
+                Problem(where, known, "a name that no other sync has", "remove renamed_from, or the other sync")
+            )
 
 
 def refuse_two_owners(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:

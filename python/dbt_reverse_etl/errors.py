@@ -79,6 +79,12 @@ class OtherChangelog(ReverseEtlError):
     exit_code = ExitCode.OTHER_CHANGELOG
 
 
+class Renamed(ReverseEtlError):
+    """The sync's position stands under a name that it had before."""
+
+    exit_code = ExitCode.OTHER_CHANGELOG
+
+
 def unexpected(error: BaseException, where: str) -> Problem:
     """A problem for an exception that is not ours. Its text may hold row values, so only its type and its frames are kept, in a file."""
     frames = "".join(traceback.format_tb(error.__traceback__))

@@ -20,6 +20,7 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
@@ -146,7 +147,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         return []
     spark = connect()
     ledger = open_ledger(spark, manifest)
-    overview = _with_tests(ledger.overview(ledger_names(configuration.resolved)), ledger, invocation, manifest)
+    overview = _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
     if asked_again:
         again = wanted.plan if project.switch == PLAN else wanted.push
         names = {*overview.requests, *(left_behind(configuration.resolved, overview) if retried else ())}
@@ -193,7 +194,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         _say_plan_only(invocation, project.target, say)
         return []
     ledger = open_ledger(spark, syncs)
-    overview = ledger.overview(ledger_names(configuration.resolved))
+    overview = overview_of(ledger, configuration.resolved)
     overrides = project.env.get(OVERRIDE, "").split()
     pusher = Pusher(
         spark, ledger, invocation_id=invocation.invocation_id, overrides=overrides, project_dir=project.folder
@@ -263,10 +264,15 @@ def tell(report: Report, number: int, total: int, say: Say) -> None:
         say(f"  {text}", console.level(report), sync=report.sync)
 
 
-def ledger_names(resolved: Sequence[ResolvedSync]) -> list[str]:
-    """Under what names the ledger may know these syncs: their own, their former ones, and those of their changelogs."""
-    named = [(one.sync.name, one.sync.settings.renamed_from, one.sync.changelog.unique_id) for one in resolved]
-    return [name for names in named for name in names if name]
+def overview_of(
+    ledger: DeltaLedger, resolved: Sequence[ResolvedSync], chosen: Sequence[ResolvedSync] | None = None
+) -> Overview:
+    """What the ledger says of the syncs of a project, or of those of them that were chosen: under their own and their former names, and of
+    their changelogs.
+    """
+    asked = resolved if chosen is None else chosen
+    named = [(one.sync.name, one.sync.position_of.rpartition(".")[2], one.sync.changelog.unique_id) for one in asked]
+    return ledger.overview((name for names in named for name in names), {id_of(one) for one in resolved})
 
 
 def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -83,12 +83,14 @@ class Overview:
     """What the ledger says of a number of syncs, from two queries.
 
     Attributes:
-        states: by sync id, of every sync of these names.
-        names: sync id -> name.
-        requests: by name, oldest first, that no run has carried out.
+        states: by sync id: of every sync of these names; and of all others, if a configured one has no run yet.
+        names: sync id -> the name of its newest run.
+        requests: by name, also others, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
         failing: tests that have failed and not passed since, by the unique id of their changelog.
         refusals: the newest one, by name.
+        configured: ids of all syncs as they are configured now.
+        aliases: sync id -> every name that it had.
     """
 
     states: dict[str, State] = field(default_factory=dict)
@@ -97,6 +99,8 @@ class Overview:
     started: dict[str, RunStarted] = field(default_factory=dict)
     failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    configured: frozenset[str] = frozenset()
+    aliases: dict[str, set[str]] = field(default_factory=dict)
 
     def newest(self, sync: str) -> RunStarted | None:
         """The newest run under a name."""
@@ -191,21 +195,26 @@ class DeltaLedger:
         common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
         self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()])
 
-    def overview(self, names: Iterable[str]) -> Overview:
-        """What is known under these names: of syncs, and unique ids of changelogs."""
+    def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
+        """What is known under these names: of syncs, and unique ids of changelogs.
+
+        Args:
+            configured: ids of all syncs of the project.
+        """
         wanted = sorted(set(names))
         if not wanted:
             return Overview()
         runs = self._spark.sql(
             f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
-            f"from {self.relation} where fact in ('run_started', '{REQUEST}', '{TESTS}', '{REFUSED}') and sync in ({', '.join(map(_literal, wanted))})"
+            f"from {self.relation} where fact in ('run_started', '{REQUEST}') "
+            f"or (fact in ('{TESTS}', '{REFUSED}') and sync in ({', '.join(map(_literal, wanted))}))"
         ).collect()
         runs.sort(key=lambda row: row.recorded_at)
         started = [row for row in runs if row.fact == "run_started"]
-        newest: dict[str, Row] = {}
-        for row in sorted(started, key=lambda row: row.fence):
-            newest[row.sync_id] = row
-        facts = self._facts([(sync_id, row.fence) for sync_id, row in newest.items()])
+        newest, aliases = _newest(started)
+        # Without a run of its own, a sync may have had another name.
+        asked = newest if set(configured) - newest.keys() else _named(newest, aliases, wanted)
+        facts = self._facts([(sync_id, row.fence) for sync_id, row in asked.items()])
         done = {row.run_id for row in started}
         requests: dict[str, list[Request]] = {}
         for row in runs:
@@ -214,11 +223,13 @@ class DeltaLedger:
                 requests.setdefault(row.sync, []).append(request)
         return Overview(
             {sync_id: fold(found) for sync_id, found in facts.items()},
-            {sync_id: row.sync for sync_id, row in newest.items()},
+            {sync_id: row.sync for sync_id, row in asked.items()},
             requests,
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             _failing(runs),
             _refusals(runs),
+            frozenset(configured),
+            aliases,
         )
 
     def acknowledged(self, sync_id: str) -> tuple[int, ...]:
@@ -246,6 +257,20 @@ class DeltaLedger:
     def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
         frame.write.format("delta").mode("append").options(**options).saveAsTable(self.relation.replace("`", ""))
+
+
+def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:
+    """By sync id the start of its newest run, and every name that it had."""
+    newest: dict[str, Row] = {}
+    aliases: dict[str, set[str]] = {}
+    for row in sorted(started, key=lambda row: row.fence):
+        newest[row.sync_id] = row
+        aliases.setdefault(row.sync_id, set()).add(row.sync)
+    return newest, aliases
+
+
+def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, Row]:
+    return {sync_id: row for sync_id, row in newest.items() if not aliases[sync_id].isdisjoint(names)}
 
 
 def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:

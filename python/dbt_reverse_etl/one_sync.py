@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,10 @@ from pyspark.sql.utils import is_remote
 from dbt_reverse_etl import __version__, owner
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
-from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing, exit_code, explained, health, standing
+from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, standing
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
@@ -34,14 +33,18 @@ from dbt_reverse_etl.errors import (
 )
 from dbt_reverse_etl.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.guards import asks_for_visible_rows, check_guards, failed_tests, violations
+from dbt_reverse_etl.identity import Former, former_of, id_of, left_elsewhere, renamed
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out, deliver_again
+from dbt_reverse_etl.push_report import Report
 from dbt_reverse_etl.reconcile import Delivered, Differences, differences, undelivered_of
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head, visible_rows
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.whole_push import WholePush, one_wave
+
+__all__ = ["Known", "OneSync", "Report", "Shared"]
 
 _AT_HEAD = (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE)
 
@@ -52,34 +55,6 @@ class Known:
 
     snapshot: int
     changelog: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """What became of one sync in this push.
-
-    Attributes:
-        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`.
-        planned: rows by operation that were pending.
-        position, head: snapshots; equal after a push that came to its end.
-        sample: operation and key of some pending rows, of a plan only.
-        standing: how the sync stands now, and what is undelivered.
-        before: its health before the push.
-    """
-
-    sync: str
-    destination: str
-    status: str
-    exit_code: ExitCode = ExitCode.OK
-    counts: Counts = NO_COUNTS
-    planned: PerOperation = NO_ROWS
-    head: int = 0
-    position: int = 0
-    seconds: float = 0.0
-    message: str = ""
-    sample: tuple[tuple[str, str], ...] = ()
-    standing: Standing = NEVER_PUSHED
-    before: Health = Health.NEVER
 
 
 @dataclass
@@ -117,18 +92,6 @@ class Shared:
         return self._heads[relation, snapshot]
 
 
-def sync_id(exposure: str, destination_type: str, identity: str, object_name: str) -> str:
-    """Identity of a sync: another destination or object is another sync."""
-    return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
-
-
-def id_of(resolved: ResolvedSync) -> str:
-    """Identity of a sync as it is configured now."""
-    destination, settings = resolved.destination, resolved.sync.settings
-    identity = destination.sink(destination.settings).identity
-    return sync_id(resolved.sync.position_of, destination.type, identity, settings.object)
-
-
 class OneSync:
     """One sync, joined with its state and its head."""
 
@@ -164,6 +127,9 @@ class OneSync:
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
+        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
+            self._give_up(former, job, spec)
+        moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         result = self._replay(known) or self._run(job, spec)
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
         standing = self._standing(result.state, allowed)
@@ -176,7 +142,7 @@ class OneSync:
             result.planned,
             known.snapshot,
             known.snapshot if result.status in _AT_HEAD else min(place.snapshot for place in self.state.positions),
-            message=redact(result.message) or self._moved_from() or self._nothing_matched(result),
+            message=redact(result.message) or moved or self._nothing_matched(result),
             standing=standing,
         )
 
@@ -202,6 +168,17 @@ class OneSync:
         if not where:
             return head.live_rows
         return visible_rows(self._shared.spark, self._resolved.sync.changelog.relation_name, head, where)
+
+    def _give_up(self, former: Former, job: Job, spec: Spec) -> None:
+        """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
+        names, requests = self._overview.aliases[former.sync_id], self._overview.requests
+        asked = [one for name in names for one in requests.get(name, ()) if one.operation == "forget"]
+        if not asked:
+            raise renamed(self._resolved, former)
+        task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
+        job = replace(job, task=task, exposure=former.exposure)
+        carry_out(asked[-1], former.state, job, self._ports(spec, self._head), self._policy)
+        self._begin_anew()
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
@@ -253,6 +230,9 @@ class OneSync:
             return Report(
                 self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
             )
+        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
+            found = str(renamed(self._resolved, former))
+            return Report(self._resolved.sync.name, self.label, "renamed", ExitCode.OTHER_CHANGELOG, message=found)
         source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
         try:
             planned = source.planned().total
@@ -384,6 +364,7 @@ class OneSync:
             task=self._task(spec),
             owner=owner.this_process(),
             invocation_id=self._shared.invocation_id,
+            exposure=self._resolved.sync.position_of,
         )
 
     def _valid_job(self, known: Known, spec: Spec) -> Job:
@@ -471,15 +452,6 @@ class OneSync:
         if not (self.state.first and counts.no_match.total and counts.no_match == counts.planned):
             return ""
         return "the destination has none of these rows: if that is not what you expect, look at object, fields and key"
-
-    def _moved_from(self) -> str:
-        """Another destination or object is another sync; the rows at the former one stay."""
-        others = [
-            one for one, name in self._overview.names.items() if name == self._resolved.sync.name and one != self.id
-        ]
-        if self.state.fence or not others:
-            return ""
-        return "it had another destination or object before; the rows delivered there stay there"
 
 
 class _Prefetched:

@@ -91,6 +91,7 @@ def _run(state: State, job: Job, now: datetime, run_id: str, positions: tuple[Ra
         sync=job.task.sync,
         changelog=job.changelog,
         invocation_id=job.invocation_id,
+        exposure=job.exposure,
         **{"claims": (), **stated},
     )
 

@@ -103,7 +103,8 @@ class Opened:
                 Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
             )
         chosen = {sync.unique_id for sync in select(configuration.syncs, tuple(selectors))}
-        self.chosen = [one for one in configuration.resolved if one.sync.unique_id in chosen]
+        self._resolved = configuration.resolved
+        self.chosen = [one for one in self._resolved if one.sync.unique_id in chosen]
 
     def __enter__(self) -> Opened:
         from dbt_reverse_etl.invocation import open_ledger
@@ -127,9 +128,9 @@ class Opened:
 
     def overview_now(self) -> Any:
         """What the ledger says of the chosen syncs."""
-        from dbt_reverse_etl.invocation import ledger_names
+        from dbt_reverse_etl.invocation import overview_of
 
-        return self.pusher.ledger.overview(ledger_names(self.chosen))
+        return overview_of(self.pusher.ledger, self._resolved, self.chosen)
 
     def __exit__(self, *_: object) -> None:
         pass

@@ -13,6 +13,7 @@ from dbt_reverse_etl.errors import (
     ExitCode,
     GuardBlocked,
     OtherChangelog,
+    Renamed,
     ReverseEtlError,
     SyncBusy,
     unexpected,
@@ -91,4 +92,6 @@ def _status_of(error: ReverseEtlError) -> str:
         return "blocked"
     if isinstance(error, SyncBusy):
         return "busy"
+    if isinstance(error, Renamed):
+        return "renamed"
     return "other_changelog" if isinstance(error, OtherChangelog) else Status.FAILED

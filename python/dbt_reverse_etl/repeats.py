@@ -9,8 +9,8 @@ from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.ledger import Overview
-from dbt_reverse_etl.one_sync import id_of
 from dbt_reverse_etl.push import Pusher, Say
 
 

@@ -91,6 +91,7 @@ class RunStarted:
 
     Attributes:
         override: the word that let this push pass its guards.
+        exposure: unique id of the exposure from which `sync_id` is made; empty in facts of an older version.
     """
 
     sync_id: str
@@ -110,6 +111,7 @@ class RunStarted:
     invocation_id: str = ""
     abandoned: tuple[Abandoned, ...] = ()
     override: str = ""
+    exposure: str = ""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class Job:
         spec, spec_text: id and JSON of the current spec.
         task: for the sink; the run fills in sync_id's `fence` and `first`.
         owner: names the process, for the question whether it is alive.
+        exposure: unique id of the exposure from which the id of the sync is made.
         unsure: bucket ranges in which every row is in doubt although no request left it so: the mode did not send all.
     """
 
@@ -89,6 +90,7 @@ class Job:
     owner: str
     invocation_id: str = ""
     unsure: tuple[tuple[int, int], ...] = ()
+    exposure: str = ""
 
 
 def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)

@@ -173,6 +173,7 @@ class _Run:
             invocation_id=job.invocation_id,
             abandoned=abandoned_by(state, now, self._policy.abandoned_for),
             override=self._override,
+            exposure=job.exposure,
         )
         if not self._ledger.start(started):
             raise busy(job, "another run that has just started")

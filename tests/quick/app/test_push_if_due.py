@@ -12,8 +12,9 @@ from dbt_reverse_etl.config import Destination, ResolvedSync
 from dbt_reverse_etl.delivery.facts import RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ReverseEtlError
+from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.ledger import Overview, Refusal
-from dbt_reverse_etl.one_sync import Known, id_of
+from dbt_reverse_etl.one_sync import Known
 from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
 from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings

@@ -142,7 +142,7 @@ def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocke
         for _ in range(2):
             assert shop.run().sync("crm_people") == "ERROR blocked"
         [crm, people] = made(shop)["syncs"]
-        assert (crm["refused"], people["refused"].partition(":")[0]) == ("", "blocked")
+        assert (crm["health"], people["health"], people["message"].partition(":")[0]) == ("ok", "failing", "blocked")
         told = sorted((one["sync"], one["state"], one["status"]) for one in server.received[0].json["syncs"])
         assert told == [("crm_contacts", "recovered", "succeeded"), ("crm_people", "failing", "blocked")]
         assert len(server.received) == 1, "once"
