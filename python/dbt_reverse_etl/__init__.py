@@ -6,16 +6,14 @@ library only, and makes the plugin when dbt asks for it: a runner without dbt ne
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-try:
-    __version__ = version("dbt-reverse-etl")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0"
+__version__: str
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name != "plugins":
         raise AttributeError(name)
     try:
@@ -23,3 +21,13 @@ def __getattr__(name: str) -> Any:
     except Exception:  # a broken environment of ours must never break a dbt command
         return []
     return [ReverseEtlPlugin]
+
+
+def _version() -> str:
+    """Looked up when it is asked for: the command hears of signals before it imports what this takes."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("dbt-reverse-etl")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0"

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dbt_reverse_etl import __version__
 from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, TARGET_PATH
 from dbt_reverse_etl.config import PlanOnly
 from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.interrupts import apart, interrupts
 from dbt_reverse_etl.output import screen
 from dbt_reverse_etl.place import Opened, Place
 from dbt_reverse_etl.redaction import redact
@@ -35,23 +37,31 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: errors of the user without a traceback."""
-    kept: dict[str, Any] = {}
-    try:
-        code = cli(standalone_mode=False, obj=kept)
-    except ReverseEtlError as error:
+    """The command: errors of the user without a traceback."""
+    with interrupts() as signals:
+        kept: dict[str, Any] = {}
+        try:
+            code = int(cli(standalone_mode=False, obj=kept) or 0)
+        except BaseException as error:
+            code = _said(error, kept, interrupted=signals.received)
+        sys.exit(int(ExitCode.INTERRUPTED) if signals.received else code)
+
+
+def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -> int:
+    """The exit code of a command that ended with an error, which is shown. What a signal cut short fails in any way."""
+    if interrupted or isinstance(error, (click.Abort, KeyboardInterrupt)):
+        _screen(kept).say("interrupted: the next run goes on", "error")
+        return ExitCode.INTERRUPTED
+    if isinstance(error, ReverseEtlError):
         _screen(kept).say(redact(str(error)), "error")
-        code = error.exit_code
-    except click.ClickException as error:
+        return error.exit_code
+    if isinstance(error, click.ClickException):
         error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        _screen(kept).say("interrupted", "error")
-        code = ExitCode.INTERRUPTED
-    except Exception as error:
-        _screen(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
-        code = ExitCode.FAILED
-    sys.exit(int(code or 0))
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        raise error
+    _screen(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
+    return ExitCode.FAILED
 
 
 def _screen(kept: Mapping[str, Any]) -> Screen:
@@ -97,6 +107,7 @@ def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
         kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
+        apart(import_module)("dbt_reverse_etl.invocation")  # with pyspark and pyarrow: no signal shall cut that in two
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 

@@ -21,6 +21,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.identity import id_of
+from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
@@ -59,6 +60,7 @@ class Project:
     def run_results(self) -> dict[str, Any]:
         return read_json(self.artifacts / "run_results.json")
 
+    @apart  # it imports sinks
     def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
         """Everything that is configured; all problems at once."""
         return configure(manifest, self.profiles, self.target, self.env)
@@ -275,6 +277,7 @@ def overview_of(
     return ledger.overview((name for names in named for name in names), {id_of(one) for one in resolved})
 
 
+@apart
 def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger:
     """The ledger of the project; its table is made if the model was not run.
 

@@ -17,6 +17,7 @@ from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.health import Health, health
 from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.interrupts import apart
 
 REQUEST = "request"
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
@@ -178,6 +179,7 @@ class DeltaLedger:
         """One commit."""
         self._insert(facts)
 
+    @apart
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
         """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
         query = f"select max(seq) from {self.relation} where sync_id = '{TESTS}'"  # noqa: S608
@@ -185,6 +187,7 @@ class DeltaLedger:
         told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
         self._record(TESTS, told, newest + 1, invocation_id, now)
 
+    @apart
     def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
         """What no run tells, by the name of the sync."""
         told = {sync: json.dumps({"status": one.status, "message": one.message}) for sync, one in refusals.items()}
@@ -195,6 +198,7 @@ class DeltaLedger:
         common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
         self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()])
 
+    @apart
     def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
         """What is known under these names: of syncs, and unique ids of changelogs.
 

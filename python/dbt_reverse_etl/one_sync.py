@@ -34,6 +34,7 @@ from dbt_reverse_etl.errors import (
 from dbt_reverse_etl.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.guards import asks_for_visible_rows, check_guards, failed_tests, violations
 from dbt_reverse_etl.identity import Former, former_of, id_of, left_elsewhere, renamed
+from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.operations import carry_out, deliver_again
 from dbt_reverse_etl.push_report import Report
@@ -83,6 +84,7 @@ class Shared:
     watch: Watch = field(default_factory=Watches)
     _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
 
+    @apart
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
         """The head of a changelog, or what was its head at a snapshot; asked once a push."""
         if (relation, snapshot) not in self._heads:

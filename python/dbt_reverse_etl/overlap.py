@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from dbt_reverse_etl.interrupts import interrupts
 
 GRACE = 6.0  # seconds for requests that are under way when the process is told to end; its end takes two more, and schedulers wait ten
 _GLANCE = 0.2  # seconds between two looks at a signal
@@ -63,11 +63,12 @@ class Overlap(Generic[T]):
             threading.Thread(target=self._work, args=(tasks, todo), daemon=True, name=f"sync-{n}")
             for n in range(min(self._limit, len(tasks)))
         ]
-        with _terminated_like_interrupted():
+        with interrupts() as signals:
             try:
                 for worker in workers:
                     worker.start()
                 while self._left:
+                    signals.look()
                     self._hear(ended)
             except KeyboardInterrupt:
                 self._end(workers, ended)
@@ -102,16 +103,3 @@ class Overlap(Generic[T]):
         until = time.monotonic() + GRACE
         while time.monotonic() < until and (any(w.is_alive() for w in workers) or not self._answers.empty()):
             self._hear(ended)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Schedulers stop a job with SIGTERM; only the main thread may say what becomes of a signal."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -54,11 +54,15 @@ class _Listener:
             self._complete(succeeded=event.data.success)
 
     def _complete(self, *, succeeded: bool) -> None:
-        try:
-            good = self._push()
-        except Exception as error:
-            good = False
-            say(_described(error), "error")
+        from dbt_reverse_etl.interrupts import interrupts
+
+        with interrupts() as signals:
+            try:
+                good = self._push()
+            except (Exception, KeyboardInterrupt) as error:
+                good = False
+                is_told = signals.received or isinstance(error, KeyboardInterrupt)
+                say("dbt-reverse-etl: interrupted: the next run goes on." if is_told else _described(error), "error")
         if succeeded and not good:
             from dbt.cli.exceptions import ResultExit
 
@@ -68,6 +72,12 @@ class _Listener:
         """Whether all is well; what is not was said."""
         if _flag("EMPTY") or _flag("SAMPLE"):
             return True
+        if _is_interrupted(sys.exc_info()[1]):
+            say(
+                "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.",
+                "warn",
+            )
+            return False
         if not _flag("WRITE_JSON"):
             return self._without_artifacts()
         folder = self._artifacts or _target_path()
@@ -202,7 +212,12 @@ def _check_configuration(manifest: Any) -> None:
         raise DbtRuntimeError(f"dbt-reverse-etl: nothing was captured or sent.\n{error}") from None
 
 
-def _described(error: Exception) -> str:
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Of the error with which dbt ends."""
+    return isinstance(getattr(error, "exception", error), KeyboardInterrupt)
+
+
+def _described(error: BaseException) -> str:
     from dbt_reverse_etl.errors import ReverseEtlError, unexpected
     from dbt_reverse_etl.redaction import redact
 

@@ -18,6 +18,7 @@ from dbt_reverse_etl.errors import (
     SyncBusy,
     unexpected,
 )
+from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import Overview
 from dbt_reverse_etl.one_sync import OneSync, Report, Shared
 from dbt_reverse_etl.reconcile import Reconciled
@@ -46,8 +47,13 @@ class Pusher(Shared):
             report = OneSync(self, resolved, overview).push()
         except ReverseEtlError as error:
             report = replace(failing, status=_status_of(error), exit_code=error.exit_code, message=redact(str(error)))
+            if report.status == Status.FAILED and self.interrupt.is_set():
+                report = self.left(resolved, begun=True)
         except Exception as error:  # the text of a foreign exception may hold row values
-            report = replace(failing, message=str(unexpected(error, resolved.sync.name)))
+            if self.interrupt.is_set():  # a query that was cancelled
+                report = self.left(resolved, begun=True)
+            else:
+                report = replace(failing, message=str(unexpected(error, resolved.sync.name)))
         self.watch.end(resolved.sync.name, report.status, well=report.standing.health.is_well)
         return replace(report, before=before, seconds=time.monotonic() - began)
 
@@ -58,20 +64,24 @@ class Pusher(Shared):
         message = f"interrupted: {found}"
         return Report(resolved.sync.name, resolved.label, Status.INTERRUPTED, ExitCode.INTERRUPTED, message=message)
 
+    @apart
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
         """Count what a push would send; nothing is sent and nothing moves."""
         began = time.monotonic()
         report = OneSync(self, resolved, overview).plan(rows)
         return replace(report, seconds=time.monotonic() - began)
 
+    @apart
     def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:
         """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
         return OneSync(self, resolved, overview).status()
 
+    @apart
     def health(self, resolved: ResolvedSync, overview: Overview) -> Health:
         """How the newest run of a sync left it."""
         return OneSync(self, resolved, overview).health()
 
+    @apart
     def reconcile(self, resolved: ResolvedSync, overview: Overview, *, repaired: bool) -> Reconciled:
         """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
         began = time.monotonic()

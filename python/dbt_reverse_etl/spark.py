@@ -23,12 +23,14 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.spec import Spec
 
 _BINS = 1024
 _MOST_LITERALS = 500
 
 
+@apart
 def connect(parameters: Mapping[str, str]) -> SparkSession:
     """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
     builder = SparkSession.builder.enableHiveSupport()

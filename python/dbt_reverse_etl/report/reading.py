@@ -13,6 +13,7 @@ from dbt_reverse_etl import __version__, sql
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health
+from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import Overview
 from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.report.key_reading import read_keys
@@ -43,6 +44,7 @@ class Asked:
     newest: int = 100
 
 
+@apart
 def read(
     pusher: Pusher, syncs: Sequence[ResolvedSync], overview: Overview, manifest: Mapping[str, Any], asked: Asked
 ) -> Report:

@@ -14,7 +14,7 @@ import yaml
 from tests.support import ROOT
 
 DBT = ("-m", "dbt.cli.main")
-REVERSE_ETL = ("-c", "from dbt_reverse_etl.cli import main; main()")
+REVERSE_ETL = ("-m", "dbt_reverse_etl")
 
 
 def write_shop(

@@ -1,0 +1,110 @@
+"""How SIGINT and SIGTERM end a command: by KeyboardInterrupt in the main thread, and never in the middle of a call to Spark."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+INTERRUPTED = 130  # what a shell says of a process that SIGINT ended
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_GLANCE = 0.2  # seconds between two looks at a signal
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Interrupts:
+    """The two signals, as long as they are ours.
+
+    Attributes:
+        received: one came. What fails from then on fails because of it.
+    """
+
+    received = False
+
+    def __call__(self, *_: object) -> None:
+        """As a handler of signals."""
+        self.received = True
+        raise KeyboardInterrupt
+
+    def look(self) -> None:
+        """Raise the interrupt that somebody swallowed, as Python does in a destructor."""
+        if self.received:
+            raise KeyboardInterrupt
+
+
+_held: list[Interrupts] = []
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Both signals raise KeyboardInterrupt, whatever others want of them: Spark's own handler calls Spark in the middle of another call.
+
+    Within another one, that one holds. Only the main thread may say what becomes of a signal.
+    """
+    if _held or threading.current_thread() is not threading.main_thread():
+        yield _held[0] if _held else Interrupts()
+        return
+    ours, before = Interrupts(), {number: signal.getsignal(number) for number in _SIGNALS}
+    _held.append(ours)
+    _handle(ours)
+    try:
+        yield ours
+    finally:
+        _held.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_at_once() -> None:
+    """From here on a signal ends the process: it has not begun, or is ending, and nobody wants to read where. An exception in the middle of an
+    import may end it otherwise.
+    """
+    _handle(lambda *_: os._exit(INTERRUPTED))
+
+
+def _handle(handler: Callable[..., None]) -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup`, or a shell for what it starts with &, wants it
+            signal.signal(number, handler)
+
+
+def apart(work: Callable[P, T]) -> Callable[P, T]:
+    """`work`, called in a thread of its own where the caller is the main one.
+
+    An interrupt ends the wait for a call to Spark, not the call: its connection would give the answer of that call to the next one. And Spark,
+    if it begins in the main thread, sets a handler of its own.
+    """
+
+    @wraps(work)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return work(*args, **kwargs)
+        answers: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
+
+        def answer() -> None:
+            try:
+                answers.put(([work(*args, **kwargs)], None))
+            except BaseException as error:
+                answers.put(([], error))
+
+        with interrupts() as signals:
+            # A daemon: what hangs must not keep an interrupted process alive.
+            threading.Thread(target=contextvars.copy_context().run, args=(answer,), daemon=True, name="apart").start()
+            while True:
+                signals.look()
+                try:
+                    found, error = answers.get(timeout=_GLANCE)
+                except queue.Empty:
+                    continue
+                if error is not None:
+                    raise error
+                return found[0]
+
+    return called

@@ -1,0 +1,153 @@
+"""Commands and dbt runs that a signal ends at any moment: with 130, in time, without a word of an unexpected error; the next push goes on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.dbt.shop import DBT, REVERSE_ETL, start, write_shop
+from tests.support.servers.http import Received, Reply, http_server
+from tests.support.spark_session import INTERPRETED, spark_settings
+
+ROWS = 300
+LEAVES = 12.0  # seconds; a schedule waits ten, and this machine may be busy
+# What a user is never to read of a signal.
+NEVER = ("unexpected", "report it", "Py4JError", "dbt_reverse_etl/")
+
+
+class Api:
+    """Takes a row in the time that a test wants it to take."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        self.seconds = 0.0
+
+    def __call__(self, request: Received) -> Reply:
+        time.sleep(self.seconds)
+        if request.method == "DELETE":
+            self.rows.pop(request.path, None)
+        else:
+            self.rows[request.path] = request.json["name"]
+        return Reply(204)
+
+
+@dataclass
+class Shop:
+    """A project on disk, the API and a database to which it pushes."""
+
+    home: Path
+    api: Api
+
+    def start(self, *command: str, **env: str) -> subprocess.Popen[str]:
+        return start(self.home, *command, **env)
+
+    def ends(self, *command: str, **env: str) -> str:
+        process = self.start(*command, **env)
+        output = process.communicate(timeout=600)[0]
+        assert process.returncode == 0, output
+        return output
+
+    def told(
+        self, process: subprocess.Popen[str], number: signal.Signals, after: float
+    ) -> tuple[int, str, float] | None:
+        """Its exit code, its output and how long it took to leave; None: it had ended before."""
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            process.communicate()
+            return None
+        process.send_signal(number)
+        told = time.monotonic()
+        process.wait(120)
+        took = time.monotonic() - told
+        return process.returncode, process.communicate(timeout=60)[0], took  # its JVM holds the pipe, and ends after it
+
+    def model(self, number: int) -> dict[str, str]:
+        return {f"/people/{n}": f"name {n} {number}" for n in range(ROWS)}
+
+    def change(self, number: int) -> None:
+        config = "{{ config(materialized='changelog', unique_key='id') }}\n"
+        (self.home / "models/people.sql").write_text(
+            f"{config}select id, concat('name ', id, ' {number}') as name from range({ROWS})"
+        )
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    api = Api()
+    with http_server(api) as server:
+        home = tmp_path / "shop"
+        spark = spark_settings(tmp_path / "spark") | INTERPRETED
+        destinations: dict[str, dict[str, object]] = {
+            "api": {"type": "http", "url": server.url, "concurrency": 2},
+            "file": {"type": "sqlite", "path": str(tmp_path / "crm.db")},
+        }
+        write_shop(home, "select 1 as id", spark, destinations)
+        made = Shop(home, api)
+        made.change(0)
+        made.ends(*DBT, "deps")
+        made.ends(*DBT, "run", DBT_REVERSE_ETL_PUSH="off")
+        yield made
+
+
+def moments(rnd: random.Random, number: int, seconds: float) -> list[float]:
+    """One in each of so many parts of the time that a command takes."""
+    return [seconds * (n + rnd.random()) / number for n in range(number)]
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("seed", [1])
+def test_at_any_moment_a_signal_ends_a_command_with_130_and_the_next_push_goes_on(shop: Shop, seed: int) -> None:
+    rnd, heard = random.Random(seed), 0
+    began = time.monotonic()
+    shop.ends(*REVERSE_ETL, "plan", "--json")
+    takes = time.monotonic() - began
+    shop.api.seconds = 0.1  # so that a push sends for a while
+    plans = [("push", at) for at in moments(rnd, 8, takes + 8)]
+    plans += [(command, at) for command in ("plan", "status", "reconcile") for at in moments(rnd, 3, takes)]
+    for command, at in plans:
+        number = rnd.choice([signal.SIGINT, signal.SIGTERM])
+        ended = shop.told(shop.start(*REVERSE_ETL, command), number, at + 0.2)
+        if ended is None:
+            continue
+        code, output, took = ended
+        about = f"seed {seed}: {command}, {number.name} after {at:.1f} s of about {takes:.1f} s\n{output}"
+        assert code == 130, about
+        assert took < LEAVES, about
+        assert not [words for words in NEVER if words in output], about
+        heard += 1
+    assert heard > len(plans) // 2, "too many had ended before"
+    shop.api.seconds = 0
+    last = shop.start(*REVERSE_ETL, "push")
+    output = last.communicate(timeout=600)[0]
+    assert last.returncode == 0 or "which were pushed before" in output, output
+    assert shop.api.rows == shop.model(0)
+    assert "nothing to send" in shop.ends(*DBT, "run"), "everything is on record"
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("seed", [2])
+def test_at_any_moment_a_signal_ends_a_dbt_run_and_the_next_one_goes_on(shop: Shop, seed: int) -> None:
+    rnd = random.Random(seed)
+    began = time.monotonic()
+    shop.ends(*DBT, "run")
+    takes = time.monotonic() - began
+    shop.api.seconds = 0.1
+    for turn, at in enumerate(moments(rnd, 6, takes + 8), 1):
+        shop.change(turn)
+        ended = shop.told(shop.start(*DBT, "run"), signal.SIGINT, at)
+        about = f"seed {seed}: SIGINT after {at:.1f} s of about {takes:.1f} s\n{ended and ended[1]}"
+        assert ended is None or (ended[0] != 0 and ended[2] < 2 * LEAVES), about
+        assert ended is None or not [words for words in NEVER[:2] if words in ended[1]], about
+    shop.api.seconds = 0
+    shop.ends(*DBT, "run")
+    assert shop.api.rows == shop.model(6)
