@@ -7,18 +7,20 @@
     base                  where a whole image is needed: the newest full image at or before every position; the image rows from it on are read. Or none
     fields                current spec: list of {column, field, type}
     where                 current spec: filter, or none
-    segments              positions: list of {lo, hi, snapshot, spec: {fields, where}}, covering all buckets
-    claims                open claims: list of {lo, hi, snapshot, everything, spec: {fields, where}}
+    segments              positions: list of {hi, snapshot, spec}, ascending, covering all buckets; spec is a place in specs
+    specs                 of the positions: list of {fields, where}
+    claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, spec: {fields, where}}
     undelivered           {relation, snapshots}: relation with _key, _before_hash, _maybe, _doubt; snapshots of their last change; or none
     kept_at               snapshots that were acknowledged while deletes were not sent and now are; or none
     buckets               list of (lo, hi): where keys may be pending; or none: everywhere
     mode, sync_id, spec_id
     extra                 of _captured_at and _before, what the sink asked for
+    places                numbers by which Spark puts each stripe of buckets into one partition: `layout.places`
 
   Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
   The rules are those of tests/support/delivery/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, claims, undelivered, kept_at, mode, sync_id, spec_id, extra=[], buckets=none) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, undelivered, kept_at, mode, sync_id, spec_id, places, extra=[], buckets=none) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -46,13 +48,14 @@ projected as (
     select {{ reverse_etl._columns(key) }}, _key, _bucket, _snapshot_id, _change, _order{{ ', _next' if kept_at }},
         {{ reverse_etl._projection(fields, where) }} as _now,
         {{ reverse_etl._case_segment(segments, 'snapshot') }} as _position,
-        {{ reverse_etl._case_segment(segments, 'spec') }} as _then,
+        {{ reverse_etl._then(segments, specs) }} as _then,
         {%- for claim in claims %}
         {{ reverse_etl._projection(claim.spec.fields, claim.spec.where) }} as _claimed_{{ loop.index }},
         {%- endfor %}
         {{ '_captured_at,' if '_captured_at' in extra }}
-        {{ reverse_etl._payload(fields) }} as _payload
+        {{ reverse_etl._payload(fields) }} as _payload, {{ reverse_etl._place('_bucket', places) }} as _place
     from bucketed{{ ' where ' ~ reverse_etl._in_buckets('_bucket', buckets) if buckets is not none }}
+    distribute by _place
 ),
 images as (
     select {{ reverse_etl._columns(key) }}, any_value(_key) as _key, any_value(_bucket) as _bucket, max(_snapshot_id) as _changed,
@@ -69,7 +72,7 @@ images as (
             and exists(array({{ kept_at | join(', ') }}), at -> at >= _snapshot_id and at <= _position and (_next is null or at < _next)))
         {%- else -%} false {%- endif %} as _kept
     from projected
-    group by {{ reverse_etl._columns(key) }}
+    group by _place, {{ reverse_etl._columns(key) }}
 ),
 before as (
     select images.*,
@@ -142,16 +145,34 @@ where {{ reverse_etl._sent_in(mode) }}
 
 
 {% macro _case_segment(segments, what) -%}
-    case
-    {%- for s in segments %}
-        when _bucket < {{ s.hi }} then {% if what == 'snapshot' %}{{ s.snapshot }}L{% else %}{{ reverse_etl._projection(s.spec.fields, s.spec.where) }}{% endif %}
+    case{% for s in segments %} when _bucket < {{ s.hi }} then {{ s[what] }}L{% endfor %} end
+{%- endmacro %}
+
+
+{# The hash through the spec of the position; positions are many after a crash, specs are few. #}
+{% macro _then(segments, specs) -%}
+    {%- if specs | length == 1 -%}{{ reverse_etl._projection(specs[0].fields, specs[0].where) }}
+    {%- else -%}
+    case {{ reverse_etl._case_segment(segments, 'spec') }}
+    {%- for spec in specs %}
+        when {{ loop.index0 }} then {{ reverse_etl._projection(spec.fields, spec.where) }}
     {%- endfor %}
     end
+    {%- endif -%}
+{%- endmacro %}
+
+
+{#
+  Of each bucket a number whose hash puts it into a partition. Every 256 buckets are cut into as many stripes as there are numbers: any part of the buckets is
+  spread evenly, and yet a partition has whole buckets, many of them neighbours. `delivery/streams.py` says why.
+#}
+{% macro _place(bucket, places) -%}
+    element_at(array({{ places | join(', ') }}), cast(shiftright(({{ bucket }} & 255) * {{ places | length }}, 8) as int) + 1)
 {%- endmacro %}
 
 
 {% macro _in_doubt(claim, index) -%}
-    (_bucket >= {{ claim.lo }} and _bucket < {{ claim.hi }}{% if not claim.everything %} and _claimed_{{ index }} is distinct from _before_hash{% endif %})
+    ({{ reverse_etl._in_buckets('_bucket', claim.ranges) }}{% if not claim.everything %} and _claimed_{{ index }} is distinct from _before_hash{% endif %})
 {%- endmacro %}
 
 
@@ -169,11 +190,11 @@ where {{ reverse_etl._sent_in(mode) }}
 
 
 {#
-  First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. Where no window
-  spreads them, the rows lie as in their files, often all in one.
+  First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. Without places the rows
+  lie as in their files, often all in one.
 #}
-{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, extra=[], buckets=none) -%}
-select{{ ' /*+ repartition(_bucket) */' if base == head }} _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
+{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, places=none, extra=[], buckets=none) -%}
+select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
     cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
     {{ '_captured_at,' if '_captured_at' in extra }}
@@ -186,4 +207,5 @@ from (
     from ({{ reverse_etl._image(relation, key, columns + (['_captured_at'] if '_captured_at' in extra else []), base, head) }})
 )
 where _after_hash is not null{{ ' and ' ~ reverse_etl._in_buckets('pmod(xxhash64(_key), 65536)', buckets) if buckets is not none }}
+{{ 'distribute by ' ~ reverse_etl._place('_bucket', places) if places }}
 {%- endmacro %}

@@ -20,11 +20,12 @@ from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send, without_applied
+from dbt_reverse_etl.delivery.streams import Stripes, TaskStream
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.shipping import reach_executors
-from dbt_reverse_etl.sinks.base import Limits, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask
 from dbt_reverse_etl.spark import PendingRows
 
 _CHUNK = 50_000  # rows in the memory of a task; where a batch may hold more, those of one batch
@@ -39,7 +40,7 @@ class Executors:
     """`delivery.ports.Remote`: one action of Spark for each wave, no exchange, an acknowledgement for each task.
 
     Args:
-        rows: the pending rows; each key stands in one partition.
+        rows: the pending rows; each key stands in one partition, and where `stripes` are found, each bucket.
         sink: that of the driver, which is asked and sends nothing.
         make_sink: pickled with its settings into the tasks; it stands in no plan and in no configuration of Spark.
     """
@@ -53,6 +54,7 @@ class Executors:
         policy: Policy,
     ) -> None:
         self._spark, self._rows, self._sink, self._make_sink, self._policy = spark, rows, sink, make_sink, policy
+        self._stripes = rows.stripes() if sink.settles_buckets else None
         reach_executors(spark.sparkContext)
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
@@ -64,7 +66,9 @@ class Executors:
         tasks = max(
             1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism, rows.rdd.getNumPartitions())
         )
-        work = Work(self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN)
+        work = Work(
+            self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN, stripes=self._stripes
+        )
         rows = rows.coalesce(tasks)
         with _explained(task.sync), _job_group(self._spark) as was_restarted:
             acks = rows.mapInArrow(work, "sent string").toArrow()
@@ -122,7 +126,11 @@ def _share(limits: Limits, tasks: int) -> Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """What one task does: called by Spark with the batches of its partition."""
+    """What one task does: called by Spark with the batches of its partition.
+
+    Attributes:
+        stripes: the task has all rows of each bucket that it has, and they come bucket by bucket; None: that is not known.
+    """
 
     make_sink: Callable[[], Sink]
     order: Order
@@ -132,6 +140,7 @@ class Work:
     until: datetime
     clock: Clock = field(default_factory=SystemClock)
     step: Step = no_step
+    stripes: Stripes | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent = self.send(batches)
@@ -146,11 +155,13 @@ class Work:
 
     def _sent(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sent]:
         clock, sink, stop = self.clock, None, None
+        stream = TaskStream(self.stripes) if self.stripes else None
         try:
-            for table in _chunks(batches, self.limits):
+            for table in _chunks(batches, self.limits, stream.end if stream else _all_rows):
                 if sink is None:
                     sink = self.make_sink()
                     sink.open(self.task)
+                    before = sink.applied(self.order.claim.id) if stream else Applied()
                     engine = Engine(
                         sink,
                         self.task,
@@ -162,7 +173,9 @@ class Work:
                         limits=self.limits,
                         alone=False,
                     )
-                sent = send(engine, self.order, table, stop)
+                chunk = stream.chunk(table) if stream else None
+                rest, done = without_applied(table, before)
+                sent = done + send(engine, self.order, rest, stop, chunk)
                 stop = stop or sent.stop
                 yield sent
         finally:
@@ -170,17 +183,31 @@ class Work:
                 sink.close()
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pa.Table]:
+def _all_rows(table: pa.Table, following: pa.RecordBatch) -> int:  # noqa: ARG001  (the shape of `TaskStream.end`)
+    return int(table.num_rows)
+
+
+def _chunks(
+    batches: Iterable[pa.RecordBatch],
+    limits: Limits,
+    end: Callable[[pa.Table, pa.RecordBatch], int] = _all_rows,
+) -> Iterator[pa.Table]:
+    """Tables of as many rows as a task may have; what `end` leaves of one begins the next."""
     most = max(_CHUNK, limits.rows)
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if not batch.num_rows:
+            continue
         more, larger = rows + batch.num_rows, size + batch.nbytes
         if waiting and (
             more > most or larger > max(_CHUNK_BYTES, limits.bytes) or (more > _CHUNK and larger > limits.bytes)
         ):
-            yield pa.Table.from_batches(waiting)
-            waiting, more, larger = [], batch.num_rows, batch.nbytes
+            table = pa.Table.from_batches(waiting)
+            stop = end(table, batch)
+            yield table.slice(0, stop)
+            table = table.slice(stop)
+            waiting, more, larger = table.to_batches(), table.num_rows + batch.num_rows, table.nbytes + batch.nbytes
         waiting.append(batch)
         rows, size = more, larger
     if waiting:

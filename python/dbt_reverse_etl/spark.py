@@ -6,8 +6,9 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,12 @@ from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.streams import PERIOD, Stripes
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.interrupts import apart
+from dbt_reverse_etl.layout import partitions_of, places
+from dbt_reverse_etl.sinks.ranges import union
 from dbt_reverse_etl.spec import Spec
 
 _BINS = 1024
@@ -125,6 +129,7 @@ class Pending:
         kept_at: snapshots that were acknowledged while deletes were not sent.
         older_base: the full image to begin with, where that of the head is too new: see `needs_base`.
         extra: see `Sink.extra_columns`.
+        places: see `layout.places`.
     """
 
     relation: str
@@ -136,6 +141,7 @@ class Pending:
     kept_at: tuple[int, ...] = ()
     older_base: int | None = None
     extra: tuple[str, ...] = ()
+    places: Sequence[int] = (0,)
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
@@ -151,10 +157,12 @@ class Pending:
                 sync_id=self.sync_id,
                 spec_id=self.spec_id,
                 mode=self.spec.mode.value,
+                places=self.places,
                 extra=list(self.extra),
                 buckets=self._buckets,
             )
         low, base = self._range
+        specs = list(dict.fromkeys(place.spec for place in self.state.positions))
         return sql.render(
             "pending",
             relation=self.relation,
@@ -163,13 +171,18 @@ class Pending:
             head=self.head.snapshot,
             base=base,
             **self.spec.projection,
-            segments=[self._place(place) for place in self.state.positions],
-            claims=[{**self._place(claim), "everything": claim.everything} for claim in self.state.claims],
+            segments=[
+                {"hi": place.hi, "snapshot": place.snapshot, "spec": specs.index(place.spec)}
+                for place in self.state.positions
+            ],
+            specs=[self._projection(spec) for spec in specs],
+            claims=[*self._claims()],
             undelivered={"relation": undelivered, "snapshots": self._changed_before(low)} if undelivered else None,
             kept_at=list(self.kept_at),
             mode=self.spec.mode.value,
             sync_id=self.sync_id,
             spec_id=self.spec_id,
+            places=self.places,
             extra=list(self.extra),
             buckets=self._buckets,
         )
@@ -190,8 +203,8 @@ class Pending:
         """What a crash left behind, so that the push after it plans only that; None: all, for single keys are listed."""
         if self.state.undelivered or self.kept_at or self._behind == [*self.state.positions]:
             return None
-        claimed = [(claim.lo, claim.hi) for claim in self.state.claims]
-        return [(place.lo, place.hi) for place in self._behind] + claimed
+        left: list[Range | Claim] = [*self._behind, *self.state.claims]
+        return [*union((place.lo, place.hi) for place in left)]
 
     @property
     def needs_base(self) -> int | None:
@@ -233,9 +246,19 @@ class Pending:
     def _changed_before(self, low: int) -> list[int]:
         return sorted({row.changed for row in self.state.undelivered.values() if row.changed <= low})
 
-    def _place(self, place: Range | Claim) -> dict[str, Any]:
-        spec = Spec.of(self.state.specs[place.spec])
-        return {"lo": place.lo, "hi": place.hi, "snapshot": place.snapshot, "spec": spec.projection}
+    def _claims(self) -> Iterator[dict[str, Any]]:
+        """Those of one projection are one column of the query, in however many ranges they lie."""
+        for snapshot, spec, everything in dict.fromkeys(map(_same, self.state.claims)):
+            same = [claim for claim in self.state.claims if _same(claim) == (snapshot, spec, everything)]
+            ranges = union((claim.lo, claim.hi) for claim in same)
+            yield {"ranges": ranges, "snapshot": snapshot, "everything": everything, "spec": self._projection(spec)}
+
+    def _projection(self, spec: str) -> dict[str, Any]:
+        return Spec.of(self.state.specs[spec]).projection
+
+
+def _same(claim: Claim) -> tuple[int, str, bool]:
+    return claim.snapshot, claim.spec, claim.everything
 
 
 class PendingRows:
@@ -243,6 +266,9 @@ class PendingRows:
 
     def __init__(self, spark: SparkSession, pending: Pending) -> None:
         self._spark = spark
+        partitions = partitions_of(spark)
+        self._stripes = Stripes(min(partitions, PERIOD))
+        pending = replace(pending, places=places(self._stripes.count, partitions))
         self._view = undelivered_view(spark, list(pending.state.undelivered.values()))
         # Sorted, so that a wave reads only the cached batches of its buckets.
         rows = spark.sql(pending.sql(self._view)).sortWithinPartitions("_bucket")
@@ -270,6 +296,13 @@ class PendingRows:
     def frame(self, lo: int, hi: int) -> DataFrame:
         """The same rows, where they are."""
         return self._rows.where((F.col("_bucket") >= lo) & (F.col("_bucket") < hi))
+
+    def stripes(self) -> Stripes | None:
+        """How the rows lie, where each partition has all rows of the buckets that it has; None: Spark has put them elsewhere."""
+        place = F.floor((F.col("_bucket").bitwiseAND(PERIOD - 1)) * self._stripes.count / PERIOD)
+        parts = self._rows.groupBy(F.spark_partition_id()).agg(F.min(place).alias("lo"), F.max(place).alias("hi"))
+        found = sorted((row["lo"], row["hi"]) for row in parts.collect())
+        return self._stripes if all(left[1] < right[0] for left, right in pairwise(found)) else None
 
     def sample(self, rows: int) -> pa.Table:
         """A few pending rows: operation and key."""

@@ -15,9 +15,11 @@ from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.prepared import Prepared
 from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
-from dbt_reverse_etl.delivery.wave import RowFailure, Wave
+from dbt_reverse_etl.delivery.wave import RowFailure, Wave, WavePart
+from dbt_reverse_etl.delivery.waves import anywhere
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Sink, SinkTask, sent_columns
+from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns
+from dbt_reverse_etl.sinks.buckets import Buckets
 from dbt_reverse_etl.workers import at_once
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
@@ -44,6 +46,11 @@ class WaveResult:
         """Surely no row reached the destination, and none was rejected: the wave may as well not have happened."""
         surely = (Outcome.RETRYABLE, Outcome.FATAL)
         return self.counts.delivered.total == 0 and all(row.outcome in surely for row in self.failures.values())
+
+    @property
+    def any_unknown(self) -> bool:
+        """Nobody knows of some rows whether they were applied."""
+        return any(row.outcome is Outcome.UNKNOWN for row in self.failures.values())
 
 
 class Engine:
@@ -83,29 +90,38 @@ class Engine:
         self._permits = Permits(self._workers)
         self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
 
-    def deliver_wave(self, claim: str, table: pa.Table, left_out: int = 0, stop: Stop | None = None) -> WaveResult:
-        """Deliver the rows of a claim.
+    def deliver_wave(  # noqa: PLR0913  (those by name have defaults)
+        self,
+        claim: str,
+        table: pa.Table,
+        left_out: int = 0,
+        stop: Stop | None = None,
+        *,
+        last: bool = True,
+        known: bool = False,
+        buckets: Buckets | None = None,
+    ) -> WaveResult:
+        """Deliver rows of a claim.
 
         Args:
-            claim: its id.
-            table: at least the columns of `sinks.base.sent_columns`; others are not sent. Each key once.
-            left_out: rows of the claim that are planned and not in `table`.
             stop: the sync stopped before: nothing is sent.
+            claim, table, left_out, last, known, buckets: see `WavePart`.
 
         Raises:
             LeaseLost: after every request that was under way has ended.
         """
         sent = table.select(self._columns).combine_chunks()
-        wave = Wave(claim, table.num_rows, left_out, self._policy, self._interrupted, may_miss=self._may_miss)
+        part = WavePart(claim, table, left_out, last, known, buckets, self._may_miss)
+        wave = Wave(part, self._policy, self._interrupted)
         if stop is not None:
             wave.stop(stop)
         try:
-            with Prepared(sent, self._limits, self._sink.prepare) as rows:
+            with Prepared(sent, self._limits, self._sink.prepare, buckets.edge if buckets else anywhere) as rows:
                 self._deliver_all(wave, rows)
         except LeaseLost as lost:
             lost.rows = wave.begun()
             raise
-        failures, counts = wave.close(table.column(OPERATION))
+        failures, counts = wave.close()
         return WaveResult(failures, counts, wave.requests, wave.stopped_by)
 
     def _deliver_all(self, wave: Wave, rows: Prepared) -> None:
@@ -171,7 +187,7 @@ class Engine:
         except Exception as error:
             delivery = _broken(wave, len(rows), Outcome.FATAL, error)  # nothing was sent
         else:
-            batch = Batch(table, wave.claim, last=last, left_out=wave.left_out(rows), prepared=entries)
+            batch = wave.batch(rows, table, entries, last=last)
             self._step("batch.before")
             self._progress(Number.SENT, len(rows))
             wave.begin(rows)
@@ -185,7 +201,7 @@ class Engine:
         return delivery
 
     def _bisect(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> None:
-        middle = len(rows) // 2
+        middle = wave.middle(rows)
         first, second = rows[:middle], rows[middle:]
         self._deliver(wave, prepared, first, last=False)
         if len(second) == 2 and wave.all_delivered(first):

@@ -10,18 +10,19 @@ The rules (each is proven necessary in tests/quick/delivery/test_rules.py):
 4. An acknowledgement lists every planned row that was not delivered, attempted or not.
 5. Outcomes of several attempts join: `unknown` stays until `delivered`.
 6. A run that lost its lease never acknowledges: it records a doubt over what it sent.
-7. A transactional sink settles a claim only if its own record says closed with nothing left out.
+7. A transactional sink settles only the buckets of a claim of which its own record says that nothing was left out; a bucket
+   of which it has no record at all is over, and what is between stays in doubt.
 8. Pruning keeps what positions, open claims and unfinished runs refer to.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
@@ -38,6 +39,7 @@ from dbt_reverse_etl.delivery.facts import (
     Undelivered,
     WaveAcknowledged,
 )
+from dbt_reverse_etl.sinks.ranges import Ranges, minus, union
 
 __all__ = [
     "BUCKETS",
@@ -62,8 +64,6 @@ __all__ = [
     "normalise",
     "oldest_needed",
     "outside",
-    "ranges_of",
-    "without",
 ]
 
 
@@ -132,14 +132,19 @@ def normalise(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(merged)
 
 
-def move(positions: Iterable[Range], to: Range) -> tuple[Range, ...]:
-    """Put the keys of one range to a new position."""
-    rest = [
-        part
-        for place in positions
-        for part in (replace(place, hi=min(place.hi, to.lo)), replace(place, lo=max(place.lo, to.hi)))
-    ]
-    return normalise([*rest, to])
+def move(positions: Iterable[Range], *to: Range) -> tuple[Range, ...]:
+    """Put the keys of ranges to new positions, one after the other."""
+    for _, places in groupby(to, key=lambda place: (place.snapshot, place.spec)):
+        moved = [*places]
+        taken = union((place.lo, place.hi) for place in moved)
+        rest = [replace(place, lo=lo, hi=hi) for place in positions for lo, hi in _rest_of(place, taken)]
+        positions = normalise([*rest, *(replace(moved[0], lo=lo, hi=hi) for lo, hi in taken)])
+    return tuple(positions)
+
+
+def _rest_of(place: Range, taken: Ranges) -> Ranges:
+    first, last = (bisect_right(taken, (at, BUCKETS)) for at in (place.lo, place.hi))
+    return minus([(place.lo, place.hi)], taken[max(0, first - 1) : last])
 
 
 def close(claims: Iterable[Claim], ids: Collection[str], lo: int = 0, hi: int = BUCKETS) -> tuple[Claim, ...]:
@@ -152,27 +157,15 @@ def close(claims: Iterable[Claim], ids: Collection[str], lo: int = 0, hi: int = 
     return tuple(rest)
 
 
-def without(ranges: Iterable[tuple[int, int]], claims: Iterable[Claim]) -> tuple[tuple[int, int], ...]:
-    """The bucket ranges, without those of the claims."""
-    rest = list(ranges)
-    for claim in claims:
-        cut = [((lo, min(hi, claim.lo)), (max(lo, claim.hi), hi)) for lo, hi in rest]
-        rest = [(lo, hi) for parts in cut for lo, hi in parts if lo < hi]
-    return tuple(rest)
+def outside(undelivered: Mapping[str, Undelivered], *ranges: tuple[int, int]) -> dict[str, Undelivered]:
+    """The undelivered rows that do not lie in these bucket ranges."""
+    taken = union(ranges)
 
+    def is_in(bucket: int) -> bool:
+        at = bisect_right(taken, (bucket, BUCKETS)) - 1
+        return at >= 0 and bucket < taken[at][1]
 
-def ranges_of(buckets: Iterable[int], most: int) -> list[tuple[int, int]]:
-    """At most so many ranges that hold these buckets, and as few others as possible."""
-    known = sorted(set(buckets))
-    gaps = sorted(((right - left, right) for left, right in pairwise(known)), reverse=True)[: most - 1]
-    starts = sorted({*known[:1], *(right for size, right in gaps if size > 1)})
-    ends = [known[bisect_left(known, start) - 1] + 1 for start in starts[1:]] + [known[-1] + 1] if known else []
-    return list(zip(starts, ends, strict=True))
-
-
-def outside(undelivered: Mapping[str, Undelivered], lo: int, hi: int) -> dict[str, Undelivered]:
-    """The undelivered rows that do not lie in the buckets [lo, hi)."""
-    return {key: row for key, row in undelivered.items() if not lo <= row.bucket < hi}
+    return {key: row for key, row in undelivered.items() if not is_in(row.bucket)}
 
 
 def apply(state: State, fact: Fact) -> State:
@@ -259,11 +252,14 @@ def _started(fact: RunStarted) -> State:
 
 
 def _settled(state: State, fact: ClaimsSettled) -> State:
-    for place in fact.delivered:
-        positions = move(state.positions, place)
-        state = replace(state, positions=positions, undelivered=outside(state.undelivered, place.lo, place.hi))
-    claims = close(state.claims, fact.closes) + fact.claims
-    return replace(state, claims=claims, specs={**state.specs, **fact.specs})
+    ranges = [(place.lo, place.hi) for place in fact.delivered]
+    return replace(
+        state,
+        positions=move(state.positions, *fact.delivered),
+        undelivered=outside(state.undelivered, *ranges),
+        claims=close(state.claims, fact.closes) + fact.claims,
+        specs={**state.specs, **fact.specs},
+    )
 
 
 def _acknowledged(state: State, fact: WaveAcknowledged) -> State:
@@ -271,7 +267,7 @@ def _acknowledged(state: State, fact: WaveAcknowledged) -> State:
     return replace(
         state,
         positions=move(state.positions, Range(fact.lo, fact.hi, fact.snapshot, fact.spec)),
-        undelivered={**outside(state.undelivered, fact.lo, fact.hi), **left},
+        undelivered={**outside(state.undelivered, (fact.lo, fact.hi)), **left},
         claims=close(state.claims, fact.closes, fact.lo, fact.hi) + fact.claims,
         lease_until=max(state.lease_until or fact.lease_until, fact.lease_until),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt_reverse_etl.delivery.waves import batches
+from dbt_reverse_etl.delivery.waves import Edge, anywhere, batches
 from dbt_reverse_etl.sinks.base import Limits
 
 ROWS_AT_ONCE = 2_000  # more together are hardly cheaper by the row
@@ -27,7 +27,9 @@ class Prepared:
         parts: the row numbers of each batch, in order.
     """
 
-    def __init__(self, rows: pa.Table, limits: Limits, prepare: Callable[[pa.Table], Entries]) -> None:
+    def __init__(
+        self, rows: pa.Table, limits: Limits, prepare: Callable[[pa.Table], Entries], edge: Edge = anywhere
+    ) -> None:
         self._rows, self._prepare = rows, prepare
         together = replace(
             limits,
@@ -36,8 +38,8 @@ class Prepared:
         )
         self._slices: list[_Slice] = []
         self.parts: list[range] = []
-        for place in batches(rows, together):
-            inner = batches(rows.slice(place.start, len(place)), limits)
+        for place in batches(rows, together, edge):
+            inner = batches(rows.slice(place.start, len(place)), limits, _from(place.start, edge))
             parts = [range(place.start + part.start, place.start + part.stop) for part in inner]
             self._slices.append(_Slice(place, len(parts)))
             self.parts += parts
@@ -96,6 +98,10 @@ class Prepared:
         if isinstance(rows, range):
             return self._rows.slice(rows.start, len(rows))
         return self._rows.take(pa.array(rows, pa.int64()))
+
+
+def _from(row: int, edge: Edge) -> Edge:
+    return lambda start, stop: edge(row + start, row + stop) - row
 
 
 @dataclass

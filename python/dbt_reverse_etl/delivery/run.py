@@ -25,7 +25,6 @@ from dbt_reverse_etl.delivery.facts import (
     DoubtRecorded,
     Fact,
     Heartbeat,
-    Range,
     RunFinished,
     RunStarted,
     WaveAcknowledged,
@@ -36,15 +35,19 @@ from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
-from dbt_reverse_etl.delivery.position import State, abandoned_by, apply, ranges_of, without
+from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.delivery.settlement import Settlement, settlement
+from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
-from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves
+from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
+from dbt_reverse_etl.sinks.buckets import BatchBuckets
+from dbt_reverse_etl.sinks.ranges import coarse, minus, singles
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
@@ -126,7 +129,7 @@ class _Run:
         self._override = self._ports.guard(planned, self._state)
         far = self._ports.executors is not None and planned.total >= self._policy.executors_from
         self._remote = self._ports.executors(self._source) if self._ports.executors and far else None
-        self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._policy.waves)
+        self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._driver_waves)
         self._ports.progress(Number.PLANNED, planned.total)
         self._step("run.planned")
 
@@ -140,6 +143,12 @@ class _Run:
             in_spark = self._ports.executors is not None and isinstance(self._sink, SparkSink)
             self._remote = self._ports.executors(whole) if self._ports.executors and in_spark else None
             self._ports.progress(Number.PLANNED, self._histogram.total.total)
+
+    @property
+    def _driver_waves(self) -> WaveSize:
+        """After a run that ended within a wave, the first one is no larger than the ledger can list: the sync gets on, however it ends."""
+        waves = self._policy.waves
+        return replace(waves, rows=min(waves.rows, self._policy.most_listed)) if self._known else waves
 
     def _nothing_to_do(self) -> bool:
         at = ended(self._state) and self._state.is_at(self._job.head, self._job.spec)
@@ -230,17 +239,17 @@ class _Run:
     def _settle(self, late: tuple[Claim, ...], unsent: Claim | None) -> Claim | None:
         """Record what became of the open claims, plan on top of it, and claim the first wave; one commit."""
         open_claims = self._state.claims + late
-        done, closes = self._ask_sink(open_claims) if self._sink.transactional else ((), ())
-        closes += (unsent.id,) if unsent else ()
-        kept_late = tuple(claim for claim in late if claim.id not in closes)
+        known = self._ask_sink(open_claims) if self._sink.transactional else Settlement()
+        closes = known.closes + ((unsent.id,) if unsent else ())
+        kept = known.in_doubt + tuple(claim for claim in late if claim.id not in closes)
         settled = ClaimsSettled(
             sync_id=self._sync_id,
             fence=self._fence,
             seq=self._next_seq(),
             at=self._clock.now(),
-            delivered=done,
+            delivered=known.delivered,
             closes=closes,
-            claims=kept_late,
+            claims=kept,
             specs=self._state.specs,
         )
         self._step("claims.settled")
@@ -249,18 +258,14 @@ class _Run:
         self._plan()
         claim = self._next_claim()
         first = (claim,) if claim else ()
-        self._record(replace(settled, claims=kept_late + first))
+        self._record(replace(settled, claims=kept + first))
         self._step("claims.recorded")
         return claim
 
-    def _ask_sink(self, claims: tuple[Claim, ...]) -> tuple[tuple[Range, ...], tuple[str, ...]]:
+    def _ask_sink(self, claims: tuple[Claim, ...]) -> Settlement:
         # What a lost run or a resync left is no claim of a batch: the sink knows nothing of it.
         claims = tuple(claim for claim in claims if not claim.everything)
-        answers = self._sink.settle([claim.id for claim in claims])
-        delivered = [claim for claim in claims if answers.get(claim.id, False) is True]
-        gone = [claim.id for claim in claims if answers.get(claim.id, False) is None]
-        ranges = tuple(Range(claim.lo, claim.hi, claim.snapshot, claim.spec) for claim in delivered)
-        return ranges, (*(claim.id for claim in delivered), *gone)
+        return settlement(claims, self._sink.settle([claim.id for claim in claims]))
 
     def _deliver_wave(self, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
         """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
@@ -282,7 +287,9 @@ class _Run:
         return None, (Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED, stop.reason)
 
     def _is_settled_later(self, sent: Sent) -> bool:
-        """Nobody knows of any of the rows, and a record that tells of all of them will answer the next run."""
+        """Nobody knows of some rows, and a record that tells of all of them will answer the next run."""
+        if self._sink.settles_buckets:
+            return sent.any_unknown
         unknown = all(row.outcome == Outcome.UNKNOWN.value for row in sent.undelivered)
         nothing_else = bool(sent.undelivered) and not sent.counts.delivered.total
         return self._sink.transactional and unknown and nothing_else
@@ -301,10 +308,12 @@ class _Run:
             return self._whole_or_nothing(self._send_from_executors(self._remote, order))
         if self._task.full_load:
             return self._send_full_load(order)
-        table = self._read(claim.lo, claim.hi)
+        table, chunk = self._read(claim.lo, claim.hi), None
+        if self._sink.settles_buckets:
+            table, chunk = in_buckets(table), whole_claim(claim.lo, claim.hi)
         self._look_at_lease()
         self._sent = claim
-        return send(self._engine, order, table)
+        return send(self._engine, order, table, chunk=chunk)
 
     def _read(self, lo: int, hi: int) -> pa.Table:
         table = self._source.wave(lo, hi)
@@ -339,7 +348,8 @@ class _Run:
             return SentInDoubt()
         claims = self._state.claims
         ordered = tuple((claim.lo, claim.hi) for claim in claims if claim.ordered)
-        return SentInDoubt(ordered, without(self._job.unsure, [claim for claim in claims if not claim.ordered]))
+        others = [(claim.lo, claim.hi) for claim in claims if not claim.ordered]
+        return SentInDoubt(ordered, minus(self._job.unsure, others))
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()
@@ -349,7 +359,8 @@ class _Run:
         if self._sink.transactional and sent.stop is None:
             # No task knows whether another one left a row out, so the record is closed here.
             nothing = self._source.wave(0, 0).select(sent_columns(self._sink, self._task))
-            closed = self._sink.deliver(Batch(nothing, order.claim.id, last=True, left_out=len(sent.undelivered)))
+            left_out = len(sent.undelivered)
+            closed = self._sink.deliver(Batch(nothing, order.claim.id, left_out=left_out, buckets=BatchBuckets()))
             if closed.stop is not None:
                 raise LeaseLost
         return sent
@@ -424,7 +435,7 @@ class _Run:
         self._step("lease.lost")
         claim = self._sent
         if claim is not None and not self._sink.transactional:
-            places = [(claim.lo, claim.hi)] if lost.buckets is None else ranges_of(lost.buckets, _MOST_DOUBTS)
+            places = [(claim.lo, claim.hi)] if lost.buckets is None else coarse(singles(lost.buckets), _MOST_DOUBTS)
             self._record_doubt(
                 tuple(
                     replace(claim, id=f"{claim.id}-doubt-{number}", lo=lo, hi=hi, everything=True)

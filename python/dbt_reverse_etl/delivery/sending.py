@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim, Undelivered
 from dbt_reverse_etl.delivery.gate import LeaseLost, Stop
 from dbt_reverse_etl.delivery.policy import Rejections
-from dbt_reverse_etl.delivery.undelivered import BUCKET, SentInDoubt, not_delivered, split, still_waiting
+from dbt_reverse_etl.delivery.undelivered import (
+    BUCKET,
+    SentInDoubt,
+    not_delivered,
+    refused_before,
+    split,
+    still_waiting,
+)
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.base import OPERATION
+from dbt_reverse_etl.sinks.base import OPERATION, Applied
+from dbt_reverse_etl.sinks.buckets import Buckets, Chunk
+from dbt_reverse_etl.sinks.ranges import Ranges
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,7 @@ class Sent:
         requests: how many `deliver` calls were made.
         nothing_applied: surely no row reached the destination, and none was rejected.
         stop: why the sync must stop here, or None.
+        any_unknown: the destination did not say of some rows whether it applied them.
     """
 
     counts: Counts = NO_COUNTS
@@ -55,6 +67,7 @@ class Sent:
     requests: int = 0
     nothing_applied: bool = True
     stop: Stop | None = None
+    any_unknown: bool = False
 
     def __add__(self, other: Sent) -> Sent:
         return Sent(
@@ -63,36 +76,79 @@ class Sent:
             self.requests + other.requests,
             self.nothing_applied and other.nothing_applied,
             self.stop or other.stop,
+            self.any_unknown or other.any_unknown,
         )
 
 
 NOTHING_SENT = Sent()
 
 
-def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None) -> Sent:
-    """Send the rows of `table` that do not wait.
+def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None, chunk: Chunk | None = None) -> Sent:
+    """Send the rows of `table` that do not wait; those that were refused before come after the others, in batches of their own.
 
     Args:
         table: as `Source.wave` gives it.
         stop: the sync stopped before these rows: none is sent, and each is accounted for.
+        chunk: what the rows are of the claim, where they come bucket by bucket.
 
     Raises:
         LeaseLost: after every request that was under way has ended; it names the buckets of what was sent.
     """
     known = {} if order.retry_now else order.known
     rows, wait = split(table, known, order.now, order.in_doubt)
+    new, refused = refused_before(rows, order.known)
+    sent = _waiting(wait, order)
+    others = wait.num_rows + refused.num_rows
+    held = {*_buckets(wait), *_buckets(refused)}
+    sent += _sent(engine, order, new, stop, left_out=others, last=not refused.num_rows, buckets=_of(chunk, new, held))
+    if not refused.num_rows:
+        return sent
+    left_out, stop = len(sent.undelivered), sent.stop or stop
+    alone = _of(replace(chunk, own=()) if chunk else None, refused, held)
     try:
-        result = engine.deliver_wave(order.claim.id, rows, wait.num_rows, stop)
+        return sent + _sent(engine, order, refused, stop, left_out=left_out, known=True, buckets=alone)
     except LeaseLost as lost:
-        lost.buckets = rows.column(BUCKET).take(pa.array(lost.rows, pa.int64())).to_pylist()
+        lost.buckets = [*_buckets(new), *(lost.buckets or ())]
         raise
-    waiting, planned = still_waiting(wait, order.known, order.now), count_operations(wait.column(OPERATION))
-    no_match = PerOperation.of(row.operation for row in waiting if row.outcome == Outcome.NO_MATCH)
+
+
+def _waiting(wait: pa.Table, order: Order) -> Sent:
+    """What is said of rows that are not sent now."""
+    listed, planned = still_waiting(wait, order.known, order.now), count_operations(wait.column(OPERATION))
+    no_match = PerOperation.of(row.operation for row in listed if row.outcome == Outcome.NO_MATCH)
+    return Sent(Counts(planned=planned, skipped=planned - no_match, no_match=no_match), (*listed,))
+
+
+def without_applied(table: pa.Table, before: Applied) -> tuple[pa.Table, Sent]:
+    """The rows without those that an earlier attempt applied for sure, and what became of these."""
+    if not before.delivered:
+        return table, NOTHING_SENT
+    done = pc.is_in(table.column(BUCKET), pa.array(_numbers(before.delivered), pa.int32()))
+    counts = count_operations(table.filter(done).column(OPERATION))
+    applied = Sent(Counts(planned=counts, delivered=counts), nothing_applied=not counts.total)
+    return table.filter(pc.invert(done)), applied
+
+
+def _sent(engine: Engine, order: Order, rows: pa.Table, stop: Stop | None, **part: Any) -> Sent:
+    """What becomes of rows that the engine gets as one `WavePart`."""
+    try:
+        result = engine.deliver_wave(order.claim.id, rows, stop=stop, **part)
+    except LeaseLost as lost:
+        lost.buckets = _buckets(rows.take(pa.array(lost.rows, pa.int64())))
+        raise
     failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections)
-    return Sent(
-        result.counts + Counts(planned=planned, skipped=planned - no_match, no_match=no_match),
-        (*waiting, *failed),
-        result.requests,
-        result.nothing_applied,
-        result.stop,
-    )
+    counts, requests, nothing_applied = result.counts, result.requests, result.nothing_applied
+    return Sent(counts, tuple(failed), requests, nothing_applied, result.stop, result.any_unknown)
+
+
+def _numbers(ranges: Ranges) -> list[int]:
+    return [number for lo, hi in ranges for number in range(lo, hi)]
+
+
+def _of(chunk: Chunk | None, rows: pa.Table, held: Collection[int]) -> Buckets | None:
+    return Buckets(chunk, rows.column(BUCKET), held) if chunk else None
+
+
+def _buckets(rows: pa.Table) -> list[int]:
+    buckets: list[int] = rows.column(BUCKET).to_pylist()
+    return buckets

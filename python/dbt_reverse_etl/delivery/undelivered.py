@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -40,20 +40,34 @@ def split(
 
     A row whose value changed since it was rejected does not wait. One in doubt does, unless it is sent all the same.
     """
-    wait = pc.or_(_waits(table, known, now), _in_doubt(table, known, in_doubt))
-    if not pc.any(wait).as_py():
+    return _divided(table, pc.or_(_waits(table, known, now), _in_doubt(table, known, in_doubt)))
+
+
+def refused_before(table: pa.Table, known: Mapping[str, Undelivered]) -> tuple[pa.Table, pa.Table]:
+    """The rows of which the destination has refused no attempt with this value, and those of which it has."""
+    return _divided(table, _unchanged(table, known, lambda row: row.attempts > 0))
+
+
+def _divided(table: pa.Table, chosen: pa.Array) -> tuple[pa.Table, pa.Table]:
+    """The other rows, and the chosen ones."""
+    if not pc.any(chosen).as_py():
         return table, table.slice(0, 0)
-    return table.filter(pc.invert(wait)), table.filter(wait)
+    return table.filter(pc.invert(chosen)), table.filter(chosen)
 
 
 def _waits(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> pa.Array:
-    keys = [key for key, row in known.items() if row.waits(now)]
+    return _unchanged(table, known, lambda row: row.waits(now))
+
+
+def _unchanged(table: pa.Table, known: Mapping[str, Undelivered], chosen: Callable[[Undelivered], bool]) -> pa.Array:
+    """Which rows are listed so, with the value that they have."""
+    keys = [key for key, row in known.items() if chosen(row)]
+    if not keys:
+        return pa.repeat(False, table.num_rows)
     candidates = pc.indices_nonzero(pc.is_in(table.column(KEY), pa.array(keys, table.schema.field(KEY).type)))
     found = table.select([KEY, AFTER]).take(candidates).to_pylist()
-    waiting = [
-        i for i, row in zip(candidates.to_pylist(), found, strict=True) if known[row[KEY]].after_hash == row[AFTER]
-    ]
-    return pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(waiting, pa.int64()))
+    same = [i for i, row in zip(candidates.to_pylist(), found, strict=True) if known[row[KEY]].after_hash == row[AFTER]]
+    return pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(same, pa.int64()))
 
 
 def _in_doubt(table: pa.Table, known: Mapping[str, Undelivered], sent: SentInDoubt) -> pa.ChunkedArray:
@@ -120,6 +134,8 @@ def _failed(
     row: Mapping[str, Any], failure: RowFailure, before: Undelivered | None, now: datetime, policy: Rejections
 ) -> Undelivered:
     same = before if before is not None and before.after_hash == row[AFTER] else None
+    if same is not None and same.attempts and not failure.attempts:
+        return _placed(row, same)
     attempts, first = (same.attempts, same.first_failed_at) if same else (0, now)
     outcome, next_attempt = failure.outcome.value, None
     if failure.outcome in (Outcome.REJECTED, Outcome.NO_MATCH):

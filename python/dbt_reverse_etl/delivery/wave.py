@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +15,8 @@ from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import OPERATION, Batch
+from dbt_reverse_etl.sinks.buckets import BatchBuckets, Buckets
 
 OPEN, DELIVERED, FAILED, UNDER_WAY = range(4)
 
@@ -31,43 +36,67 @@ class RowFailure:
     attempts: int
 
 
-class Wave:
-    """So many rows of one claim, by row number."""
+@dataclass(frozen=True)
+class WavePart:
+    """Rows of a claim that are sent together, and what is known of them.
 
-    def __init__(  # noqa: PLR0913  (that by name has a default)
-        self,
-        claim: str,
-        rows: int,
-        left_out: int,
-        policy: Policy,
-        interrupted: Callable[[], bool] = never,
-        *,
-        may_miss: bool = False,
-    ) -> None:
-        """`may_miss`: rows are only updated, so that the destination need not have each of them."""
-        self.claim = claim
+    Attributes:
+        rows: at least the columns of `sinks.base.sent_columns`; others are not sent. Each key once.
+        left_out: rows of the claim that are planned and not among these.
+        last: no others follow.
+        known: each was refused before, with the same value: that it is again says nothing about the destination.
+        buckets: which buckets of the claim the rows complete, where they come bucket by bucket.
+        may_miss: rows are only updated, so that the destination need not have each of them.
+    """
+
+    claim: str
+    rows: pa.Table
+    left_out: int = 0
+    last: bool = True
+    known: bool = False
+    buckets: Buckets | None = None
+    may_miss: bool = False
+
+
+class Wave:
+    """The rows of a part of a claim, by row number."""
+
+    def __init__(self, part: WavePart, policy: Policy, interrupted: Callable[[], bool] = never) -> None:
+        rows = part.rows.num_rows
+        self._part = part
         self.requests = 0
         self.stopped_by: Stop | None = None
-        self._before = left_out
         self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
         self._delivered = 0
         self._refused = 0
-        self._most_refused = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
+        most = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
+        self._most_refused = inf if part.known else most
         self._aborted = False
         self._interrupted = interrupted
-        self._may_miss = may_miss
         self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
         # Rows in doubt are not repeated, so no time limit of repeats would end a sync that leaves all of them in doubt.
         self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
         self._aside: list[Sequence[int]] = []
         self._lock = threading.RLock()
 
-    def left_out(self, rows: Sequence[int]) -> int:
+    def batch(self, rows: Sequence[int], table: pa.Table, prepared: Sequence[Any] | None, *, last: bool) -> Batch:
+        """A batch of these rows."""
+        part = self._part
+        buckets = BatchBuckets(part.buckets, rows) if part.buckets else None
+        return Batch(table, part.claim, last and part.last, self._left_out(rows), prepared, buckets)
+
+    def _left_out(self, rows: Sequence[int]) -> int:
         """Rows of the claim that are planned, known to be not delivered, and not among `rows`."""
         with self._lock:
             failed = len(self._failures) - sum(row in self._failures for row in rows) if self._failures else 0
-            return self._before + failed
+            return self._part.left_out + failed
+
+    def middle(self, rows: Sequence[int]) -> int:
+        """Where to halve a batch that was refused as one: at the end of a bucket where there is one."""
+        half = len(rows) // 2
+        edge = self._part.buckets.edge(rows[0], rows[half]) if self._part.buckets else rows[half]
+        return bisect_left(rows, edge)
 
     def all_delivered(self, rows: Sequence[int]) -> bool:
         with self._lock:
@@ -138,23 +167,14 @@ class Wave:
         """The rows to send again: not applied for the destination's fault, or, unless doubt is parked, nobody knows."""
         return [rows[r.index] for r in delivery.results if r.outcome in self._repeated and r.index in range(len(rows))]
 
-    def close(self, operations: pa.ChunkedArray) -> tuple[dict[int, RowFailure], Counts]:
-        """Everything that was not delivered, and the counts; `operations` of all rows, in order."""
+    def close(self) -> tuple[dict[int, RowFailure], Counts]:
+        """Everything that was not delivered, and the counts."""
         with self._lock:
             stop = self.stopped_by
             for row in [*self._marked(OPEN)]:
                 reason = f"not sent: {stop.reason}" if stop else "not sent"
                 self._failures[row] = RowFailure(Outcome.RETRYABLE, reason, 0)
-            if stop is not None and stop.kind is StopKind.REJECTIONS:
-                self._forgive(stop)
-            return dict(sorted(self._failures.items())), self._count(operations)
-
-    def _forgive(self, stop: Stop) -> None:
-        # Where nearly everything is refused it is not the rows' fault: they burn no attempts.
-        for row, failure in self._failures.items():
-            if failure.outcome is Outcome.REJECTED:
-                reason = f"stopped: {stop.reason}; the row: {failure.reason}"
-                self._failures[row] = replace(failure, outcome=Outcome.RETRYABLE, reason=reason)
+            return dict(sorted(self._failures.items())), self._count(self._part.rows.column(OPERATION))
 
     def _count(self, operations: pa.ChunkedArray) -> Counts:
         def counted(rows: Iterable[int]) -> PerOperation:
@@ -176,7 +196,7 @@ class Wave:
             self._failures[row] = RowFailure(outcome, "refused together with other rows", attempts + 1)
 
     def _fail(self, row: int, outcome: Outcome, reason: str) -> None:
-        if outcome is Outcome.NO_MATCH and not self._may_miss:
+        if outcome is Outcome.NO_MATCH and not self._part.may_miss:
             outcome = Outcome.REJECTED  # a row that is to be there
         before = self._failures.get(row)
         joined = before.outcome.then(outcome) if before else outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -108,14 +108,25 @@ class Waves:
         return more == 0 or rows == 0 or rows + more <= self._rows
 
 
-def batches(rows: pa.Table, limits: Limits) -> Iterator[range]:
+Edge = Callable[[int, int], int]  # where a batch that starts at a row ends best, `stop` at most
+
+
+def anywhere(start: int, stop: int) -> int:  # noqa: ARG001  (the shape of an Edge)
+    """Every row is as good an end as another."""
+    return stop
+
+
+def batches(rows: pa.Table, limits: Limits, edge: Edge = anywhere) -> Iterator[range]:
     """Row numbers of each batch, in order: at most `limits.rows` rows and `limits.bytes` bytes, a larger row alone."""
     if rows.num_rows == 0:
         return
     fit = max(1, rows.num_rows * limits.bytes // max(rows.nbytes, 1))
     step = max(1, min(limits.rows, fit))
-    for start in range(0, rows.num_rows, step):
-        yield from _halves(rows, range(start, min(start + step, rows.num_rows)), limits.bytes)
+    start = 0
+    while start < rows.num_rows:
+        stop = edge(start, min(start + step, rows.num_rows))
+        yield from _halves(rows, range(start, stop), limits.bytes)
+        start = stop
 
 
 def _halves(rows: pa.Table, part: range, size: int) -> Iterator[range]:

@@ -28,6 +28,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.sinks.buckets import BatchBuckets
+from dbt_reverse_etl.sinks.ranges import Ranges
 
 OPERATION, EVENT_ID = "_operation", "_event_id"
 # What a sink may ask for beside them: the snapshot of the key's last change (int64), its time (timestamp in UTC), and the row that the
@@ -123,6 +125,7 @@ class Batch:
         last: no further batch of this claim follows.
         left_out: rows of this claim that were planned and are not in any batch (parked, waiting).
         prepared: what `Sink.prepare` returned for these rows; None: it was not asked.
+        buckets: which buckets of the claim the batch completes, for a sink that `settles_buckets`; None: that is not known.
     """
 
     rows: pa.Table
@@ -130,6 +133,20 @@ class Batch:
     last: bool = True
     left_out: int = 0
     prepared: Sequence[Any] | None = None
+    buckets: BatchBuckets | None = None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a sink's records say of the buckets of a claim. In all others nothing was applied, and nothing can be any more.
+
+    Attributes:
+        delivered: every planned row of these was applied.
+        in_doubt: some rows of these were applied and others were left out.
+    """
+
+    delivered: Ranges = ()
+    in_doubt: Ranges = ()
 
 
 class Sink(ABC):
@@ -140,6 +157,7 @@ class Sink(ABC):
         settings_model, options_model: what profiles.yml and `meta.reverse_etl.options` may say.
         modes: the modes that it can carry out.
         transactional: it keeps the record of each claim in the transaction of the data, and refuses old fences.
+        settles_buckets: that record says which buckets of the claim each batch completes: `Batch.buckets`.
         distributable: it can be made and opened in several processes on other machines at once, each of which delivers other
             rows of one claim; the driver then closes the claim with an empty batch.
         full_loads: it can carry out a task with `full_load`.
@@ -151,6 +169,7 @@ class Sink(ABC):
     options_model: ClassVar[builtins.type[Options]] = Options
     modes: ClassVar[frozenset[Mode]]
     transactional: ClassVar[bool] = False
+    settles_buckets: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
     full_loads: ClassVar[bool] = False
     promise: ClassVar[str]
@@ -202,12 +221,17 @@ class Sink(ABC):
         Read-only, on its own connection, without `open`. Raises DestinationError."""
         return None
 
-    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
         """For each claim of a crashed run: True if it was closed with nothing left out, False if some was applied,
-        None if there is no record of it (and none can appear any more, for the fence is held).
+        None if there is no record of it (and none can appear any more, for the fence is held). A sink that
+        `settles_buckets` says which buckets it knows of.
 
         `claims` are all claims of the sync that the ledger holds open; a sink may forget its records of any other."""
         return dict.fromkeys(claims, False)
+
+    def applied(self, claim: str) -> Applied:  # noqa: ARG002  (most sinks cannot tell)
+        """What an earlier attempt of a task applied of the claim that is under way; only where the sink `settles_buckets`."""
+        return Applied()
 
     def prepare(self, rows: pa.Table) -> Sequence[Any] | None:  # noqa: ARG002  (most sinks need none)
         """Optional: what costs less for some thousands of rows at once than batch by batch, e.g. their JSON. One entry for

@@ -5,7 +5,6 @@ A sink of one database says the rest: how to connect, its SQL, and what its erro
 
 from __future__ import annotations
 
-import secrets
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answer_of, answers_of, parts_of, whole_part
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, RolledBack, fence_not_taken, rejections
 
 LOST_AT_COMMIT = "the connection was lost at the commit"
@@ -53,6 +53,7 @@ class DatabaseSink(Sink):
 
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
+    settles_buckets = True
     distributable = True
     full_loads = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
@@ -64,7 +65,7 @@ class DatabaseSink(Sink):
         self._settings: Any = settings
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._unanswered: tuple[Batch, str, Delivery] | None = None
+        self._unanswered = Unanswered()
 
     @property
     def identity(self) -> str:
@@ -108,18 +109,24 @@ class DatabaseSink(Sink):
         self.validate(task)
         self._task, self._record = task, self._record_of(task)
         self._loaded = self._left_out = 0
-        self._unanswered = None
+        self._unanswered = Unanswered()
         with self._lock, self._explained():
             self._drop_connection()
             self._open(self._connected())
 
-    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
         """Answers stay the same until the ledger no longer lists a claim as open."""
         with self._lock, self._explained(), self._transaction(self._connected()) as connection:
             self._hold_fence(connection)
-            records = self._record.claims(connection)
-            self._record.forget(connection, records.keys() - set(claims))
-            return {claim: records.get(claim) for claim in claims}
+            self._record.forget(connection, but=claims)
+            answers = answers_of(self._record.parts(connection))
+            return {claim: answers.get(claim) for claim in claims}
+
+    def applied(self, claim: str) -> Applied:
+        """Of the claim that is under way."""
+        with self._lock, self._explained(), self._transaction(self._connected()) as connection:
+            known = answer_of(part for _, part in self._record.parts(connection, claim))
+            return known if isinstance(known, Applied) else Applied()
 
     def deliver(self, batch: Batch) -> Delivery:
         """Apply one batch and its record in one transaction; rows that the table refuses are left out of it."""
@@ -147,7 +154,7 @@ class DatabaseSink(Sink):
             self._transaction(self._connected()) as connection,
         ):
             if not self._record.lost(connection):
-                self._record.forget(connection, self._record.claims(connection).keys())
+                self._record.forget(connection)
 
     def close(self) -> None:
         """Close the connection."""
@@ -210,7 +217,7 @@ class DatabaseSink(Sink):
         return str(statement)
 
     def _deliver(self, batch: Batch, changes: Any) -> Delivery:
-        connection, part = self._connected(), secrets.token_hex(16)
+        connection = self._connected()
         self._stage(connection, changes)
         with self.database.rollback_on_error(connection):
             self._begin(connection)
@@ -223,13 +230,13 @@ class DatabaseSink(Sink):
                 self._run(connection, "ROLLBACK")
                 return late
             refused = changes.refused | self._write(connection, changes)
-            left_out = batch.left_out + len(refused)
             if self._task.full_load:
-                return self._loaded_by(connection, batch.rows.num_rows, refused, left_out)
-            self._record.add(connection, batch.claim, part, closed=batch.last, left_out=left_out)
+                return self._loaded_by(connection, batch.rows.num_rows, refused, batch.left_out + len(refused))
+            parts = parts_of(batch, refused)
+            self._record.add(connection, batch.claim, parts)
             if self._commit(connection):
                 return rejections(refused)
-        return self._after_lost_commit(batch, part, rejections(refused))
+        return self._after_lost_commit(batch, parts[0], rejections(refused))
 
     def _loaded_by(self, connection: Any, rows: int, refused: Mapping[int, str], left_out: int) -> Delivery:
         """No record before the swap. Nobody reads what is loaded, and a key replaces itself: what is in doubt may be sent again."""
@@ -250,25 +257,22 @@ class DatabaseSink(Sink):
             return False
         return True
 
-    def _after_lost_commit(self, batch: Batch, part: str, answer: Delivery) -> Delivery:
+    def _after_lost_commit(self, batch: Batch, part: Part, answer: Delivery) -> Delivery:
         rows = batch.rows.num_rows
         is_recorded, unsure = self._recorded(batch.claim, part)
         if is_recorded:
             return answer
         if not unsure:  # a newer run may have removed the record
             return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
-        self._unanswered = (batch, part, answer)
+        self._unanswered.note(batch, part, answer)
         return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {unsure}")
 
     def _late_answer(self, connection: Any, batch: Batch) -> Delivery | None:
         """Of a commit that had none, where its batch comes again and was carried out after all."""
-        if self._unanswered is None:
-            return None
-        before, part, answer = self._unanswered
-        same = before.claim == batch.claim and before.rows.equals(batch.rows)
-        return answer if same and self._record.has(connection, batch.claim, part) else None
+        before = self._unanswered
+        return before.answer if before.is_of(batch) and self._record.has(connection, batch.claim, before.part) else None
 
-    def _recorded(self, claim: str, part: str) -> tuple[bool, str | None]:
+    def _recorded(self, claim: str, part: Part) -> tuple[bool, str | None]:
         """Whether a commit without an answer was carried out, and why a no is not sure.
 
         It asks the record, on a connection of its own, which answers only when the doubtful transaction has ended."""
@@ -282,7 +286,7 @@ class DatabaseSink(Sink):
 
     def _swapped_in_a_transaction(self, connection: Any, claim: str, replace: Callable[[], str | None]) -> None:
         """`replace` puts the loaded rows in place, or says why that cannot be; the claim is closed with it."""
-        part = secrets.token_hex(16)
+        part = whole_part(self._left_out)
         try:
             with self.database.rollback_on_error(connection):
                 self._begin(connection)
@@ -290,7 +294,7 @@ class DatabaseSink(Sink):
                 wrong = replace()
                 if wrong:
                     raise self._error(wrong, "the rows that were loaded", "push again")
-                self._record.add(connection, claim, part, closed=True, left_out=self._left_out)
+                self._record.add(connection, claim, [part])
                 is_sure = self._commit(connection)
         except RolledBack as refusal:
             raise self._not_taken(str(refusal)) from None

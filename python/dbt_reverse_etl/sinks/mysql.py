@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.claim_record import Part
 from dbt_reverse_etl.sinks.database_sink import Database, DatabaseSink
 from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions, MysqlSettings
 
@@ -143,7 +144,7 @@ class MysqlSink(DatabaseSink):
         """Swap by RENAME; False: we have not the right to."""
         with self._transaction(connection):
             self._hold_fence(connection)
-            self._record.add(connection, claim, SWAP, closed=False, left_out=self._left_out)
+            self._record.add(connection, claim, [Part(SWAP, closed=False, left_out=self._left_out)])
         try:
             self._load.rename(connection)
         except pymysql.Error as error:

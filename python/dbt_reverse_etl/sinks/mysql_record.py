@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
+from dbt_reverse_etl.sinks.claim_record import Part
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN
 from dbt_reverse_etl.sinks.mysql_catalog import Name, engine_of
 from dbt_reverse_etl.sinks.mysql_session import run
@@ -83,10 +84,11 @@ class Record:
             return LOST_RECORD
         return None if stored == self.own_fence else OTHER_RUN
 
-    def add(self, connection: Connection[Any], claim: str, part: str, *, closed: bool, left_out: int) -> None:
+    def add(self, connection: Connection[Any], claim: str, parts: Sequence[Part]) -> None:
         """Record one batch, or the swap of a full load."""
-        values = (claim, part, closed, left_out)
-        self._run(connection, "INSERT INTO {} VALUES (%s, %s, %s, %s, %s)", self._claims, *values)
+        rows = [(self.sync_id, claim, part.text, part.closed, part.left_out) for part in parts]
+        places = ", ".join(["%s"] * len(rows))
+        run(connection, f"INSERT INTO {self._claims.sql.replace('%', '%%')} VALUES {places}", rows)  # noqa: S608
 
     def announces_a_swap(self, connection: Connection[Any]) -> bool:
         """Whether a RENAME was to come, of which nobody has said that it came. Locks nothing."""
@@ -102,22 +104,25 @@ class Record:
         )
         self._run(connection, query, self._claims, SWAP)
 
-    def has(self, connection: Connection[Any], claim: str, part: str) -> bool:
+    def has(self, connection: Connection[Any], claim: str, part: Part) -> bool:
         """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""
         # Without the lock, a record whose COMMIT is still on its way would not be seen.
         query = "SELECT 1 FROM {} WHERE sync_id = %s AND claim = %s AND part = %s FOR UPDATE"
-        return self._run(connection, query, self._claims, claim, part).fetchone() is not None
+        return self._run(connection, query, self._claims, claim, part.text).fetchone() is not None
 
-    def claims(self, connection: Connection[Any]) -> dict[str, bool]:
-        """claim -> whether it was closed with nothing left out."""
-        query = "SELECT claim, MAX(closed) AND SUM(left_out) = 0 FROM {} WHERE sync_id = %s GROUP BY claim"
-        return {claim: bool(whole) for claim, whole in self._run(connection, query, self._claims).fetchall()}
+    def parts(self, connection: Connection[Any], claim: str | None = None) -> list[tuple[str, Part]]:
+        """Each record with its claim, of all claims or of one."""
+        query = "SELECT claim, part, closed, left_out FROM {} WHERE sync_id = %s AND claim = COALESCE(%s, claim)"
+        rows = self._run(connection, query, self._claims, claim).fetchall()
+        return [(name, Part(text, bool(closed), left_out)) for name, text, closed, left_out in rows]
 
-    def forget(self, connection: Connection[Any], claims: Collection[str]) -> None:
-        """Remove the rows of claims."""
-        if claims:
-            query = "DELETE FROM {} WHERE sync_id = %s AND claim IN %s"
-            self._run(connection, query, self._claims, list(claims))
+    def forget(self, connection: Connection[Any], but: Collection[str] = ()) -> None:
+        """Remove the records of all other claims."""
+        of_sync = "DELETE FROM {} WHERE sync_id = %s"
+        if but:
+            self._run(connection, f"{of_sync} AND claim NOT IN %s", self._claims, list(but))
+        else:
+            self._run(connection, of_sync, self._claims)
 
     def _run(self, connection: Connection[Any], query: str, name: Name, *values: Any) -> Cursor:
         """A statement about this sync in one of our tables."""

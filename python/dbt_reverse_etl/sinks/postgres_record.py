@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection, sql
 
+from dbt_reverse_etl.sinks.claim_record import Part
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN
 from dbt_reverse_etl.sinks.postgres_catalog import Name, exists
 
@@ -93,31 +94,35 @@ class Record:
             return LOST_RECORD
         return None if stored == self.own_fence else OTHER_RUN
 
-    def add(self, connection: Connection[Any], claim: str, part: str, *, closed: bool, left_out: int) -> None:
+    def add(self, connection: Connection[Any], claim: str, parts: Sequence[Part]) -> None:
         """Record one batch, or the swap of a full load."""
-        values = (self.sync_id, claim, part, closed, left_out)
-        connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._claims.sql), values)
+        query = sql.SQL("INSERT INTO {} VALUES {}").format(
+            self._claims.sql, sql.SQL(", ").join([sql.SQL("(%s, %s, %s, %s, %s)")] * len(parts))
+        )
+        values = [(self.sync_id, claim, part.text, part.closed, part.left_out) for part in parts]
+        connection.execute(query, [value for row in values for value in row])
 
-    def has(self, connection: Connection[Any], claim: str, part: str) -> bool:
+    def has(self, connection: Connection[Any], claim: str, part: Part) -> bool:
         """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""
         query = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, false, 0) ON CONFLICT DO NOTHING").format(self._claims.sql)
         # A SELECT would not see a record whose COMMIT is still on its way; the primary key makes a second writer wait for it.
         connection.execute("SAVEPOINT asking")
-        is_there = connection.execute(query, (self.sync_id, claim, part)).rowcount == 0
+        is_there = connection.execute(query, (self.sync_id, claim, part.text)).rowcount == 0
         connection.execute("ROLLBACK TO asking")
         return is_there
 
-    def claims(self, connection: Connection[Any]) -> dict[str, bool]:
-        """claim -> whether it was closed with nothing left out."""
+    def parts(self, connection: Connection[Any], claim: str | None = None) -> list[tuple[str, Part]]:
+        """Each record with its claim, of all claims or of one."""
         query = sql.SQL(
-            "SELECT claim, pg_catalog.bool_or(closed) AND pg_catalog.sum(left_out) OPERATOR(pg_catalog.=) 0 FROM {} "
-            "WHERE sync_id OPERATOR(pg_catalog.=) %s GROUP BY claim"
+            "SELECT claim, part, closed, left_out FROM {} WHERE sync_id OPERATOR(pg_catalog.=) %s "
+            "AND (%s::text IS NULL OR claim OPERATOR(pg_catalog.=) %s)"
         )
-        return dict(connection.execute(query.format(self._claims.sql), (self.sync_id,)).fetchall())
+        rows = connection.execute(query.format(self._claims.sql), (self.sync_id, claim, claim)).fetchall()
+        return [(name, Part(text, closed, left_out)) for name, text, closed, left_out in rows]
 
-    def forget(self, connection: Connection[Any], claims: Iterable[str]) -> None:
-        """Remove the rows of claims."""
+    def forget(self, connection: Connection[Any], but: Collection[str] = ()) -> None:
+        """Remove the records of all other claims."""
         query = sql.SQL(
-            "DELETE FROM {} WHERE sync_id OPERATOR(pg_catalog.=) %s AND claim OPERATOR(pg_catalog.=) ANY (%s)"
+            "DELETE FROM {} WHERE sync_id OPERATOR(pg_catalog.=) %s AND NOT claim OPERATOR(pg_catalog.=) ANY (%s)"
         )
-        connection.execute(query.format(self._claims.sql), (self.sync_id, list(claims)))
+        connection.execute(query.format(self._claims.sql), (self.sync_id, list(but)))

@@ -7,16 +7,16 @@ no extra column. Types: see `sqlalchemy_types`.
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answers_of, parts_of
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, fence_not_taken, rejections
 
 try:
@@ -61,6 +61,7 @@ class SqlalchemySink(Sink):
     settings_model = SqlalchemySettings
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
+    settles_buckets = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     def __init__(self, settings: Settings) -> None:
@@ -69,6 +70,7 @@ class SqlalchemySink(Sink):
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._connection: Connection | None = None
+        self._unanswered = Unanswered()
 
     @property
     def identity(self) -> str:
@@ -124,6 +126,7 @@ class SqlalchemySink(Sink):
         """Take the fence, then prepare the table: DDL is a transaction of its own in some databases."""
         self.validate(task)
         self._task, self._record = task, self._record_of(task)
+        self._unanswered = Unanswered()
         with self._lock, self._explained():
             self._drop_connection()
             connection = self._connected()
@@ -137,15 +140,15 @@ class SqlalchemySink(Sink):
             self._types = {field: column.type for field, column in zip(task.schema.names, mapped.c, strict=True)}
             self._names = table.names
 
-    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
         """Answers stay the same until the ledger no longer lists a claim as open."""
         with self._lock, self._explained(), transaction(self._connected()) as connection:
             lost = self._record.lost(connection)
             if lost:
                 raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
-            records = self._record.claims(connection)
-            self._record.forget(connection, records.keys() - set(claims))
-            return {claim: records.get(claim) for claim in claims}
+            self._record.forget(connection, but=claims)
+            answers = answers_of(self._record.parts(connection))
+            return {claim: answers.get(claim) for claim in claims}
 
     def deliver(self, batch: Batch) -> Delivery:
         """Apply one batch and its record in one transaction; one in which the database refuses a row is rolled back whole."""
@@ -164,7 +167,7 @@ class SqlalchemySink(Sink):
         """Every wave is acknowledged: the records of the claims are no longer needed."""
         with self._lock, suppress(SQLAlchemyError, DestinationError), transaction(self._connected()) as connection:
             if not self._record.lost(connection):
-                self._record.forget(connection, self._record.claims(connection).keys())
+                self._record.forget(connection)
 
     def close(self) -> None:
         """Close the connection."""
@@ -172,18 +175,23 @@ class SqlalchemySink(Sink):
             self._drop_connection()
 
     def _deliver(self, batch: Batch, changes: Changes) -> Delivery:
-        connection, part = self._connected(), secrets.token_hex(16)
+        connection = self._connected()
         with rollback_on_error(connection):
             lost = self._record.lost(connection)
             if lost:
                 connection.rollback()
                 return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, lost)
+            before = self._unanswered
+            if before.is_of(batch) and self._record.has(connection, batch.claim, before.part):
+                connection.rollback()
+                return before.answer
             writer = RowWriter(connection, self._sql, self._task.mode, self._names)
             refused = changes.refused | writer.write(changes)
-            self._record.add(connection, batch, part, len(refused))
-            return self._commit(connection, batch, part, rejections(refused))
+            parts = parts_of(batch, refused)
+            self._record.add(connection, batch.claim, parts)
+            return self._commit(connection, batch, parts[0], rejections(refused))
 
-    def _commit(self, connection: Connection, batch: Batch, part: str, answer: Delivery) -> Delivery:
+    def _commit(self, connection: Connection, batch: Batch, part: Part, answer: Delivery) -> Delivery:
         try:
             connection.commit()
         except SQLAlchemyError as error:
@@ -195,7 +203,7 @@ class SqlalchemySink(Sink):
             return self._after_lost_commit(batch, part, answer)
         return answer
 
-    def _after_lost_commit(self, batch: Batch, part: str, answer: Delivery) -> Delivery:
+    def _after_lost_commit(self, batch: Batch, part: Part, answer: Delivery) -> Delivery:
         """Ask the record, on a connection of its own: the lock of the fence is free only when the doubtful transaction has ended."""
         rows = batch.rows.num_rows
         try:
@@ -209,6 +217,7 @@ class SqlalchemySink(Sink):
         else:
             if not lost:  # a newer run may have removed the record
                 return Delivery.of_all(rows, Outcome.RETRYABLE, "the commit failed, the batch was rolled back")
+        self._unanswered.note(batch, part, answer)
         return Delivery.of_all(rows, Outcome.UNKNOWN, f"the connection was lost at the commit; {lost}")
 
     def _take_fence(self, connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dbt_reverse_etl.sinks.base import Batch
+from dbt_reverse_etl.sinks.claim_record import Part
 from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN
 
 _ID = sa.String(128)
@@ -95,34 +95,29 @@ class Record:
         connection.execute(self.locking)
         return self.fence(connection)
 
-    def add(self, connection: Connection, batch: Batch, part: str, refused: int) -> None:
+    def add(self, connection: Connection, claim: str, parts: Sequence[Part]) -> None:
         """Record one batch."""
-        values = {"sync_id": self.sync_id, "claim": batch.claim, "part": part}
-        more: dict[str, Any] = {"closed": batch.last, "left_out": batch.left_out + refused}
-        connection.execute(sa.insert(self.claims_table).values(values | more))
+        ids = {"sync_id": self.sync_id, "claim": claim}
+        rows: list[dict[str, Any]] = [
+            {**ids, "part": part.text, "closed": part.closed, "left_out": part.left_out} for part in parts
+        ]
+        connection.execute(sa.insert(self.claims_table), rows)
 
-    def has(self, connection: Connection, claim: str, part: str) -> bool:
+    def has(self, connection: Connection, claim: str, part: Part) -> bool:
         """Whether a batch was recorded; to be asked while the fence is locked."""
         claims = self.claims_table
-        one = (claims.c.sync_id == self.sync_id) & (claims.c.claim == claim) & (claims.c.part == part)
+        one = (claims.c.sync_id == self.sync_id) & (claims.c.claim == claim) & (claims.c.part == part.text)
         return connection.execute(sa.select(claims.c.part).where(one)).first() is not None
 
-    def claims(self, connection: Connection) -> dict[str, bool]:
-        """claim -> whether it was closed with nothing left out."""
-        claims = self.claims_table
-        of_sync = sa.select(claims.c.claim, claims.c.closed, claims.c.left_out).where(claims.c.sync_id == self.sync_id)
-        found: list[Any] = list(connection.execute(of_sync))
-        closed: dict[str, bool] = {}
-        left_out: dict[str, int] = {}
-        for claim, is_closed, rows in found:
-            closed[claim] = closed.get(claim, False) or bool(is_closed)
-            left_out[claim] = left_out.get(claim, 0) + int(rows)
-        return {claim: closed[claim] and not left_out[claim] for claim in closed}
-
-    def forget(self, connection: Connection, claims: Iterable[str]) -> None:
-        """Remove the rows of claims."""
+    def parts(self, connection: Connection) -> list[tuple[str, Part]]:
+        """Each record with its claim."""
         table = self.claims_table
-        of_claim = (table.c.sync_id == self.sync_id) & (table.c.claim == sa.bindparam("gone"))
-        gone = [{"gone": claim} for claim in claims]
-        if gone:
-            connection.execute(sa.delete(table).where(of_claim), gone)
+        columns = (table.c.claim, table.c.part, table.c.closed, table.c.left_out)
+        rows: list[Any] = list(connection.execute(sa.select(*columns).where(table.c.sync_id == self.sync_id)))
+        return [(claim, Part(text, bool(closed), int(left_out))) for claim, text, closed, left_out in rows]
+
+    def forget(self, connection: Connection, but: Collection[str] = ()) -> None:
+        """Remove the records of all other claims."""
+        table = self.claims_table
+        of_sync = sa.delete(table).where(table.c.sync_id == self.sync_id)
+        connection.execute(of_sync.where(table.c.claim.not_in([*but])) if but else of_sync)

@@ -1,6 +1,6 @@
 """A table of an SQLite file. Types: see `sqlite_values`.
 
-Each batch is one transaction: the fence row is checked, the rows and the record of their claim are written, commit.
+Each batch is one transaction: the fence row is checked, the rows and their record are written, commit.
 Two tables of our own stand beside the user's tables; a user's table gets no extra column.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -18,12 +18,13 @@ from pydantic import Field, field_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, LOST_RECORD, OTHER_RUN, RolledBack, rejections
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answers_of, parts_of
+from dbt_reverse_etl.sinks.database import FENCES, LOST_RECORD, RolledBack, fence_not_taken, rejections
 from dbt_reverse_etl.sinks.reading import rows_of
+from dbt_reverse_etl.sinks.sqlite_record import Record
 from dbt_reverse_etl.sinks.sqlite_rows import DISK_FULL, RowWriter, failure
 from dbt_reverse_etl.sinks.sqlite_table import (
-    OWN_TABLES,
     object_exists,
     select,
     statements,
@@ -65,6 +66,7 @@ class SqliteSink(Sink):
     settings_model = SqliteSettings
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
+    settles_buckets = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     def __init__(self, settings: Settings) -> None:
@@ -115,7 +117,7 @@ class SqliteSink(Sink):
         with self._explained(), closing(self._connect("ro")) as connection:
             if not object_exists(connection, task.object):
                 return f"the table {task.object}"
-            if not object_exists(connection, FENCES) or _fence(connection, task) is None:
+            if not object_exists(connection, FENCES) or _record_of(task).fence(connection) is None:
                 return f"the record of this sync in {FENCES}"
         return None
 
@@ -135,7 +137,8 @@ class SqliteSink(Sink):
         self.validate(task)
         if not task.first and not self._path.exists():
             raise self._error(LOST_RECORD, "the file of the last push", RESYNC)
-        self._task, self._sql = task, statements(task)
+        self._task, self._record, self._sql = task, _record_of(task), statements(task)
+        self._unanswered = Unanswered()
         with self._lock, self._explained():
             self._drop_connection()
             self._connection = self._connect("rwc")
@@ -144,17 +147,15 @@ class SqliteSink(Sink):
                 self._prepare_table(self._connection)
             self._file = self._file_now()
 
-    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
         """Answers stay the same until the ledger no longer lists a claim as open."""
         with self._lock, self._explained(), _transaction(self._connected()) as connection:
-            lost = self._lost_fence(connection)
+            lost = self._record.lost(connection)
             if lost:
                 raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
-            query = f"SELECT claim, closed AND left_out = 0 FROM {CLAIMS} WHERE sync_id = ?"  # noqa: S608
-            records = {claim: bool(done) for claim, done in connection.execute(query, (self._task.sync_id,))}
-            settled = [(self._task.sync_id, claim) for claim in records.keys() - set(claims)]
-            connection.executemany(f"DELETE FROM {CLAIMS} WHERE sync_id = ? AND claim = ?", settled)  # noqa: S608
-            return {claim: records.get(claim) for claim in claims}
+            self._record.forget(connection, but=claims)
+            answers = answers_of(self._record.parts(connection))
+            return {claim: answers.get(claim) for claim in claims}
 
     def deliver(self, batch: Batch) -> Delivery:
         """Apply one batch and its record in one transaction; rows that the table refuses are left out of it."""
@@ -170,8 +171,8 @@ class SqliteSink(Sink):
     def finish(self) -> None:
         """Every wave is acknowledged: the records of the claims are no longer needed."""
         with self._lock, suppress(sqlite3.Error, DestinationError), _transaction(self._connected()) as connection:
-            if not self._lost_fence(connection):
-                connection.execute(f"DELETE FROM {CLAIMS} WHERE sync_id = ?", (self._task.sync_id,))  # noqa: S608
+            if not self._record.lost(connection):
+                self._record.forget(connection)
 
     def close(self) -> None:
         """Close the file."""
@@ -185,16 +186,21 @@ class SqliteSink(Sink):
         connection = self._connected()
         with _rollback_on_error(connection):
             connection.execute("BEGIN IMMEDIATE")
-            lost = self._lost_fence(connection)
+            lost = self._record.lost(connection)
             if lost:
                 connection.execute("ROLLBACK")
                 return Delivery.of_all(rows, Outcome.FATAL, lost)
+            before = self._unanswered
+            if before.is_of(batch) and self._record.has(connection, batch.claim, before.part):
+                connection.execute("ROLLBACK")
+                return before.answer
             refused = changes.refused | RowWriter(connection, self._sql, self._task.mode).write(changes)
-            self._record(connection, batch, len(refused))
-            return self._commit(connection, rows) or rejections(refused)
+            parts = parts_of(batch, refused)
+            self._record.add(connection, batch.claim, parts)
+            return self._commit(connection, batch, parts[0], rejections(refused))
 
-    def _commit(self, connection: sqlite3.Connection, rows: int) -> Delivery | None:
-        """None if committed. Only a lock and a full disk leave surely nothing on the disk."""
+    def _commit(self, connection: sqlite3.Connection, batch: Batch, part: Part, answer: Delivery) -> Delivery:
+        """Only a lock and a full disk leave surely nothing on the disk."""
         try:
             connection.execute("COMMIT")
         except sqlite3.IntegrityError as error:
@@ -204,28 +210,16 @@ class SqliteSink(Sink):
             if outcome is Outcome.RETRYABLE or reason == DISK_FULL:
                 raise
             self._drop_connection()
-            return Delivery.of_all(rows, Outcome.UNKNOWN, f"{reason}, at the commit")
-        return None
-
-    def _record(self, connection: sqlite3.Connection, batch: Batch, refused: int) -> None:
-        connection.execute(
-            f"INSERT INTO {CLAIMS} VALUES (?, ?, ?, ?) ON CONFLICT (sync_id, claim) DO UPDATE SET "  # noqa: S608
-            "closed = max(closed, excluded.closed), left_out = left_out + excluded.left_out",
-            (self._task.sync_id, batch.claim, int(batch.last), batch.left_out + refused),
-        )
+            self._unanswered.note(batch, part, answer)
+            return Delivery.of_all(batch.rows.num_rows, Outcome.UNKNOWN, f"{reason}, at the commit")
+        return answer
 
     def _take_fence(self, connection: sqlite3.Connection) -> None:
-        task = self._task
-        for statement in OWN_TABLES:
-            connection.execute(statement)
-        stored = _fence(connection, task)
-        if stored is None and not task.first:
-            raise self._error(LOST_RECORD, f"the row of sync {task.sync} in {FENCES}", RESYNC)
-        if stored is not None and stored > task.fence:
-            next_step = f"let it finish; if the ledger was reset, remove the row of {task.sync_id} from {FENCES}"
-            raise self._error(f"{OTHER_RUN} (fence {stored})", f"none newer than {task.fence}", next_step)
-        raise_it = f"INSERT INTO {FENCES} VALUES (?, ?) ON CONFLICT (sync_id) DO UPDATE SET fence = excluded.fence"  # noqa: S608
-        connection.execute(raise_it, (task.sync_id, task.fence))
+        self._record.create(connection)
+        lost = self._record.take(connection, first=self._task.first)
+        if lost:
+            fence = self._record.fence(connection)
+            raise self._error(*fence_not_taken(self._task, lost, fence, FENCES))
 
     def _prepare_table(self, connection: sqlite3.Connection) -> None:
         task = self._task
@@ -240,12 +234,6 @@ class SqliteSink(Sink):
             raise self._error(f"no table {task.object}", "an existing table", next_step)
         else:
             connection.execute(self._sql.create)
-
-    def _lost_fence(self, connection: sqlite3.Connection) -> str | None:
-        stored = _fence(connection, self._task)
-        if stored is None:
-            return LOST_RECORD
-        return None if stored == self._task.fence else OTHER_RUN
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -292,10 +280,8 @@ class SqliteSink(Sink):
         return DestinationError(Problem(f"SQLite file {self._path}", found, expected, next_step))
 
 
-def _fence(connection: sqlite3.Connection, task: SinkTask) -> int | None:
-    query = f"SELECT fence FROM {FENCES} WHERE sync_id = ?"  # noqa: S608
-    row = connection.execute(query, (task.sync_id,)).fetchone()
-    return None if row is None else int(row[0])
+def _record_of(task: SinkTask) -> Record:
+    return Record(task.sync_id, task.fence)
 
 
 @contextmanager

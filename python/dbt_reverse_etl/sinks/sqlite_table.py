@@ -12,14 +12,9 @@ import pyarrow.types as pt
 from dbt_reverse_etl.arrow import is_text, plain_type
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, OURS, inexact_types, unfilled_column, unmapped_key
+from dbt_reverse_etl.sinks.database import OURS, inexact_types, unfilled_column, unmapped_key
 from dbt_reverse_etl.sinks.sqlite_values import Storage, is_supported, storage_of
 
-OWN_TABLES = (
-    f"CREATE TABLE IF NOT EXISTS {FENCES} (sync_id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL) WITHOUT ROWID",
-    f"CREATE TABLE IF NOT EXISTS {CLAIMS} (sync_id TEXT NOT NULL, claim TEXT NOT NULL, closed INTEGER NOT NULL, "
-    "left_out INTEGER NOT NULL, PRIMARY KEY (sync_id, claim)) WITHOUT ROWID",
-)
 EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.executors import _CHUNK, _chunks
@@ -15,6 +15,7 @@ from dbt_reverse_etl.sinks.base import Limits
 BATCHES = st.lists(st.integers(0, 30_000), max_size=40)
 
 
+@settings(deadline=None)
 @given(BATCHES, st.integers(1, 300_000), st.integers(1, 2**22))
 def test_chunks_hold_each_row_once_in_order_and_no_more_rows_or_bytes_than_a_batch_may(
     sizes: list[int], rows: int, size: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,8 +30,6 @@ from dbt_reverse_etl.delivery.position import (
     move,
     normalise,
     oldest_needed,
-    ranges_of,
-    without,
 )
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -233,28 +230,3 @@ def test_a_row_waits_until_its_next_attempt_and_a_parked_row_for_ever() -> None:
     assert replace(row, next_attempt_at=LATER).waits(NOW)
     assert not replace(row, next_attempt_at=LATER).waits(LATER)
     assert replace(row, outcome="parked").waits(LATER)
-
-
-@given(st.sets(st.integers(0, BUCKETS - 1), max_size=40), st.integers(1, 20))
-def test_ranges_hold_their_buckets_and_no_others_if_they_may_be_many_enough(buckets: set[int], most: int) -> None:
-    ranges = ranges_of(buckets, most)
-    assert len(ranges) <= most
-    assert [lo for lo, _ in ranges] == sorted(lo for lo, _ in ranges)
-    held = {bucket for lo, hi in ranges for bucket in range(lo, hi)}
-    assert buckets <= held
-    gaps = sorted((right - left - 1 for left, right in pairwise(sorted(buckets))), reverse=True)
-    assert len(held) == len(buckets) + sum(gaps[most - 1 :])
-
-
-RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=4)
-
-
-@given(RANGES, RANGES)
-def test_ranges_without_claims_hold_the_buckets_that_no_claim_holds(ranges: Any, claims: Any) -> None:
-    held = without(ranges, [Claim("c", lo, hi, 1, "s") for lo, hi in claims if lo < hi])
-    expected = buckets_of(ranges) - buckets_of(claims)
-    assert buckets_of(held) == expected
-
-
-def buckets_of(ranges: Any) -> set[int]:
-    return {bucket for lo, hi in ranges for bucket in range(lo, hi)}

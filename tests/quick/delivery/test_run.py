@@ -256,7 +256,7 @@ def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_
 ) -> None:
     desk = Desk(TransactionalSink)
     desk.policy = replace(POLICY, retries=Retries(seconds=seconds))
-    desk.sink.script = {"k0": [word] + ["unknown_lost"] * 20}
+    desk.sink.script = {"k0": [word] + ["retryable"] * 20}
     result = desk.push({"k0": 1, "k1": 2})
     assert (result.status, result.counts.failed) == (Status.FAILED, PerOperation(insert=2))
     assert (len(desk.state().claims), desk.state().undelivered) == (1, {})
@@ -268,8 +268,29 @@ def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_
     assert (sorted(put), desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
 
 
-def test_rows_of_unknown_end_are_listed_where_others_of_their_wave_arrived() -> None:
+@pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0"])])
+def test_rows_of_unknown_end_are_left_to_the_record_also_where_others_of_their_wave_arrived(
+    word: str, again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(TransactionalSink)
+    desk.sink.batch_rows = 1
+    desk.sink.script = {"k0": [word] + ["retryable"] * 20}
+    result = desk.push({"k0": 1, "k1": 2})
+    assert (result.status, result.message) == (Status.FAILED, "the destination did not say what became of a wave")
+    assert result.counts.delivered == PerOperation(insert=1)
+    put: list[str] = []
+    real = desk.sink.destination.put
+    monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
+    desk.sink.script = {}
+    assert desk.push().status == Status.SUCCEEDED
+    assert (put, desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
+
+
+def test_where_a_record_does_not_know_buckets_rows_of_unknown_end_are_listed_if_others_of_their_wave_arrived() -> None:
+    class OfClaims(TransactionalSink):
+        settles_buckets = False
+
+    desk = Desk(OfClaims)
     desk.sink.batch_rows = 1
     desk.sink.script = {"k0": ["unknown_lost"] * 20}
     assert desk.push({"k0": 1, "k1": 2}).status == Status.PARTIAL

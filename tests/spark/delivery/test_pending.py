@@ -24,9 +24,12 @@ from tests.support.dbt.pending import (
     Truth,
     bucket_of,
     change_rows,
+    hashes,
     histories,
     states,
 )
+
+__all__ = ["hashes"]
 
 
 @pytest.fixture(scope="module")

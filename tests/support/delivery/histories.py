@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
@@ -16,19 +16,26 @@ KEYS = [f"k{number}" for number in range(6)]
 DEADLY = [point for point in FAULT_POINTS if point != "lease.lost"]
 
 
-def settle(world: World) -> list[str]:
+def settle(world: World, keys: Sequence[str] = KEYS) -> list[str]:
     """Let every run end, run once without faults, and say what is wrong."""
     while world.sleeping:
         world.wake(0)
     actor = world.push(Plan(retry_now=True))
     assert actor.result is not None
     assert actor.result.status in ("succeeded", "idle")
-    return world.wrong(KEYS)
+    return world.wrong(keys)
 
 
 @dataclass(frozen=True)
 class Bias:
-    """Where a search looks: the faults of rows, how runs end and where, how often the changelog is pruned, and tasks are slow."""
+    """Where a search looks: the faults of rows, how runs end and where, how often the changelog is pruned, and tasks are slow.
+
+    Attributes:
+        changes: most rows that a snapshot changes.
+        batch_rows: fewest and most.
+        scattered: how often tasks share buckets.
+        specs: how often filter or mapping change. A change of another spec has another id, and again the first one if that comes back.
+    """
 
     faults: tuple[str, ...] = FAULTS[:4]
     thens: tuple[str, ...] = ("killed", "interrupted", "asleep")
@@ -37,6 +44,12 @@ class Bias:
     often: float = 0.3
     reject_wait: int = 0
     slow: float = 0
+    keys: Sequence[str] = tuple(KEYS)
+    changes: int = 3
+    batch_rows: tuple[int, int] = (1, 3)
+    wave_rows: int = 5
+    scattered: float = 0.2
+    specs: float = 0.15
 
 
 def history(
@@ -44,13 +57,14 @@ def history(
 ) -> list[str]:
     """Play one random history, and say what is wrong after it."""
     rnd = random.Random(seed)
-    world = World(sink, [key for key in KEYS if rnd.random() < 0.4])
+    world = World(sink, [key for key in bias.keys if rnd.random() < 0.4])
     for _ in range(rnd.randint(3, 12)):
         if rnd.random() < 0.7:
-            world.capture({key: rnd.choice([None, *range(20)]) for key in rnd.sample(KEYS, rnd.randint(0, 3))})
+            some = rnd.sample(bias.keys, rnd.randint(0, bias.changes))
+            world.capture({key: rnd.choice([None, *range(20)]) for key in some})
         if rnd.random() < 0.25:
             world.revert(rnd.randint(1, 3))
-        if rnd.random() < 0.15:
+        if rnd.random() < bias.specs:
             world.use(Spec(rnd.choice([None, 2, 3, 5]), rnd.choice([1, 2])))
         if world.sleeping and rnd.random() < 0.4:
             world.wake(rnd.randrange(len(world.sleeping)))
@@ -58,19 +72,20 @@ def history(
             world.push(random_plan(rnd, bias), lease_expires=rnd.random() < 0.6)
         if rnd.random() < bias.prune:
             world.prune()
-    wrong = settle(world)
+    wrong = settle(world, bias.keys)
     seen(world)
     return wrong
 
 
 def random_plan(rnd: random.Random, bias: Bias) -> Plan:
     plan = Plan(
-        script={key: rnd.choices(bias.faults, k=rnd.randint(1, 3)) for key in KEYS if rnd.random() < bias.often},
+        script={key: rnd.choices(bias.faults, k=rnd.randint(1, 3)) for key in bias.keys if rnd.random() < bias.often},
         atomic=rnd.random() < 0.3,
-        batch_rows=rnd.randint(1, 3),
-        wave_rows=rnd.randint(1, 5),
+        batch_rows=rnd.randint(*bias.batch_rows),
+        wave_rows=rnd.randint(1, bias.wave_rows),
         reject_wait=bias.reject_wait,
         tasks=rnd.choice([0, 0, 2]),
+        whole_buckets=rnd.random() >= bias.scattered,
         lost_attempts=rnd.random() < 0.3,
         most_listed=rnd.choice([0, 10_000]),
         full_load=rnd.random() < 0.3,

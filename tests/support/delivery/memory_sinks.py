@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dbt_reverse_etl.errors import DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answer_of, parts_of, whole_part
 
 
 @dataclass
 class Destination:
-    """What outlives the runs: the rows, and a transactional sink's records."""
+    """What outlives the runs: the rows, and a transactional sink's records.
+
+    Attributes:
+        applied: how often each change was, by its event id.
+    """
 
     rows: dict[str, int] = field(default_factory=dict)
-    records: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    records: dict[str, list[Part]] = field(default_factory=dict)
+    applied: Counter[str] = field(default_factory=Counter)
     fence: int = 0
     deleted: list[str] = field(default_factory=list)
     swaps: int = 0
 
     def put(self, row: Mapping[str, object]) -> None:
         key = str(row["key"])
+        self.applied[str(row["_event_id"])] += 1
         if row["_operation"] == "delete":
             self.deleted.append(key)
             self.rows.pop(key, None)
@@ -30,6 +38,7 @@ class Destination:
 
 
 Script = dict[str, list[str]]  # per key, what happens to each attempt: see `FAULTS`
+NOT_ASKED = ("retryable", "fatal", "raised")  # of a whole batch: nothing reaches the destination
 FAULTS = ("rejected", "retryable", "unknown_applied", "unknown_lost", "no_match", "fatal", "raised")
 _OUTCOMES = {
     "rejected": Outcome.REJECTED,
@@ -119,42 +128,67 @@ class TransactionalSink(PlainSink):
 
     type = "transactional"
     transactional = True
+    settles_buckets = True
     promise = "exactly once"
 
     def open(self, task: SinkTask) -> None:
         self.task = task
+        self._unanswered = Unanswered()
         assert task.first or self.destination.fence, "the destination lost its record"
         self.destination.fence = max(self.destination.fence, task.fence)
 
-    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
-        records = self.destination.records
-        return {claim: self._closed(*records[claim]) if claim in records else None for claim in claims}
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
+        return {claim: self._said_of(claim) for claim in claims}
 
-    @staticmethod
-    def _closed(closed: bool, left_out: int) -> bool:
-        return closed and left_out == 0
+    def applied(self, claim: str) -> Applied:
+        known = self._said_of(claim)
+        return known if isinstance(known, Applied) else Applied()
+
+    def _said_of(self, claim: str) -> bool | Applied | None:
+        return answer_of(self.destination.records.get(claim, []))
 
     def _put_in_place(self, claim: str) -> None:
-        if self.task.fence < self.destination.fence:
+        if not self._holds_fence:
             raise DestinationError(Problem("memory", "a newer fence", "none", "push again"))
         super()._put_in_place(claim)
-        self.destination.records[claim] = (True, 0)
+        self.destination.records[claim] = [whole_part(0)]
+
+    def deliver(self, batch: Batch) -> Delivery:
+        before = self._unanswered
+        records = self.destination.records.get(batch.claim, [])
+        if before.is_of(batch) and before.part in records and self._holds_fence and not self._is_down(batch):
+            return before.answer
+        return super().deliver(batch)
+
+    def _is_down(self, batch: Batch) -> bool:
+        """The record cannot be asked."""
+        words = [word for key in batch.rows.column("key").to_pylist() for word in self.script.get(key, [])[:1]]
+        return any(word in NOT_ASKED for word in words)
+
+    @property
+    def _holds_fence(self) -> bool:
+        return self.task.fence >= self.destination.fence
 
     def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
-        whole = next((word for word in words if word not in (None, "rejected", "no_match")), None)
-        if self.task.fence < self.destination.fence:
+        of_rows = (None, "rejected", "no_match")
+        wrong = sorted({word for word in words if word not in of_rows}, key=lambda word: word not in NOT_ASKED)
+        whole = wrong[0] if wrong else None
+        if not self._holds_fence:
             whole = "fatal"
-        if whole in (None, "unknown_applied"):
-            refused = {index: _OUTCOMES[word] for index, word in enumerate(words) if word in ("rejected", "no_match")}
-            if Outcome.REJECTED in refused.values() and self.atomic:
-                return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
-            for index, row in enumerate(rows):
-                if index not in refused:
-                    self._put(row)
-            before = self.destination.records.get(batch.claim, (False, 0))[1]
-            if not self.task.full_load:
-                self.destination.records[batch.claim] = (batch.last, max(before, batch.left_out) + len(refused))
-            results = tuple(RowResult(index, outcome, outcome.value) for index, outcome in refused.items())
+        if whole not in (None, "unknown_applied"):
+            return Delivery.of_all(len(rows), _OUTCOMES[whole], whole)
+        refused = {index: _OUTCOMES[word] for index, word in enumerate(words) if word in ("rejected", "no_match")}
+        if Outcome.REJECTED in refused.values() and self.atomic:
+            return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
+        for index, row in enumerate(rows):
+            if index not in refused:
+                self._put(row)
+        parts = parts_of(batch, [*refused])
+        if not self.task.full_load:
+            self.destination.records.setdefault(batch.claim, []).extend(parts)
+        answer = Delivery(tuple(RowResult(index, outcome, outcome.value) for index, outcome in refused.items()))
         if whole is None:
-            return Delivery(results)
-        return Delivery.of_all(len(rows), _OUTCOMES[whole], whole)
+            return answer
+        if not self.task.full_load:
+            self._unanswered.note(batch, parts[0], answer)
+        return Delivery.of_all(len(rows), Outcome.UNKNOWN, whole)

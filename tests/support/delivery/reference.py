@@ -28,6 +28,7 @@ WAVE_SCHEMA = pa.schema(
     ]
 )
 Image = Mapping[str, int]
+BIN = BUCKETS // 8
 
 
 @dataclass(frozen=True)
@@ -175,5 +176,5 @@ class DictSource:
 
 
 def bucket(key: str) -> int:
-    """Neighbouring keys (`k0`, `k1`, ...) lie far apart."""
-    return int(key[1:]) * 7 % 8 * (BUCKETS // 8) + 17
+    """Neighbouring keys (`k0`, `k1`, ...) lie far apart; every eighth key lies in the same bucket."""
+    return int(key[1:]) * 7 % 8 * BIN + 17

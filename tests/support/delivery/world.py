@@ -14,13 +14,14 @@ from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
 from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
+from dbt_reverse_etl.delivery.streams import Stripes
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.executors import _MARGIN, Work, after_a_lost_attempt
 from dbt_reverse_etl.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
-from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Image, Spec
+from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
 
 FOREIGN = -1  # the value of a row that somebody else put into the destination
 
@@ -99,6 +100,7 @@ class Plan:
     reject_wait: int = 0  # seconds until a rejected row is tried again
     retry_now: bool = False
     tasks: int = 0  # that send a wave from executors; 0: the driver sends it
+    whole_buckets: bool = True  # each task has all rows of the buckets that it has
     row_seconds: float = 0  # that each row takes them
     lost_attempts: bool = False  # the first attempt of each task is lost after it has sent its rows
     most_listed: int = 10_000
@@ -174,14 +176,21 @@ class Nearby:
     clock: FakeClock
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
-        rows = self.source.wave(order.claim.lo, order.claim.hi)
-        limits = self.sink.limits(task)
-        work = Work(self._make_sink, order, task, limits, self.policy, until - _MARGIN, self.clock, self.actor.step)
-        parts = [
-            rows.take(pa.array(range(n, rows.num_rows, self.plan.tasks), pa.int64())).to_batches()
-            for n in range(self.plan.tasks)
-        ]
+        rows = self.source.wave(order.claim.lo, order.claim.hi).sort_by("_bucket")
+        limits, stripes = self.sink.limits(task), Stripes(4) if self.plan.whole_buckets else None
+        step = self.actor.step
+        work = Work(
+            self._make_sink, order, task, limits, self.policy, until - _MARGIN, self.clock, step, stripes=stripes
+        )
+        parts = [self._part(rows, number).to_batches(max_chunksize=2) for number in range(self.plan.tasks)]
         return sum((self._attempts(work, part) for part in parts), NOTHING_SENT)
+
+    def _part(self, rows: pa.Table, task: int) -> pa.Table:
+        buckets = rows.column("_bucket").to_pylist()
+        of_row = [bucket // BIN for bucket in buckets] if self.plan.whole_buckets else range(rows.num_rows)
+        return rows.take(
+            pa.array([row for row, part in enumerate(of_row) if part % self.plan.tasks == task], pa.int64())
+        )
 
     def _attempts(self, work: Work, part: list[pa.RecordBatch]) -> Sent:
         if not self.plan.lost_attempts:
@@ -215,6 +224,8 @@ class World:
         self.destination = Destination(rows=dict.fromkeys(foreign, FOREIGN))
         self.foreign = dict(self.destination.rows)
         self.may_be_written: set[str] = set()
+        self.planned: list[DictSource] = []
+        self.refused: set[str] = set()  # keys that the destination refuses in some run
         self.sleeping: list[Actor] = []
         self.actors: list[Actor] = []
         self._sink = sink
@@ -292,6 +303,7 @@ class World:
         sink = self._sink()
         sink.destination, sink.atomic, sink.batch_rows = self.destination, plan.atomic, plan.batch_rows
         sink.script = {key: [*words] for key, words in plan.script.items()}
+        self.refused |= {key for key, words in plan.script.items() if "rejected" in words}
         rejections = Rejections(first=timedelta(seconds=plan.reject_wait), attempts=2, age=timedelta(0))
         if plan.breaker:
             rejections = replace(rejections, breaker_rows=0, breaker_share=0.3)
@@ -311,6 +323,7 @@ class World:
 
         def source_for(state: State) -> DictSource:
             self._sources[actor.name] = DictSource(self.changelog, state, job.head, spec, known)
+            self.planned.append(self._sources[actor.name])
             return self._sources[actor.name]
 
         def full_load(changes: Source, state: State) -> DictSource | None:
