@@ -6,12 +6,13 @@
         {%- set proposal = reverse_etl._propose(target, before, columns, query, capture_uuid, settings, labels) -%}
         {%- if not loop.last -%}
             {#- Only the last one has seen everything. -#}
-            {%- do proposal.facts.update({'positions': before.positions if before is not none else {}, 'quarantined': before.quarantined if before is not none else []}) -%}
+            {%- do proposal.facts.update({'positions': {}, 'quarantined': [], 'reopened': none}) -%}
+            {%- if before is not none -%}{%- do proposal.facts.update({'positions': before.positions, 'quarantined': before.quarantined, 'reopened': before.reopened}) -%}{%- endif -%}
         {%- endif -%}
         {%- do captures.append(reverse_etl._capture(target, before, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against)) -%}
         {%- for relation in proposal.temporary + ([labels.events] if loop.last and labels else []) -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
         {%- do captures[-1].update({'note': proposal.note}) -%}
-        {%- do columns.update({'widened': []}) -%}
+        {%- do columns.update({'widened': [], 'gone': []}) -%}
         {%- if not loop.last -%}{%- do settings.update({'captured_until': labels.until}) -%}{%- endif -%}
     {%- endfor -%}
     {{ return(reverse_etl._captured(captures)) }}
@@ -40,6 +41,7 @@
             {{ reverse_etl._diff(query.compare or settings.compare)(target, head, columns, query, settings) }}
         )
     {%- endcall -%}
+    {%- if columns.gone and query.compare == 'feed' -%}{%- do reverse_etl._stage_emptied(target, stage, head, columns) -%}{%- endif -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns, query) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
     {%- do facts.setdefault('quarantined', quarantined) -%}
@@ -51,6 +53,17 @@
     {%- do adapter.drop_relation(stage) -%}
     {%- do captured.update({'kept_aside': split.kept_aside, 'quarantined': quarantined | length, 'drift': facts.drift}) -%}
     {{ return(captured) }}
+{% endmacro %}
+
+
+{# Rows that lose a value with a column, and that no event names. #}
+{% macro _stage_emptied(target, stage, head, columns) %}
+    {%- call statement('emptied') -%}
+        insert into {{ stage }} by name
+        select 'update' as _stage, {{ reverse_etl._columns(columns.names) }}, {{ reverse_etl._null_columns(columns.dropped) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash, _snapshot_id as _old_snapshot_id
+        from ({{ reverse_etl._image(target, columns.key, columns.names + columns.gone, head.base, head.snapshot_id, newest=true) }}) image
+        where not {{ reverse_etl._all_null(columns.gone) }} and not exists (select 1 from {{ stage }} s where {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+    {%- endcall -%}
 {% endmacro %}
 
 
@@ -82,15 +95,17 @@
     {%- set captured = {'header': head, 'counts': {'inserts': 0, 'updates': 0, 'deletes': 0}, 'snapshots': 0} -%}
     {%- for group in groups -%}
         {%- set said = {'kind': facts.kind} -%}
+        {%- set changes = group.inserts + group.updates + group.deletes -%}
+        {#- A label stays reopened until a whole capture has changed something. -#}
+        {%- if loop.last and group.label is not none and changes -%}{%- do said.update({'reopened': none}) -%}{%- endif -%}
         {%- if loop.last -%}{%- do said.update(facts) -%}{%- endif -%}
         {%- if group.label is not none -%}
             {%- set open_label = captured.header.open_label if captured.header is not none else none -%}
-            {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label, 'reopened': none}) -%}
+            {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label}) -%}
         {%- endif -%}
-        {%- set changes = group.inserts + group.updates + group.deletes -%}
-        {%- if changes or loop.last and (tombstones or columns.widened or reverse_etl._says_more(facts, head)) -%}
+        {%- if changes or loop.last and (tombstones or columns.widened or columns.gone or reverse_etl._says_more(facts, head)) -%}
             {%- set part = reverse_etl._part_of(target, stage, group, capture_uuid) -%}
-            {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=columns.widened | length > 0 if loop.last else none) -%}
+            {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=columns.widened | length + facts.undone | length > 0 if loop.last else none) -%}
             {%- do reverse_etl._commit(target, part, captured.header, header, columns, old_images) -%}
             {%- if part != stage -%}{%- do adapter.drop_relation(part) -%}{%- endif -%}
             {%- do captured.update({'header': header, 'snapshots': captured.snapshots + (1 if changes else 0)}) -%}

@@ -8,12 +8,21 @@
         'changed': 'bigint', 'since_reconcile': 'bigint', 'drift': 'bigint', 'positions': 'map<string,string>',
         'quarantined': 'array<struct<key:string,reason:string,row_count:bigint>>',
         'key_columns': 'array<string>', 'columns': 'array<struct<name:string,type:string>>',
+        'undone': 'array<struct<first:bigint,last:bigint>>',
     }) }}
 {%- endmacro -%}
 
 {%- macro _header_type() -%}
     struct<{% for name, type in reverse_etl._header_fields().items() %}{{ name }}:{{ type }}{{ ',' if not loop.last }}{% endfor %}>
 {%- endmacro %}
+
+
+{# A changelog of a version before has a header with fewer fields; they stand in the order in which they were added. #}
+{% macro _add_header_fields(target, present) %}
+    {%- set missing, type = [], present | selectattr('name', 'equalto', '_header') | map(attribute='type') | first -%}
+    {%- for name, field in reverse_etl._header_fields().items() if ',' ~ name ~ ':' not in type.replace('struct<', ',') -%}{%- do missing.append('_header.' ~ name ~ ' ' ~ field) -%}{%- endfor -%}
+    {%- if missing -%}{%- do run_query('alter table ' ~ target ~ ' add columns (' ~ missing | join(', ') ~ ')') -%}{%- endif -%}
+{% endmacro %}
 
 
 {# The newest header as a dict, or none before the first snapshot. #}
@@ -29,15 +38,18 @@
         "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
     ).rows -%}
     {%- if not rows | length -%}{{ return(none) }}{%- endif -%}
-    {%- set header = fromjson(rows[0][0]) -%}
-    {%- do header.update({'quarantined': header.get('quarantined', []), 'positions': header.get('positions', {})}) -%}
+    {%- set header = {} -%}
+    {#- JSON leaves out what is NULL. -#}
+    {%- for name in reverse_etl._header_fields() -%}{%- do header.update({name: none}) -%}{%- endfor -%}
+    {%- do header.update({'quarantined': [], 'positions': {}, 'undone': []}) -%}
+    {%- do header.update(fromjson(rows[0][0])) -%}
     {{ return(header) }}
 {% endmacro %}
 
 
 {#
-  What a snapshot after `head` says. `facts` are those that its kind decides: kind, and any of label, savepoint, frozen, positions, quarantined,
-  since_reconcile, drift; the others are as in `head`. `checkpoint`: true: a full image belongs to it, whatever it costs; none: never.
+  What a snapshot after `head` says. `facts` are those that its kind decides: kind, and any of label, open_label, reopened (labels, as JSON), savepoint, frozen,
+  undone (snapshots that count for no label), positions, quarantined, since_reconcile, drift; the others are as in `head`. `checkpoint`: true: a full image belongs to it, whatever it costs; none: never.
   `changed` is the newest snapshot whose rows differ from those before it: syncs need not look at the headers after it.
 #}
 {% macro _next_header(head, counts, columns, capture_uuid, facts, checkpoint=false) %}

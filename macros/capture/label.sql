@@ -1,8 +1,8 @@
 {#
   Business snapshots: the changes of one capture, split by the label of their rows; one snapshot for each, the smaller label first.
     label.by     SQL over the columns of the changelog; as text its values sort as the labels do
-    label.drift  interval: a later label opens when rows are known that lie so far behind its first one; until then its rows are kept aside
-    label.at     with drift: SQL for the time of a row
+    label.grace  interval: a later label opens when the clock, or a row that is known, is so far behind its first row; until then its rows are kept aside
+    label.at     with grace: SQL for the time of a row; rows without one do not wait
     label.late   fail, or open: a row of a label that is closed fails the capture, until the operation reopen names that label, or goes to the open one
   A deleted row has no label of its own: it goes to the open one.
 
@@ -14,15 +14,15 @@
     {%- endif -%}
     {%- set labels = reverse_etl._stage_labels(stage, settings) -%}
     {%- set state = {'open': head.open_label if head is not none else none, 'kept_aside': 0} -%}
-    {%- set reopened = head.reopened if head is not none else none -%}
+    {%- set reopened = reverse_etl._reopened(head) -%}
     {%- set groups, late = [], [] -%}
     {%- for one in labels -%}
         {%- set rest = labels[loop.index0:] -%}
         {%- if one.label is none -%}
             {%- do reverse_etl._refuse_labels(stage, settings, (one.inserts + one.updates) ~ ' changed rows without a label', 'one for each row', 'correct label.by, or the rows') -%}
-        {%- elif state.open is not none and one.label < state.open and one.label != reopened -%}
+        {%- elif state.open is not none and one.label < state.open and not reverse_etl._in_ranges(one.label, reopened) -%}
             {%- do late.append(one) -%}
-        {%- elif state.open is none or one.label <= state.open or not settings.label.drift or not state.kept_aside and reverse_etl._has_closed(labels, rest, settings.label.known_to) -%}
+        {%- elif state.open is none or one.label <= state.open or not settings.label.grace or not state.kept_aside and reverse_etl._has_closed(labels, rest, settings.label.known_to) -%}
             {%- do groups.append({'label': one.label, 'labels': [one.label], 'inserts': one.inserts, 'updates': one.updates, 'deletes': 0}) -%}
             {%- if state.open is none or one.label > state.open -%}{%- do state.update({'open': one.label}) -%}{%- endif -%}
         {%- else -%}
@@ -32,7 +32,7 @@
     {%- if late and settings.label.late != 'open' -%}
         {%- do reverse_etl._refuse_labels(
             stage, settings, (late | sum(attribute='inserts') + late | sum(attribute='updates')) ~ ' changed rows of closed labels (' ~ late | map(attribute='label') | join(', ') ~ ')',
-            'none before ' ~ state.open, "dbt run-operation reopen --args '{model: " ~ model.name ~ ', label: "' ~ late[0].label ~ '"}' ~ "', or set label.late: open"
+            'none before ' ~ state.open, reverse_etl._command('reopen', 'model: ' ~ model.name ~ ', label: ' ~ tojson(late | map(attribute='label') | list)) ~ ', or set label.late: open'
         ) -%}
     {%- endif -%}
     {%- if late or counts.deletes or counts.tombstones or not groups -%}
@@ -66,7 +66,7 @@
     {%- call statement('events') -%}
         create table {{ events }} using {{ reverse_etl._private_format() }} as {{ reverse_etl._feed_events_by_label(reverse_etl._asked(target, head, columns, query, settings, none)) }}
     {%- endcall -%}
-    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.drift else 'cast(null as timestamp)' -%}
+    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.grace else 'cast(null as timestamp)' -%}
     {%- set left = run_query(
         'select _reached, (select unix_micros(max(' ~ at ~ ')) from ' ~ events ~ ') from (select _reached, max(_reached) over (partition by ' ~ reverse_etl._columns(columns.key)
         ~ ') as _last from ' ~ events ~ ') where _reached < _last group by 1 order by 1'
@@ -85,27 +85,40 @@
 {% endmacro %}
 
 
-{# The labels of the changed rows, ascending: [{label, inserts, updates, first, last: time in microseconds, drift: microseconds}] #}
+{# The ranges of labels that are closed and may take rows of the next capture: [[first, last], ...]. The version before kept one label, as it is. #}
+{% macro _reopened(head) %}
+    {%- set text = (head.reopened if head is not none else none) or '[]' -%}
+    {{ return(fromjson(text) if text.startswith('[') else [[text, text]]) }}
+{% endmacro %}
+
+
+{% macro _in_ranges(label, ranges) %}
+    {%- for first, last in ranges if first <= label and label <= last -%}{{ return(true) }}{%- endfor -%}
+    {{ return(false) }}
+{% endmacro %}
+
+
+{# The labels of the changed rows, ascending: [{label, inserts, updates, opens: when at the latest, times: of its last row and of the clock; in microseconds}] #}
 {% macro _stage_labels(stage, settings) %}
-    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.drift else 'timestamp_micros(0)' -%}
+    {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.grace else 'timestamp_micros(0)' -%}
     {%- set rows = run_query(
-        'select cast(' ~ settings.label.by ~ " as string) as label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ')), unix_micros(max(' ~ at
-        ~ ')), unix_micros(timestamp_micros(0) + interval ' ~ reverse_etl._string(settings.label.drift or '0 seconds') ~ ') from ' ~ stage
+        'select cast(' ~ settings.label.by ~ " as string) as label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ') + interval '
+        ~ reverse_etl._string(settings.label.grace or '0 seconds') ~ '), unix_micros(max(' ~ at ~ ')), unix_micros(current_timestamp()) from ' ~ stage
         ~ " where _stage in ('insert', 'update') group by 1 order by 1"
     ).rows -%}
     {%- set labels = [] -%}
     {%- for row in rows -%}
-        {%- do labels.append({'label': row[0] if row[0] is none else row[0] | string, 'inserts': row[1] | int, 'updates': row[2] | int, 'first': row[3], 'last': row[4], 'drift': row[5]}) -%}
+        {%- do labels.append({'label': row[0] if row[0] is none else row[0] | string, 'inserts': row[1] | int, 'updates': row[2] | int, 'opens': row[3], 'times': [row[4], row[5]]}) -%}
     {%- endfor -%}
     {{ return(labels) }}
 {% endmacro %}
 
 
-{# Has the label before `rest`, the labels that have not been opened, closed? A row lies a drift behind the first of them; `known_to`: or one that is captured later. #}
+{# Has the label before `rest`, the labels that have not been opened, closed? The clock or a row lies a grace behind the first row of these; `known_to`: or one that is captured later. #}
 {% macro _has_closed(labels, rest, known_to) %}
-    {%- set first = rest | map(attribute='first') | reject('none') | list -%}
-    {%- set last = ((labels | map(attribute='last') | list) + [known_to]) | reject('none') | list -%}
-    {{ return(first | length > 0 and last | max >= first | min + rest[0].drift) }}
+    {%- set opens = rest | map(attribute='opens') | reject('none') | list -%}
+    {%- set times = (labels | sum(attribute='times', start=[]) + [known_to]) | reject('none') | list -%}
+    {{ return(not opens or times | max >= opens | min) }}
 {% endmacro %}
 
 

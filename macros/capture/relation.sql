@@ -94,41 +94,64 @@
 
 
 {#
-  An added column is appended, a wider type is taken over; a dropped or otherwise retyped column needs a word of the user.
-  The table may be wider than its head: a run that was killed after it altered the table.
-  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more, widened: names of those with another type than at the head}
+  An added column is appended, a wider type is taken over; a dropped or otherwise retyped column needs a word of the user. A column that was dropped may come
+  back with any type: its former values then stand under another name. The table may be wider than its head: a run that was killed after it altered the table.
+  Returns {key, model: [{name, type}], names, dropped: columns of the table that the model has no more, gone, added: names of columns that the head has and
+  the model not, and the other way round, widened: names of those with another type than at the head}
 #}
 {% macro _reconcile_columns(target, head, columns, settings) %}
-    {%- set types, types_before, problems, added, dropped, altered, widened = {}, {}, [], [], [], [], [] -%}
-    {%- set present = reverse_etl._columns_of(target)[reverse_etl._own_columns() | length:] -%}
+    {%- set types, types_before, problems, dropped, changes = {}, {}, [], [], {'added': [], 'altered': [], 'aside': []} -%}
+    {%- set found = reverse_etl._columns_of(target) -%}
+    {%- set present = found[reverse_etl._own_columns() | length:] -%}
     {%- set present_names = present | map(attribute='name') | map('lower') | list -%}
-    {%- for column in (head.columns if head is not none else []) -%}
-        {%- do types_before.update({column.name | lower: column.type}) -%}
-    {%- endfor -%}
+    {%- for column in (head.columns if head is not none else []) -%}{%- do types_before.update({column.name | lower: column.type}) -%}{%- endfor -%}
     {%- for column in columns -%}
         {%- do types.update({column.name | lower: column.type}) -%}
-        {%- if column.name | lower not in present_names -%}{%- do added.append(column) -%}{%- endif -%}
-        {%- if types_before.get(column.name | lower, column.type) != column.type -%}{%- do widened.append(column.name) -%}{%- endif -%}
+        {%- if column.name | lower not in present_names -%}{%- do changes.added.append(column) -%}{%- endif -%}
     {%- endfor -%}
     {%- for column in present -%}
-        {%- set type = types.get(column.name | lower) -%}
+        {%- set type, may_change = types.get(column.name | lower), column.name not in settings.key and settings.on_column_change != 'fail' -%}
         {%- if type is none -%}
             {%- do dropped.append({'name': column.name, 'type': column.type}) -%}
-            {%- if column.name | lower in types_before and settings.on_column_change != 'sync_all_columns' -%}
-                {%- do problems.append('column ' ~ column.name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
+        {%- elif type == column.type -%}
+        {%- elif may_change and reverse_etl._is_wider(type, column.type) -%}
+            {%- do changes.altered.append({'name': column.name, 'type': type}) -%}
+        {%- elif may_change and types_before and column.name | lower not in types_before -%}
+            {%- set former = column.name ~ '_before_' ~ (head.snapshot_id + 1) -%}
+            {%- if former | lower in present_names + types.keys() | list -%}
+                {%- do problems.append('column ' ~ former ~ ' stands where the former values of ' ~ column.name ~ ' have to go; expected no such column; rename it in the model') -%}
             {%- endif -%}
-        {%- elif type != column.type and reverse_etl._is_wider(type, column.type) and column.name not in settings.key and settings.on_column_change != 'fail' -%}
-            {%- do altered.append({'name': column.name, 'type': type}) -%}
-        {%- elif type != column.type -%}
-            {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.type ~ ' in the changelog; expected one type; cast it in the model, or start anew on purpose with the operation reset') -%}
+            {%- do changes.aside.append({'name': column.name, 'to': former}) -%}
+            {%- do changes.added.append({'name': column.name, 'type': type}) -%}
+            {%- do dropped.append({'name': former, 'type': column.type}) -%}
+        {%- else -%}
+            {%- do problems.append('column ' ~ column.name ~ ' is ' ~ type ~ ' in the model and ' ~ column.type ~ ' in the changelog; expected one type; cast it in the model, '
+                ~ ('leave it out for one run (on_column_change: sync_all_columns), ' if column.name not in settings.key) ~ 'or start anew on purpose with the operation reset') -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- set gone = dropped | map(attribute='name') | map('lower') | select('in', types_before) | list -%}
-    {%- if widened and gone -%}
-        {%- do problems.append('columns ' ~ widened | join(', ') ~ ' are wider and ' ~ gone | join(', ') ~ ' gone; expected one of both in a run, or rows that lose a value would not be seen; capture them one after the other') -%}
+    {%- set reconciled = {'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped, 'gone': [], 'added': [], 'widened': []} -%}
+    {%- for column in dropped if column.name | lower in types_before -%}{%- do reconciled.gone.append(column.name) -%}{%- endfor -%}
+    {%- for column in columns if types_before -%}
+        {%- if column.name | lower not in types_before -%}{%- do reconciled.added.append(column.name) -%}
+        {%- elif types_before[column.name | lower] != column.type -%}{%- do reconciled.widened.append(column.name) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- do reverse_etl._refuse_columns(target, head, reconciled, settings, problems) -%}
+    {%- do reverse_etl._add_header_fields(target, found) -%}
+    {%- do reverse_etl._alter_columns(target, changes) -%}
+    {{ return(reconciled) }}
+{% endmacro %}
+
+
+{% macro _refuse_columns(target, head, columns, settings, problems) %}
+    {%- for name in columns.gone if settings.on_column_change != 'sync_all_columns' -%}
+        {%- do problems.append('column ' ~ name ~ ' is gone from the model; expected it to stay; give it back, or accept with meta.reverse_etl.on_column_change: sync_all_columns (rows that had a value become updates)') -%}
+    {%- endfor -%}
+    {%- if columns.widened and columns.gone -%}
+        {%- do problems.append('columns ' ~ columns.widened | join(', ') ~ ' are wider and ' ~ columns.gone | join(', ') ~ ' gone; expected one of both in a run, or rows that lose a value would not be seen; capture them one after the other') -%}
     {%- endif -%}
-    {%- if added and head is not none and settings.on_column_change == 'fail' -%}
-        {%- do problems.append('columns ' ~ added | map(attribute='name') | join(', ') ~ ' are new and meta.reverse_etl.on_column_change is fail; expected the columns of snapshot ' ~ head.snapshot_id ~ '; remove them or set append_new_columns') -%}
+    {%- if columns.added and settings.on_column_change == 'fail' -%}
+        {%- do problems.append('columns ' ~ columns.added | join(', ') ~ ' are new and meta.reverse_etl.on_column_change is fail; expected the columns of snapshot ' ~ head.snapshot_id ~ '; remove them or set append_new_columns') -%}
     {%- endif -%}
     {%- if head is not none and head.key_columns != settings.key -%}
         {%- do problems.append('unique_key is ' ~ settings.key | join(', ') ~ ' and the changelog was captured by ' ~ head.key_columns | join(', ') ~ '; expected one key for the whole history; change it back, or start anew on purpose with the operation reset') -%}
@@ -136,26 +159,22 @@
     {%- if problems -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ target ~ ': nothing was captured.\n  ' ~ problems | join('\n  ')) }}
     {%- endif -%}
-    {%- if added -%}
-        {%- call statement('add_columns') -%}
-            alter table {{ target }} add columns ({% for column in added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
-        {%- endcall -%}
-    {%- endif -%}
-    {%- if altered -%}
-        {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.enableTypeWidening' = 'true')") -%}
-        {%- for column in altered -%}{%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' type ' ~ column.type) -%}{%- endfor -%}
-    {%- endif -%}
-    {{ return({'key': settings.key, 'model': columns, 'names': columns | map(attribute='name') | list, 'dropped': dropped, 'widened': widened}) }}
 {% endmacro %}
 
 
-{# Whether every value of a type is one of another type, which Delta can widen it to in place. #}
-{% macro _is_wider(type, than) %}
-    {%- set whole = reverse_etl._whole_numbers() -%}
-    {%- if type in whole and than in whole -%}{{ return(whole.index(type) > whole.index(than)) }}{%- endif -%}
-    {%- if type.startswith('decimal(') and than.startswith('decimal(') -%}
-        {%- set new, old = type[8:-1].split(','), than[8:-1].split(',') -%}
-        {{ return(new[1] | int >= old[1] | int and new[0] | int - new[1] | int >= old[0] | int - old[1] | int) }}
+{# Delta renames a column where columns have names of their own in the files. #}
+{% macro _alter_columns(target, changes) %}
+    {%- if changes.aside -%}
+        {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.columnMapping.mode' = 'name')") -%}
+        {%- for column in changes.aside -%}{%- do run_query('alter table ' ~ target ~ ' rename column ' ~ reverse_etl._quote(column.name) ~ ' to ' ~ reverse_etl._quote(column.to)) -%}{%- endfor -%}
     {%- endif -%}
-    {{ return((than, type) == ('float', 'double')) }}
+    {%- if changes.added -%}
+        {%- call statement('add_columns') -%}
+            alter table {{ target }} add columns ({% for column in changes.added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
+        {%- endcall -%}
+    {%- endif -%}
+    {%- if changes.altered -%}
+        {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.enableTypeWidening' = 'true')") -%}
+        {%- for column in changes.altered -%}{%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' type ' ~ column.type) -%}{%- endfor -%}
+    {%- endif -%}
 {% endmacro %}

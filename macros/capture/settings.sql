@@ -90,17 +90,19 @@
     {%- if given is none -%}{{ return(none) }}{%- endif -%}
     {%- set label = {'by': given} if given is string else {} -%}
     {%- if given is mapping -%}{%- do label.update(given) -%}{%- endif -%}
-    {%- for name in label if name not in ['by', 'drift', 'at', 'late'] -%}
-        {%- do problems.append('meta.reverse_etl.label.' ~ name ~ ': not an option of label; expected by, drift, at, late; remove it') -%}
+    {%- for name in label if name not in ['by', 'grace', 'at', 'late'] -%}
+        {%- do problems.append('meta.reverse_etl.label.' ~ name ~ (
+            ': found the former name of label.grace; expected grace; rename it' if name == 'drift' else ': not an option of label; expected by, grace, at, late; remove it'
+        )) -%}
     {%- endfor -%}
     {%- if not label.get('by') -%}{%- do problems.append('meta.reverse_etl.label.by: not found; expected SQL over the columns of the model; add it') -%}{%- endif -%}
-    {%- if (label.get('drift') is none) != (label.get('at') is none) -%}
-        {%- do problems.append('meta.reverse_etl.label: found one of drift and at; expected both or neither; drift is measured on the time of the rows') -%}
+    {%- if 'drift' not in label and (label.get('grace') is none) != (label.get('at') is none) -%}
+        {%- do problems.append('meta.reverse_etl.label: found one of grace and at; expected both or neither; grace is measured on the time of the rows') -%}
     {%- endif -%}
     {%- if label.get('late', 'fail') not in ['fail', 'open'] -%}
         {%- do problems.append("meta.reverse_etl.label.late: found '" ~ label.late ~ "'; expected fail or open") -%}
     {%- endif -%}
-    {{ return({'by': label.get('by'), 'drift': label.get('drift'), 'at': label.get('at'), 'late': label.get('late', 'fail'), 'known_to': none}) }}
+    {{ return({'by': label.get('by'), 'grace': label.get('grace'), 'at': label.get('at'), 'late': label.get('late', 'fail'), 'known_to': none}) }}
 {% endmacro %}
 
 

@@ -13,13 +13,14 @@
   A checkpoint repeats the image after the changes of its own snapshot, so it is sorted behind them.
   `at` picks the snapshots whose image it is: an error where one was pruned. The image of a savepoint counts there and nowhere else, so that
   no key which dies after it rises again once its delete is pruned.
+    rows     the relation with columns of its own for these conditions, `helpers`
 #}
-{% macro _view_image(relation, key, columns, until='true', at=none) -%}
+{% macro _view_image(relation, key, columns, until='true', at=none, rows=none, helpers=[]) -%}
 (
-    select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next']) }}
+    select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next'] + helpers) }}
     from (
         select *, lead(_snapshot_id) over (partition by {{ reverse_etl._key(relation, key) }} order by _snapshot_id, _change = 'checkpoint') as _reverse_etl_next
-        from {{ relation }}
+        from {{ rows or relation }}
         where
             {%- if at %} case _change when 'pruned' then {{ reverse_etl._refuse_pruned(at) }} when 'savepoint' then {{ at }}
             else _change in ('insert', 'update_postimage', 'delete', 'checkpoint') end

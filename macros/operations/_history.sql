@@ -1,7 +1,7 @@
 {# What the operations on a changelog's history share. #}
 
 {#
-  The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head,
+  The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head, present: all columns of the table,
   columns: {key, model: [{name, type}], names, dropped: columns of the table that the head no more has}}
 #}
 {% macro _opened_changelog(operation, name) %}
@@ -13,7 +13,7 @@
         {%- do reverse_etl._operation_refuse(operation, name, 'no snapshot', 'a changelog that was captured', 'dbt run --select ' ~ name) -%}
     {%- endif -%}
     {{ return({
-        'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': target, 'head': head,
+        'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': target, 'head': head, 'present': present,
         'columns': reverse_etl._columns_at(head, [], present[reverse_etl._own_columns() | length:]),
     }) }}
 {% endmacro %}
@@ -32,13 +32,14 @@
     {%- for column in present if column.name | lower not in names -%}
         {%- do dropped.append({'name': column.name, 'type': column.type}) -%}
     {%- endfor -%}
-    {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'widened': [], 'present': present}) }}
+    {{ return({'key': head.key_columns, 'model': model, 'names': model | map(attribute='name') | list, 'dropped': dropped, 'gone': [], 'added': [], 'widened': [], 'present': present}) }}
 {% endmacro %}
 
 
 {# A snapshot that changes no row, with a full image of the head where `image` names the kind of its rows. Returns its header. #}
 {% macro _commit_unchanged(changelog, facts, image=none) %}
     {%- set target, head, columns = changelog.target, changelog.head, changelog.columns -%}
+    {%- do reverse_etl._add_header_fields(target, changelog.present) -%}
     {%- set header = reverse_etl._next_header(head, {'inserts': 0, 'updates': 0, 'deletes': 0}, columns, changelog.uuid, facts, checkpoint=image == 'checkpoint') -%}
     {%- set stage = reverse_etl._stage_relation(target, changelog.uuid) if image else none -%}
     {%- if image -%}

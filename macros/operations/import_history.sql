@@ -54,6 +54,7 @@
     {%- elif reverse_etl._head(target) is not none -%}
         {%- do reverse_etl._operation_refuse('import_history', model, 'a changelog that has snapshots', 'one without any: history cannot be put before what was captured', reverse_etl._command('reset', 'model: ' ~ model)) -%}
     {%- endif -%}
+    {%- do reverse_etl._add_header_fields(target, present) -%}
     {{ return({
         'name': model, 'uuid': local_md5(invocation_id ~ '.import_history.' ~ node.unique_id), 'target': target, 'columns': present[own | length:],
         'key': [node.config.unique_key] if node.config.unique_key is string else node.config.unique_key,

@@ -14,7 +14,7 @@
         {%- do reverse_etl._operation_refuse('prune', model, 'neither keep nor keep_days', 'how much to keep', reverse_etl._command('prune', 'model: ' ~ model ~ ', keep_days: 30, dry_run: true')) -%}
     {%- endif -%}
     {%- set needed = reverse_etl._needed_from(changelog, keep, keep_days, without_syncs) -%}
-    {%- set base = reverse_etl._full_image_at(changelog.target, needed.snapshot_id) -%}
+    {%- set base = reverse_etl._full_image_at(changelog.target, needed.snapshot_id, changelog.head.undone) -%}
     {%- set removed = reverse_etl._prunable(changelog.target, base) -%}
     {%- set why = needed.why ~ ' needs snapshot ' ~ needed.snapshot_id ~ '; the newest full image at or before it is snapshot ' ~ base -%}
     {%- if not removed.snapshots -%}
@@ -75,10 +75,17 @@
 {% endmacro %}
 
 
-{# The newest full image at or before a snapshot: its header tells. #}
-{% macro _full_image_at(target, snapshot_id) %}
+{# The newest full image at or before a snapshot: its header tells. None that holds what was undone, or the labels before it were lost. #}
+{% macro _full_image_at(target, snapshot_id, undone) %}
+    {%- if not undone -%}
+        {{ return(run_query(
+            "select coalesce(max(_header.base), 1) from " ~ target ~ " where _change in ('snapshot', 'pruned') and _snapshot_id <= " ~ snapshot_id
+        ).rows[0][0] | int) }}
+    {%- endif -%}
     {{ return(run_query(
-        "select coalesce(max(_header.base), 1) from " ~ target ~ " where _change in ('snapshot', 'pruned') and _snapshot_id <= " ~ snapshot_id
+        'select coalesce(max(_snapshot_id), 1) from (select *, max(if(_reverse_etl_restarts, _snapshot_id, 0)) over so_far as _restart, max(if(_reverse_etl_live, 0, _snapshot_id)) over so_far as _undone from '
+        ~ reverse_etl._label_joined(target) ~ " where _change in ('snapshot', 'pruned') window so_far as (order by _snapshot_id)) where _change = 'snapshot' and _header.base = _snapshot_id"
+        ~ ' and _undone <= _restart and _snapshot_id <= ' ~ snapshot_id
     ).rows[0][0] | int) }}
 {% endmacro %}
 

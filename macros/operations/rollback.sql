@@ -21,20 +21,47 @@
             "take one: select * from reverse_etl.snapshots(ref('" ~ model ~ "'))"
         ) -%}
     {%- endif -%}
+    {%- for former in changelog.columns.dropped -%}
+        {%- for column in then.columns if modules.re.fullmatch(modules.re.escape(column.name) ~ '_before_[0-9]+', former.name) and former.name.rsplit('_', 1)[1] | int > snapshot_id -%}
+            {%- do reverse_etl._operation_refuse(
+                'rollback', model, 'values of column ' ~ column.name ~ ' in ' ~ former.name ~ ', for it has had another type since', 'columns that hold the values of ' ~ place,
+                'go to snapshot ' ~ former.name.rsplit('_', 1)[1] ~ ' or a later one'
+            ) -%}
+        {%- endfor -%}
+    {%- endfor -%}
     {%- set columns = reverse_etl._columns_at(changelog.head, then.columns, changelog.columns.present) -%}
     {%- set image = reverse_etl.as_of(
         changelog.target, snapshot=none if label is not none else snapshot_id, label=label, key=columns.key, columns=columns.names
     ) -%}
-    {%- do reverse_etl._roll_back(changelog, columns, image, place) -%}
+    {%- do reverse_etl._roll_back(changelog, columns, image, place, reverse_etl._labels_undone(changelog, then, label)) -%}
 {% endmacro %}
 
 
-{% macro _roll_back(changelog, columns, image, place) %}
+{#
+  Of a changelog with labels: what opens and counts as a label again, {open_label, reopened, undone}; of any other: nothing. The labels after that place
+  count no more, for none of their rows is there; they can be captured again. Such a rollback holds a full image, for what lies before it may be undone.
+#}
+{% macro _labels_undone(changelog, then, label) %}
+    {%- set head = changelog.head -%}
+    {%- if head.open_label is none and then.open_label is none and not head.undone -%}{{ return({}) }}{%- endif -%}
+    {%- if label is none -%}
+        {%- set since = [{'first': then.snapshot_id + 1, 'last': head.snapshot_id}] if then.snapshot_id < head.snapshot_id else [] -%}
+        {{ return({'open_label': then.open_label, 'reopened': none, 'undone': then.undone + since}) }}
+    {%- endif -%}
+    {%- set greater = run_query(
+        'select _snapshot_id from ' ~ reverse_etl._label_snapshots(changelog.target) ~ ' where _reverse_etl_live and _reverse_etl_label > ' ~ reverse_etl._string(label)
+    ).columns[0].values() -%}
+    {{ return({'open_label': label | string, 'reopened': none, 'undone': head.undone + reverse_etl._runs(greater | map('int') | list)}) }}
+{% endmacro %}
+
+
+{% macro _roll_back(changelog, columns, image, place, labels) %}
     {%- if changelog.head.frozen and not reverse_etl._differs_from_head(changelog, columns, image) -%}
         {%- do reverse_etl._operation_done('rollback', changelog, 'nothing to do: the head shows ' ~ place ~ ', and it is frozen') -%}
     {%- else -%}
         {%- set capture = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('capture', 'compare') -%}
         {%- set facts = {'kind': 'rollback', 'frozen': true} -%}
+        {%- do facts.update(labels) -%}
         {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on where it was. -#}
         {%- if (capture if capture is string else capture.strategy) != 'feed' -%}{%- do facts.update({'positions': {}}) -%}{%- endif -%}
         {%- set result = reverse_etl._capture_image(changelog, columns, image, facts) -%}
@@ -58,6 +85,7 @@
 
 {# One snapshot, as a capture makes it, of any rows: a query that stands behind `from`. #}
 {% macro _capture_image(changelog, columns, rows, facts) %}
+    {%- do reverse_etl._add_header_fields(changelog.target, changelog.present) -%}
     {%- set view = reverse_etl._quote(changelog.target.identifier ~ '__model_' ~ changelog.uuid[:8]) -%}
     {%- call statement('image') -%} create or replace temporary view {{ view }} as select {{ reverse_etl._columns(columns.names) }} from {{ rows }} {%- endcall -%}
     {%- set query = {'name': view, 'rows': view, 'columns': columns.model, 'stored': false, 'candidates': none, 'types': {}} -%}
@@ -83,8 +111,9 @@
         {%- endif -%}
         {{ return(to | int) }}
     {%- endif -%}
-    {%- set condition = '_captured_at <= timestamp ' ~ reverse_etl._string(timestamp) if label is none else "_change in ('snapshot', 'pruned') and _header.label = " ~ reverse_etl._string(label) -%}
-    {%- set found = run_query('select max(_snapshot_id) from ' ~ target ~ ' where ' ~ condition).rows[0][0] -%}
+    {%- set snapshots = reverse_etl._label_snapshots(target) ~ ' where _reverse_etl_live and _reverse_etl_label = ' ~ reverse_etl._string(label) if label is not none
+        else target ~ ' where _captured_at <= timestamp ' ~ reverse_etl._string(timestamp) -%}
+    {%- set found = run_query('select max(_snapshot_id) from ' ~ snapshots).rows[0][0] -%}
     {%- if found is none -%}
         {%- do reverse_etl._operation_refuse(
             'rollback', changelog.name, 'no snapshot ' ~ ("with the label '" ~ label ~ "'" if label is not none else 'at or before ' ~ timestamp), 'one',

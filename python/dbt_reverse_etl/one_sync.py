@@ -132,6 +132,7 @@ class OneSync:
         if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
             self._give_up(former, job, spec)
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
+        stopped = self._stopped(spec)
         result = self._replay(known) or self._run(job, spec)
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
         standing = self._standing(result.state, allowed)
@@ -144,7 +145,10 @@ class OneSync:
             result.planned,
             known.snapshot,
             known.snapshot if result.status in _AT_HEAD else min(place.snapshot for place in self.state.positions),
-            message=redact(result.message) or moved or self._nothing_matched(result),
+            message=redact(result.message)
+            or moved
+            or self._nothing_matched(result)
+            or (stopped if result.status in _AT_HEAD else ""),
             standing=standing,
         )
 
@@ -250,6 +254,7 @@ class OneSync:
             planned=planned,
             head=known.snapshot,
             position=position,
+            message=self._stopped(spec),
             sample=shown,
         )
 
@@ -335,12 +340,27 @@ class OneSync:
 
     def _spec(self, known: Known) -> Spec:
         """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
-        given, places = given_spec(self._settings), self.state.positions
-        if self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot:
-            stored = Spec.of(self.state.specs[places[0].spec])
-            if stored.given == given:
-                return stored
-        return resolve(self._shared.spark, self._resolved.sync, self._head().columns)
+        places, earlier = self.state.positions, self._earlier
+        delivered = (
+            self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
+        )
+        if delivered and earlier[0].given == given_spec(self._settings):
+            return earlier[0].after(earlier)
+        return resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
+
+    def _stopped(self, spec: Spec) -> str:
+        """Which fields this push stops sending, and what becomes of them."""
+        names = sorted({name for one in self._earlier for name in one.names} - spec.names)
+        if not names:
+            return ""
+        but = " where no full load replaces them" if self._settings.owns_object else ""
+        return f"no longer sends {', '.join(names)}, which the model or `fields` has no more; its values at the destination stay{but}"
+
+    @property
+    def _earlier(self) -> list[Spec]:
+        """The specs through which the destination got what it holds; that of the first position comes first."""
+        places: tuple[Range | Claim, ...] = (*self.state.positions, *self.state.claims)
+        return [Spec.of(self.state.specs[place.spec]) for place in places if place.snapshot]
 
     def _task(self, spec: Spec) -> SinkTask:
         names = {column: name for column, name, _ in spec.fields}
@@ -435,9 +455,9 @@ class OneSync:
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
-        """Updates were not sent in insert_only: what the destination holds is not known."""
-        modes = ((place, Spec.of(state.specs[place.spec]).mode) for place in state.positions if place.snapshot)
-        return [place for place, mode in modes if mode is Mode.INSERT_ONLY is not spec.mode]
+        """Ranges of which it is not known what the destination holds: updates were not sent in insert_only, and some fields not for a while."""
+        earlier = ((place, Spec.of(state.specs[place.spec])) for place in state.positions if place.snapshot)
+        return [place for place, one in earlier if one.mode is Mode.INSERT_ONLY is not spec.mode or spec.resumes(one)]
 
     def _guard(self, planned: PerOperation, state: State) -> str:
         if not planned.total:

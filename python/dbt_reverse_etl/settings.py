@@ -256,19 +256,19 @@ class Label(Settings):
 
     Attributes:
         by: SQL over the columns of the changelog.
-        drift: interval for which rows of a later label are kept aside, by the time that `at` tells.
+        grace: interval for which rows of a later label wait, from the time of its first row on, as `at` says it.
         late: what happens to a row of a label that is closed.
     """
 
     by: Text
-    drift: Text | None = None
+    grace: Text | None = None
     at: Text | None = None
     late: Literal["fail", "open"] = "fail"
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> Label:
-        if (self.drift is None) != (self.at is None):
-            raise PydanticCustomError("label", "drift and at, both or neither")
+        if (self.grace is None) != (self.at is None):
+            raise PydanticCustomError("label", "grace and at, both or neither")
         return self
 
 

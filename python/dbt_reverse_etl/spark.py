@@ -254,7 +254,7 @@ class Pending:
             yield {"ranges": ranges, "snapshot": snapshot, "everything": everything, "spec": self._projection(spec)}
 
     def _projection(self, spec: str) -> dict[str, Any]:
-        return Spec.of(self.state.specs[spec]).projection
+        return Spec.of(self.state.specs[spec]).seen_by(self.spec).projection
 
 
 def _same(claim: Claim) -> tuple[int, str, bool]:

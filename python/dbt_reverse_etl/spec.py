@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.settings import Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.spark_types import arrow_type
-from dbt_reverse_etl.sql import quoted
+from dbt_reverse_etl.sql import quoted, value_of
 
 # A join takes a condition only where it is boolean and deterministic, and over rows alone: neither aggregates nor windows.
 _REFUSED = {
@@ -39,32 +39,60 @@ class Spec:
     Attributes:
         fields: column, field and Spark type, in order.
         given: the settings that it was made from, before columns were filled in.
+        stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
     """
 
     fields: tuple[tuple[str, str, str], ...]
     where: str | None
     mode: Mode
     given: str = ""
+    stopped: tuple[str, ...] = ()
 
     @staticmethod
     def of(text: str) -> Spec:
         """From the JSON that the ledger keeps."""
         read = json.loads(text)
-        return Spec(tuple(map(tuple, read["fields"])), read["where"], Mode(read["mode"]), read["given"])
+        fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
+        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], stopped)
 
     @property
     def id(self) -> str:
         """The same for every spec that sends the same."""
-        return hashlib.sha256(json.dumps([self.fields, self.where, self.mode.value]).encode()).hexdigest()[:16]
+        said = [self.fields, self.where, self.mode.value, *([self.stopped] if self.stopped else [])]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
     @property
     def text(self) -> str:
-        return json.dumps({"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given})
+        said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
+        return json.dumps({**said, **({"stopped": self.stopped} if self.stopped else {})})
 
     @property
     def projection(self) -> dict[str, Any]:
         """As the text macros take it."""
         return {"fields": [{"column": c, "field": f, "type": t} for c, f, t in self.fields], "where": self.where}
+
+    @property
+    def names(self) -> set[str]:
+        """The fields by their names at the destination."""
+        return {name for _, name, _ in self.fields}
+
+    def after(self, earlier: Iterable[Spec]) -> Spec:
+        """This spec, and what it stops: the fields of earlier ones that it does not send."""
+        sent = {name for spec in earlier for name in (*spec.names, *spec.stopped)}
+        return replace(self, stopped=tuple(sorted(sent - self.names)))
+
+    def seen_by(self, other: Spec) -> Spec:
+        """This spec with the fields that another one sends, too: what differs in others is nothing that the other one would send."""
+        return replace(self, fields=tuple(field for field in self.fields if field[1] in other.names))
+
+    def resumes(self, earlier: Spec) -> bool:
+        """Whether it sends a field that was stopped, or has another type: no image tells what the destination holds of it."""
+        types = {name: kind for _, name, kind in earlier.fields}
+        changed = (
+            types.get(name, kind) != kind and not value_of("_is_wider", kind, types[name])
+            for _, name, kind in self.fields
+        )
+        return any(changed) or not self.names.isdisjoint(earlier.stopped)
 
     def struct(self) -> StructType:
         """The destination fields with their Spark types."""

@@ -16,6 +16,7 @@ from dbt_reverse_etl.redaction import MASK, redact, text_leaves
 Path = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
 
+_RENAMED = {"drift": "grace"}
 _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
 LONGEST_SHOWN = 40
 
@@ -87,6 +88,8 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
         return Problem(where, "nothing", "a value: it is required", f"add `{path[-1]}:`")
     if kind == "extra_forbidden":
         allowed = [*_keys_at(model, path[:-1]), *(place.also if len(path) == 1 else ())]
+        if (renamed := _RENAMED.get(path[-1])) in allowed:
+            return Problem(where, "a former name", f"its name of now, {renamed}", f"rename it to `{renamed}`")
         expected = f"one of {', '.join(allowed)}" if allowed else "no key here"
         return Problem(where, "an unknown key", expected, f"{closest(path[-1], allowed)}Correct its name or remove it")
     found = described(detail["input"]) if place.hides(path) else _shown(kind, detail["input"])

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.settings import Guards, Threshold
+from dbt_reverse_etl.errors import Problem
+from dbt_reverse_etl.settings import ChangelogSettings, Guards, Threshold
+from dbt_reverse_etl.validation import Place, validate
 
 counts = st.integers(0, 10**12)
 
@@ -49,3 +51,15 @@ class TestGuards:
         effective = Guards.model_validate(own).over(Guards.model_validate(defaults))
         expected = Guards.model_validate({"max_deletes": None, "max_changes": None} | defaults | own)
         assert effective.model_dump() == expected.model_dump()
+
+
+@pytest.mark.guarantee("Configuration")
+def test_a_former_name_of_a_key_is_refused_with_the_new_one() -> None:
+    problems: list[Problem] = []
+    label = {"by": "day", "drift": "1 hour", "at": "ordered_at"}
+    assert validate(ChangelogSettings, {"label": label}, Place("m.yml", ("meta",)), problems) is None
+    assert [str(problem) for problem in problems] == [
+        "m.yml: meta.label.drift: found a former name; expected its name of now, grace. Next: rename it to `grace`"
+    ]
+    label["grace"] = label.pop("drift")
+    assert validate(ChangelogSettings, {"label": label}, Place("m.yml", ("meta",)), problems) is not None

@@ -137,6 +137,20 @@ def test_every_other_config_is_refused_by_name(project: Project, config: dict[st
     assert not project.spark.catalog.tableExists(f"{project.schema}.things")
 
 
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("push", ["on", "off"])
+def test_a_former_name_of_a_setting_is_refused_with_the_new_one_with_and_without_a_push(
+    project: Project, monkeypatch: pytest.MonkeyPatch, push: str
+) -> None:
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", push)
+    project.sync("crm_things", "things")
+    properties(project, settings={"label": {"by": "name", "drift": "1 hour", "at": "current_timestamp()"}})
+    refused = project.run().text
+    assert "label.drift: found" in refused
+    assert "grace" in refused
+    assert "expected both" not in refused, "one mistake is told once"
+
+
 def test_a_changelog_works_where_the_change_feed_of_delta_is_on_by_default(project: Project) -> None:
     name = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
     project.spark.conf.set(name, "true")

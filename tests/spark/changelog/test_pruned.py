@@ -30,7 +30,7 @@ from dbt_reverse_etl.delivery.position import State, fold, oldest_needed
 from dbt_reverse_etl.ledger import DeltaLedger
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image
 from dbt_reverse_etl.sql import render
-from tests.spark.delivery import test_pending as pending
+from tests.support.dbt import pending
 from tests.support.dbt.pending import SNAPSHOTS, SPECS, Truth, bucket_of, change_rows, hashes, histories, states
 
 __all__ = ["hashes"]  # a fixture

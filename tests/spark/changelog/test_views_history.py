@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -11,8 +12,10 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.sql import render
-from tests.support.dbt.histories import COLUMNS, SNAPSHOTS, TABLE_TYPE, History, carried, header_row
+from tests.support.dbt import labels as business
+from tests.support.dbt.histories import COLUMNS, SNAPSHOTS, TABLE_TYPE, History, captured_at, carried, header_row
 from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, by_case, histories, query
+from tests.support.effort import scaled
 
 __all__ = ["histories"]  # a fixture
 
@@ -98,6 +101,71 @@ def test_the_label_intervals_of_scd2_hold_the_image_of_each_label(
             image = history.as_of_label(known, label)
             expected = Counter((*key, *(values[1:] if tracked else values)) for key, values in image.items())
             assert held == expected, f"seed {SEED}, label {label}, case {case}: {history}"
+
+
+ROLLED_BACK = 12
+LABEL_HEADER = "struct<label string, kind string, base bigint, undone array<struct<first bigint, last bigint>>>"
+
+
+@pytest.fixture(scope="module")
+def rolled_back(spark: SparkSession) -> list[tuple[business.Labelled, str]]:
+    """Random histories with rollbacks and a prune, each with its relation."""
+    rng = random.Random(SEED)
+    found = [business.random_history(rng, 9, 24) for _ in range(scaled(ROLLED_BACK))]
+    rows = []
+    for case, history in enumerate(found):
+        rows += [(case, change, n, captured_at(n), 0, None, *row) for change, n, *row in history.change_rows()]
+        for n, snapshot in enumerate(history.snapshots[1:], 1):
+            undone = [(number, number) for number in sorted(snapshot.undone)]
+            header = (snapshot.label, snapshot.kind, n if snapshot.full else 0, undone)
+            rows.append(
+                (case, "snapshot" if n >= history.kept_from else "pruned", n, captured_at(n), 0, header, None, None)
+            )
+    types = f"_case int, _change string, _snapshot_id bigint, _captured_at timestamp, _row_hash bigint, _header {LABEL_HEADER}, id int, v string"
+    frame = spark.createDataFrame(rows, types).cache()
+    for case in range(len(found)):
+        frame.where(f"_case = {case}").drop("_case").createOrReplaceTempView(f"rolled_back_{case}")
+    return [(history, f"rolled_back_{case}") for case, history in enumerate(found)]
+
+
+@pytest.mark.guarantee("Capture")
+def test_after_rollbacks_a_label_shows_what_it_is_now_and_no_row_that_was_undone(
+    spark: SparkSession, rolled_back: list[tuple[business.Labelled, str]]
+) -> None:
+    undone = refused = 0
+    for case, (history, relation) in enumerate(rolled_back):
+        told = f"seed {SEED}, case {case}: {history}"
+        for label in (business.BEFORE, *business.LABELS, business.AFTER):
+            frame = query(spark, render("as_of", relation, label=label, key="id"))
+            if history.is_kept(label):
+                assert {row.id: row.v for row in frame.collect()} == history.as_of(label), f"{label}, {told}"
+                undone += bool(history.head.undone)
+            else:
+                refused += 1
+                with pytest.raises(Exception, match="was pruned"):
+                    frame.collect()
+        assert history.as_of(business.AFTER) == history.head.image, told
+    assert undone > ROLLED_BACK
+    assert refused
+
+
+@pytest.mark.guarantee("Capture")
+def test_after_rollbacks_the_label_intervals_of_scd2_hold_the_image_of_each_label(
+    spark: SparkSession, rolled_back: list[tuple[business.Labelled, str]]
+) -> None:
+    for case, (history, relation) in enumerate(rolled_back):
+        for tracked in (None, "v"):
+            rows = query(spark, render("scd2", relation, key="id", tracked=tracked, labels=True)).collect()
+            for label in filter(history.is_kept, (business.BEFORE, *business.LABELS, business.AFTER)):
+                held = [
+                    (row.id, row.v)
+                    for row in rows
+                    if row.valid_from_label is not None
+                    and row.valid_from_label <= label
+                    and (row.valid_to_label is None or label < row.valid_to_label)
+                ]
+                told = f"seed {SEED}, case {case}, {label}, tracked {tracked}: {history}"
+                assert Counter(held) == Counter([*history.as_of(label).items()]), told
 
 
 def test_as_known_then_and_as_corrected_differ_after_a_late_correction(spark: SparkSession) -> None:

@@ -25,21 +25,31 @@ PLAY = """
 {% macro play(model, steps) %}
     {%- for step in steps -%}
         {%- if step.op == 'capture' -%}
-            {%- do capture_rows(model, step.rows) -%}
+            {%- do capture_rows(model, step.rows, step.settings) -%}
         {%- else -%}
             {%- do reverse_etl[step.op](model=model, **step.args) -%}
         {%- endif -%}
     {%- endfor -%}
 {% endmacro %}
 
-{# What `dbt run` does, without the time that dbt takes around it. #}
-{% macro capture_rows(model, rows) %}
+{# What `dbt run` does, without the time that dbt takes around it; `settings`: those of a model that has any. #}
+{% macro capture_rows(model, rows, settings=none) %}
     {%- set changelog = reverse_etl._opened_changelog('capture', model) -%}
-    {%- if not changelog.head.frozen -%}
+    {%- if not changelog.head.frozen and settings -%}
+        {%- do run_query('create or replace temporary view played as select * from ' ~ rows) -%}
+        {%- set query = {'name': 'played', 'columns': reverse_etl._columns_of('played') | rejectattr('name', 'in', settings.only_captured) | list, 'types': {}, 'stored': false} -%}
+        {%- set columns = reverse_etl._reconcile_columns(changelog.target, changelog.head, query.columns, settings) -%}
+        {%- do reverse_etl._capture_model(changelog.target, changelog.head, columns, query, changelog.uuid, settings) -%}
+    {%- elif not changelog.head.frozen -%}
         {%- do reverse_etl._capture_image(changelog, changelog.columns, rows, {'kind': 'capture'}) -%}
     {%- endif -%}
 {% endmacro %}
 """
+# As _changelog_settings gives them.
+SETTINGS = {
+    "key": ["id"], "compare": "hash", "on_bad_key": "fail", "on_column_change": "sync_all_columns",
+    "capture": {"strategy": "compare"}, "label": None, "only_captured": [],
+}  # fmt: skip
 WRITES = ("create table", "begin declare", "insert", "merge", "drop table")
 
 

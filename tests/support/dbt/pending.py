@@ -33,6 +33,7 @@ SPECS = {
     "all": Spec(FIELDS, None, Mode.MIRROR),
     "filtered": Spec(FIELDS, "value % 3 <> 0", Mode.MIRROR),
     "renamed": Spec((*FIELDS[:2], ("value", "amount", "int")), None, Mode.MIRROR),
+    "narrow": Spec(FIELDS[:2], None, Mode.MIRROR),
 }
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -76,14 +77,16 @@ def change_rows(images: list[Image], checkpoint: int) -> Iterator[tuple[Any, ...
 
 
 @pytest.fixture(scope="module")
-def hashes(spark: SparkSession) -> dict[tuple[str, int, str, int | None], int | None]:
-    """The hash of each possible row through each spec, by Spark's own evaluation of the macro."""
-    found: dict[tuple[str, int, str, int | None], int | None] = {}
+def hashes(spark: SparkSession) -> dict[tuple[str, str, int, str, int | None], int | None]:
+    """The hash of each possible row through each spec, of the fields that another one sends, too; by Spark's own evaluation of the macro."""
+    found: dict[tuple[str, str, int, str, int | None], int | None] = {}
     values = "select explode(array(cast(null as int), 0, 1, 2, 3, 4, 5)) as value"
     keys = f"select case, key, value from ({values}), (select explode(sequence(0, {CASES - 1})) as case), (select explode(array('a','b','c','d','e','f')) as key)"
-    for name, spec in SPECS.items():
-        query = f"select case, key, value, {sql.render('_projection', **spec.projection)} as hash from ({keys})"
-        found.update({(name, row.case, row.key, row.value): row.hash for row in spark.sql(query).collect()})
+    for (name, spec), (other, by) in itertools.product(SPECS.items(), repeat=2):
+        sent = {field for _, field, _ in by.fields}
+        shared = replace(spec, fields=tuple(field for field in spec.fields if field[1] in sent))
+        query = f"select case, key, value, {sql.render('_projection', **shared.projection)} as hash from ({keys})"
+        found.update({(name, other, row.case, row.key, row.value): row.hash for row in spark.sql(query).collect()})
     return found
 
 
@@ -102,9 +105,9 @@ class Truth:
     def __init__(self, images: list[Image], hashes: dict[Any, int | None]) -> None:
         self._images, self._hashes = images, hashes
 
-    def hash(self, spec: str, snapshot: int, key: tuple[int, str]) -> int | None:
+    def hash(self, spec: str, snapshot: int, key: tuple[int, str], by: str | None = None) -> int | None:
         image = self._images[snapshot]
-        return self._hashes[(spec, *key, image[key])] if key in image else None
+        return self._hashes[(spec, by or spec, *key, image[key])] if key in image else None
 
     def pending(
         self, state: State, spec: str, head: int, places: dict[tuple[int, str], tuple[str, int]]
@@ -112,8 +115,10 @@ class Truth:
         found = {}
         for key, (name, bucket) in places.items():
             place = next(place for place in state.positions if place.lo <= bucket < place.hi)
-            claims = [(self.hash(c.spec, c.snapshot, key), c.everything) for c in state.claims if c.lo <= bucket < c.hi]
-            before = self.hash(place.spec, place.snapshot, key) if place.snapshot else None
+            claims = [
+                (self.hash(c.spec, c.snapshot, key, spec), c.everything) for c in state.claims if c.lo <= bucket < c.hi
+            ]
+            before = self.hash(place.spec, place.snapshot, key, spec) if place.snapshot else None
             planned = decide(before, self.hash(spec, head, key), claims, state.undelivered.get(name))
             if planned is not None:
                 found[name] = planned
@@ -160,3 +165,51 @@ def truth_changed(truth: Truth, key: tuple[int, str], snapshot: int) -> int:
     return next(
         (s for s in range(snapshot, 0, -1) if images[s].get(key, "absent") != images[s - 1].get(key, "absent")), 0
     )
+
+
+class Played:
+    """A destination of two fields, A (half of the value) and B (its rest), in plain Python; and what each half of the buckets got.
+
+    Attributes:
+        kept: its rows.
+        sent: of each half, the fields of its last push.
+        stopped: of each half, the fields that it got before and not with its last push.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, int | None]] = {}
+        self.sent: list[set[str]] = [set(), set()]
+        self.stopped: list[set[str]] = [set(), set()]
+
+    def wanted(self, image: Image, key: tuple[int, str], fields: set[str]) -> dict[str, int | None] | None:
+        """The row as the model has it, or None."""
+        if key not in image:
+            return None
+        value = image[key]
+        parts = {"A": None, "B": None} if value is None else {"A": value // 2, "B": value % 2}
+        return {field: parts[field] for field in fields}
+
+    def differs(self, name: str, wanted: dict[str, int | None] | None) -> bool:
+        """Whether it does not hold what it should; a field that it never got is NULL."""
+        have = self.kept.get(name)
+        if have is None or wanted is None:
+            return have is not wanted
+        return any(have.get(field) != value for field, value in wanted.items())
+
+    def comes_back(self, bucket: int, wanted: dict[str, int | None] | None, fields: set[str]) -> bool:
+        """Whether a field of the row was not kept up for a while."""
+        return wanted is not None and not fields.isdisjoint(self.stopped[bucket >= BUCKETS // 2])
+
+    def take(self, rows: dict[str, dict[str, Any]], fields: set[str]) -> None:
+        """Write what is sent."""
+        for name, row in rows.items():
+            if row["_operation"] == "delete":
+                del self.kept[name]
+            else:
+                self.kept.setdefault(name, {}).update({field: row[field] for field in fields})
+
+    def end(self, through: int, fields: set[str]) -> None:
+        """The push is over, for all buckets or the first half of them."""
+        stopped = set().union(*self.sent, *self.stopped) - fields
+        for half in (0, 1) if through == BUCKETS else (0,):
+            self.sent[half], self.stopped[half] = fields, stopped
