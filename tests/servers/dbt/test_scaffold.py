@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from dbt_reverse_etl.config import PlanOnly, load_destinations
 from dbt_reverse_etl.errors import ConfigurationError
 from dbt_reverse_etl.manifest import syncs
 from dbt_reverse_etl.sql import package_root
-from tests.support.dbt.artifacts import ROOT
+from tests.support import ROOT
+from tests.support.servers import forks
 
 MODEL = "select 1 as customer_id, 'a' as email"
 ENTRY = {"local": "packages/reverse_etl"}
@@ -55,17 +55,17 @@ def init(shop: Path) -> Initialize:
     return run
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def everything(folder: Path, *parts: str) -> dict[str, bytes]:
+    """Every file below a folder, or of these parts of it."""
+    places = [folder / part for part in parts] or [folder]
+    files = [path for place in places for path in (place, *place.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def dbt(folder: Path, *arguments: str) -> None:
-    """Real dbt, in a process of its own; parse starts no Spark."""
-    command = [sys.executable, "-c", "from dbt.cli.main import cli; cli()", *arguments]
-    env = {**os.environ, "DBT_PROFILES_DIR": str(folder), "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forks.dbt(
+        folder, {**os.environ, "DBT_PROFILES_DIR": str(folder), "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}, *arguments
+    )
 
 
 @pytest.mark.guarantee("Packaging")
@@ -78,14 +78,11 @@ def test_dbt_reads_the_written_sync_and_a_second_init_changes_no_byte(shop: Path
         "models/marts/customers_changelog_sync.yml",
         "profiles.yml",
     ]
-    for _ in range(2):
-        dbt(shop, "deps")
-        dbt(shop, "parse", "--no-partial-parse")
-        before = everything(shop)
-        assert init(model="customers", key="customer_id")[0] == []
-        assert everything(shop) == before
-
-    import json
+    dbt(shop, "deps")
+    dbt(shop, "parse")
+    before = everything(shop)
+    assert init(model="customers", key="customer_id")[0] == []
+    assert everything(shop) == before
 
     [sync] = syncs(json.loads((shop / "target" / "manifest.json").read_text()))
     assert (sync.name, sync.changelog.name, sync.changelog.key) == (
@@ -98,14 +95,21 @@ def test_dbt_reads_the_written_sync_and_a_second_init_changes_no_byte(shop: Path
         assert load_destinations([shop], target, {}) == PlanOnly(target)
 
 
-def test_the_example_says_nothing_to_dbt_until_its_signs_are_removed(shop: Path, init: Initialize) -> None:
+def test_a_project_that_installs_into_packages_keeps_the_copy_elsewhere_and_its_example_says_nothing_to_dbt(
+    shop: Path, init: Initialize
+) -> None:
+    settings = {**yaml.safe_load((shop / "dbt_project.yml").read_text()), "packages-install-path": "packages"}
+    (shop / "dbt_project.yml").write_text(yaml.safe_dump(settings))
     written, said = init()
+    assert yaml.safe_load((shop / "packages.yml").read_text()) == {
+        "packages": [{"local": "local_packages/reverse_etl"}]
+    }
     example = shop / "models" / "reverse_etl_example.yml"
     assert "models/reverse_etl_example.yml" in written
     assert "dbt-reverse-etl init --model customers --key COLUMN" in said
     dbt(shop, "deps")
     dbt(shop, "parse")
-    assert yaml.safe_load(example.read_text()) is None
+    assert yaml.safe_load(example.read_text()) is None, "until its signs are removed"
     uncommented = example.read_text().partition("without the signs in front:\n#\n")[2].replace("# ", "", 1)
     body = "".join(line.removeprefix("# ") for line in f"# {uncommented}".splitlines(keepends=True))
     assert yaml.safe_load(body)["exposures"][0]["depends_on"] == ["ref('MODEL_changelog')"]
@@ -130,8 +134,7 @@ def test_the_carried_package_is_the_runners_own_and_is_refreshed(shop: Path, ini
     init()
     package = shop / "packages" / "reverse_etl"
     carried, origin = everything(package), package_root()
-    assert set(carried) == {name for name in everything(origin) if name.split("/")[0] in scaffold.CARRIED}
-    assert all((origin / name).read_bytes() == content for name, content in carried.items())
+    assert carried == everything(origin, *scaffold.CARRIED)
     (package / "macros" / "version.sql").write_text("older")
     (package / "macros" / "gone.sql").write_text("{% macro gone() %}{% endmacro %}")
     assert init()[0] == ["packages/reverse_etl"]
@@ -148,17 +151,6 @@ def test_a_folder_of_the_user_is_never_replaced(shop: Path, init: Initialize, th
     with pytest.raises(ConfigurationError, match="move it away"):
         init()
     assert everything(shop) == before
-
-
-def test_a_project_that_installs_into_packages_keeps_the_copy_elsewhere(shop: Path, init: Initialize) -> None:
-    settings = {**yaml.safe_load((shop / "dbt_project.yml").read_text()), "packages-install-path": "packages"}
-    (shop / "dbt_project.yml").write_text(yaml.safe_dump(settings))
-    init()
-    assert yaml.safe_load((shop / "packages.yml").read_text()) == {
-        "packages": [{"local": "local_packages/reverse_etl"}]
-    }
-    dbt(shop, "deps")
-    dbt(shop, "parse")
 
 
 PACKAGES = st.lists(

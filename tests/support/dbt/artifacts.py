@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +12,7 @@ from typing import Any
 import yaml
 
 from tests.support import ROOT
+from tests.support.servers import forks
 
 CANARY = "canary-Zq7x9"
 CONTACTS, ORDERS = "model.shop.contacts_changelog", "model.shop.orders_changelog"
@@ -130,10 +129,8 @@ class Project:
 
 def dbt(path: Path, *arguments: str) -> None:
     """Run dbt as a user would, in a process of its own."""
-    command = [sys.executable, "-c", "from dbt.cli.main import cli; cli()", *arguments]
     env = {"DBT_PROFILES_DIR": str(path), "CRM_KEY": CANARY, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
-    done = subprocess.run(command, cwd=path, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forks.dbt(path, {**os.environ, **env}, *arguments)
 
 
 @cache
