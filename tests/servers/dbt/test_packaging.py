@@ -83,6 +83,7 @@ def test_a_project_without_our_configuration_works_with_the_plugin_installed(tmp
     assert "reverse" not in done.stdout.lower()
 
 
+@pytest.mark.full  # it downloads dbt
 @pytest.mark.guarantee("Packaging")
 def test_the_oldest_dbt_works_with_the_wheel_alone_and_none_of_its_dependencies(tmp_path: Path, wheel: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)

@@ -16,7 +16,6 @@ from tests.support.dbt.artifacts import ROOT, Json, Project
 from tests.support.wide.declarations import HINTS, NODES, TABLES
 
 WIDE = {"root": "customers", "nodes": NODES}
-HINTS += "-- depends_on: {{ source('app', 'billing') }}\n"
 
 
 SHOPS = "-- {{ ref('shops', v=1) }} {{ ref('shops', v=2) }}\n"

@@ -26,3 +26,4 @@ NODES = [
 TABLES = ["customers", "regions", "countries", "orders"]
 
 HINTS = "".join(f"-- depends_on: {{{{ ref('{name}') }}}}\n" for name in TABLES)
+HINTS += "-- depends_on: {{ source('app', 'billing') }}\n"
