@@ -21,6 +21,7 @@ from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_bucket import BucketStore
 from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes
+from tests.support.effort import scaled
 from tests.support.sinks.files import full, inserted, killed, load, loaded, task_of
 from tests.support.sinks.files_consumer import listed, state, typed
 from tests.support.sinks.json_values import as_json
@@ -118,7 +119,7 @@ class TestS3(SinkContract):
     sink_class = FilesSink
 
     form: ClassVar[dict[str, Any]] = {}
-    histories = 5
+    histories = scaled(3)
 
     @pytest.fixture
     def settings(self, storage: Storage) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.kafka import KafkaSink
 from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
 from dbt_reverse_etl.testing import ReadBack, SinkContract
+from tests.support.effort import scaled
 from tests.support.servers.kafka import a_topic, read, settings, table
 
 
 class TestKafka(SinkContract):
     sink_class = KafkaSink
+    histories = scaled(6)
 
     @pytest.fixture
     def settings(self) -> dict[str, Any]:

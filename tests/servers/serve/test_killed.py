@@ -32,7 +32,7 @@ def test_a_webhook_that_a_kill_left_without_an_answer_is_sent_again_and_pushed_o
     world.api.add_run(1)
     with pytest.raises((OSError, HTTPException, urllib.error.URLError)):
         post(url, event(1))
-    assert served.process.wait(10) == KILLED
+    assert served.wait(10) == KILLED
     assert world.state(1) == ("queued" if step == "queued" else "unknown")
     del world.api.runs[1]  # so that only the webhook can tell of it
     with world.serving() as url:
@@ -47,10 +47,10 @@ def test_a_webhook_that_a_kill_left_without_an_answer_is_sent_again_and_pushed_o
 def test_a_run_that_was_in_hand_when_the_process_was_killed_is_pushed_once_by_the_next(world: World, step: str) -> None:
     world.api.add_run(1)
     killed = world.start("poll", "--once", kill_at=step)
-    assert killed.process.wait(20) == KILLED
+    assert killed.wait(20) == KILLED
     assert world.state(1) == {"ended": "done", "pushing": "pushing", "pushed": "pushing"}.get(step, "fetching")
     next_one = world.start("poll", "--once")
-    assert next_one.process.wait(20) == 0, next_one.log.read_text()
+    assert next_one.wait(20) == 0, next_one.log.read_text()
     assert world.state(1) == "done"
     assert world.pushed(1).count("pushed") == 1
     assert world.pushed(1).count("begun") == 1
@@ -67,7 +67,7 @@ def test_a_push_that_outlives_its_killed_server_is_waited_for_and_not_pushed_bes
     post(url, event(1))
     wait_for(lambda: world.pushed(1) == ["begun"], "never pushed")
     served.process.kill()
-    assert served.process.wait(10) == KILLED
+    assert served.wait(10) == KILLED
     with world.serving() as url:
         wait_for(lambda: world.state(1) == "pushing", "never taken up")
         assert post(url, event(2))[0] == 200, "webhooks are taken meanwhile"

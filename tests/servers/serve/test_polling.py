@@ -12,7 +12,7 @@ from tests.support.servers.http import Reply
 
 
 def once(world: World) -> int:
-    return world.start("poll", "--once").process.wait(20)
+    return world.start("poll", "--once").wait(20)
 
 
 @pytest.mark.guarantee("dbt Cloud")

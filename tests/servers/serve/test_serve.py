@@ -260,14 +260,14 @@ class TestHowItEnds:
 
     def test_a_second_process_on_one_queue_leaves_with_the_code_for_busy(self, serving: Serving) -> None:
         second = serving[0].start("poll")
-        assert second.process.wait(20) == 4
+        assert second.wait(20) == 4
         assert "another `serve` or `poll`" in second.log.read_text()
 
     def test_an_address_that_is_taken_is_an_error_with_a_next_step(self, world: World) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             world.configure(listen=f"127.0.0.1:{taken.getsockname()[1]}")
             served = world.start()
-            assert served.process.wait(20) == 1
+            assert served.wait(20) == 1
         assert "change `listen`" in served.log.read_text()
 
 

@@ -39,6 +39,7 @@ from dbt_reverse_etl.testing import (
     person,
 )
 from tests.support import ROOT
+from tests.support.effort import scaled
 from tests.support.servers.singer_targets import JSONL, installed
 from tests.support.sinks.json_values import as_json
 from tests.support.sinks.singer import HOSTILE, MIRROR, hostile, inserts, task_of
@@ -60,6 +61,7 @@ def rows_in(file: Path, key: Sequence[str] = ("id",)) -> list[Row]:
 
 class TestJsonl(SinkContract):
     sink_class = SingerSink
+    histories = scaled(6)
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> dict[str, Any]:

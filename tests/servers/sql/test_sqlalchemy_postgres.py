@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
+from tests.support.effort import scaled
 from tests.support.servers.postgres import new_database
 from tests.support.sinks.sqlalchemy import on_postgres
 
@@ -22,7 +23,7 @@ class TestPostgresThroughSqlalchemy(SinkContract):
     sink_class = SqlalchemySink
     refused_characters = "\0"
     types = WITHOUT_NUL
-    histories = 4
+    histories = scaled(4)
 
     @pytest.fixture(autouse=True)
     def _database(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 import threading
 import time
@@ -21,13 +20,10 @@ from dbt_reverse_etl.sinks.mysql import MysqlSink
 from dbt_reverse_etl.sinks.postgres import PostgresSink
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
 from tests.support.delivery.victim import KEYS, FileLedger, Orders, push
+from tests.support.processes import PROCESSES
 from tests.support.servers import mysql
 from tests.support.servers.http import HttpServer, Received, Reply
 from tests.support.servers.postgres import new_database
-
-SINKS = [f"dbt_reverse_etl.sinks.{name}" for name in ("http", "http_transport", "mysql", "postgres", "sqlite")]
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.support.delivery.victim", *SINKS])
 
 FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
 # Every key changes: inserts, updates and deletes.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dbt_reverse_etl import cli
-from dbt_reverse_etl.serve import parts
+from dbt_reverse_etl.serve import parts, service
 from dbt_reverse_etl.serve.worker import Patience
 
 QUICK = Patience(first=0.05, most=0.1, fetches=4, fetch_seconds=1, final_fetches=3, pushes=3)
@@ -19,18 +20,17 @@ def die(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
+def main(words: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """As a shell would start it, with the log for what it says."""
+    os.environ.update(env)
+    with log.open("w") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
     made = parts.Surroundings
 
     def surroundings(folder: Path, profiles: Path | None, env: dict[str, str], tell: parts.Say) -> parts.Surroundings:
         return made(folder, profiles, env, tell, QUICK, die)
 
-    from dbt_reverse_etl.serve import service
-
     service.Surroundings = surroundings  # type: ignore[assignment,misc]
-    sys.argv[0] = "dbt-reverse-etl"
+    sys.argv = ["dbt-reverse-etl", *words]
     cli.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import yaml
 
 from dbt_reverse_etl.serve.queue import Queue, QueuedRun
 from tests.support import ROOT
+from tests.support.processes import PROCESSES
+from tests.support.serve.process import main
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi
 
 # Stands for `dbt-reverse-etl push --if-due`: what it pushed before it does not push again; and for `dbt-reverse-etl report`.
@@ -74,7 +76,7 @@ def wait_for(done: Callable[[], object], what: str, seconds: float = 20) -> None
 class Served:
     """A running process, and where it listens."""
 
-    process: subprocess.Popen[str]
+    process: ForkServerProcess
     log: Path
 
     @property
@@ -82,17 +84,23 @@ class Served:
         found: list[str] = []
 
         def listens() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
+            assert self.process.is_alive(), self.log.read_text()
             found[:] = re.findall(r"listening on (http://\S+)/webhook", self.log.read_text())
             return bool(found)
 
         wait_for(listens, "it never listened")
         return found[-1]
 
+    def wait(self, seconds: float = 20) -> int:
+        """Exit code; below zero: the signal that killed it."""
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"it did not end: {self.log.read_text()}"
+        return self.process.exitcode
+
     def stop(self, number: int = signal.SIGTERM, seconds: float = 20) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(seconds)
+        if self.process.is_alive():
+            os.kill(self.process.pid or 0, number)
+        return self.wait(seconds)
 
 
 @dataclass
@@ -131,23 +139,12 @@ class World:
         """`serve`, or the command that the words say."""
         self.started += 1
         log = self.folder / f"log-{self.started}.txt"
-        env = {**os.environ, "CLOUD_TOKEN": TOKEN, "HOOK_SECRET": SECRET, "KILL_AT": kill_at}
+        log.touch()
+        env = {"CLOUD_TOKEN": TOKEN, "HOOK_SECRET": SECRET, "KILL_AT": kill_at}
         env["PYTHONPATH"] = f"{ROOT / 'python'}{os.pathsep}{ROOT}"
-        with log.open("w") as out:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.support.serve.process",
-                    *(words or ("serve",)),
-                    "--project-dir",
-                    self.folder,
-                ],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=env,
-                text=True,
-            )
+        told = [*(words or ("serve",)), "--project-dir", str(self.folder)]
+        process = PROCESSES.Process(target=main, args=(told, env, log))
+        process.start()
         return Served(process, log)
 
     @contextmanager
