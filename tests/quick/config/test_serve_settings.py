@@ -144,4 +144,4 @@ def test_the_settings_of_the_documentation_load(tmp_path: Path) -> None:
     (tmp_path / "profiles.yml").write_text(block[1])
     env = {"DBT_CLOUD_TOKEN": ENV["TOKEN"], "DBT_CLOUD_WEBHOOK_SECRET": ENV["SECRET"]}
     assert load_settings([tmp_path], env, webhook=True).targets == {678: "prod"}
-    assert isinstance(load_destinations([tmp_path], "prod", {"CRM_PASSWORD": "canary"}), dict)
+    assert isinstance(load_destinations([tmp_path], "prod", {"CRM_PASSWORD": "canary-1.46557123"}), dict)

@@ -31,7 +31,7 @@ for claim in range(10**6):
 
 
 @pytest.mark.guarantee("SQLite")
-@pytest.mark.parametrize("lines", [1, 4, 9])
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.full), 4, pytest.param(9, marks=pytest.mark.full)])
 def test_after_a_kill_a_settled_claim_is_whole_and_an_unknown_one_left_no_row(
     lines: int, path: Path, db: sqlite3.Connection
 ) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from tests.support import ROOT
+
 
 class Forks:
     """A process that has imported modules, and forks to call a function of one of them."""
@@ -53,6 +55,21 @@ def dbt(cwd: Path, env: Mapping[str, str], *arguments: str) -> None:
     """Real dbt, in a process of its own; parse and compile start no Spark."""
     code, said = dbt_forks().run("dbt.cli.main:cli", [*arguments], cwd, env)
     assert code == 0, said
+
+
+@cache
+def _sink_forks() -> Forks:
+    return Forks("pyarrow.parquet", "tests.support.sinks.files", "tests.support.sinks.people")
+
+
+def python(program: str) -> tuple[int, str]:
+    """Exit code, below zero the signal that killed it, and what was said, of a program that uses sinks of files and databases."""
+    return _sink_forks().run(f"{__name__}:run_program", [program], ROOT, os.environ)
+
+
+def run_program() -> None:
+    """What a call of `python` is in its process."""
+    exec(sys.argv[1], {"__name__": "__main__"})
 
 
 def serve() -> None:

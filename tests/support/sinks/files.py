@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 from dataclasses import replace
 from datetime import date
@@ -18,6 +16,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.testing import PEOPLE, Row, batch_of, opened, person
+from tests.support.servers import forks
 from tests.support.sinks import files_consumer
 from tests.support.sinks.files_consumer import in_folder
 
@@ -70,9 +69,9 @@ def changed(path: Path, fence: int, *numbers: int, **settings: Any) -> None:
 
 def killed(program: str) -> list[str]:
     """What a program said before it killed itself."""
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert run.returncode == -signal.SIGKILL, run.stderr
-    return run.stdout.split()
+    code, said = forks.python(textwrap.dedent(program))
+    assert code == -signal.SIGKILL, said
+    return said.split()
 
 
 VISITS = pa.schema([("id", pa.int64()), ("country", pa.string()), ("day", pa.date32()), ("new", pa.bool_())])
