@@ -30,10 +30,10 @@ def test_bisection_finds_exactly_the_guilty_rows_within_its_bound(case: tuple[in
 
 
 @pytest.mark.guarantee("Refusals and outages")
-@pytest.mark.parametrize("rows", range(1, 131))
-def test_one_bad_row_costs_at_most_twice_the_logarithm_wherever_it_is(rows: int) -> None:
-    worst = max(Bench(refusing({bad}), Limits(rows=rows)).wave(rows).requests for bad in {0, rows // 2, rows - 1})
-    assert worst - 1 <= 2 * math.log2(rows) + 1
+def test_one_bad_row_costs_at_most_twice_the_logarithm_wherever_it_is() -> None:
+    for rows in range(1, 131):
+        worst = max(Bench(refusing({bad}), Limits(rows=rows)).wave(rows).requests for bad in {0, rows // 2, rows - 1})
+        assert worst - 1 <= 2 * math.log2(rows) + 1, f"{rows} rows"
 
 
 @pytest.mark.guarantee("Refusals and outages")

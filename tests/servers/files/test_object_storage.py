@@ -137,6 +137,7 @@ class TestS3(SinkContract):
         return json.loads(encode_values(pa.array([value], field.type)).rows[0] or b"")
 
 
+@pytest.mark.full  # a format is what tests/quick/sinks/files says, wherever its files are
 class TestS3Parquet(TestS3):
     form: ClassVar = {"format": "parquet"}
 
@@ -144,6 +145,7 @@ class TestS3Parquet(TestS3):
         return pa.array([value], field.type)[0].as_py()
 
 
+@pytest.mark.full  # a format is what tests/quick/sinks/files says, wherever its files are
 class TestS3CsvGzip(TestS3):
     form: ClassVar = {"format": "csv", "compression": "gzip"}
 

@@ -18,6 +18,7 @@ from dbt_reverse_etl.sinks.files import FilesSink
 from dbt_reverse_etl.sinks.files_csv import csv_part
 from dbt_reverse_etl.sinks.files_settings import FilesSettings
 from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, batch_of, opened, outcomes, person
+from tests.support.effort import scaled
 from tests.support.sinks.files import task_of
 from tests.support.sinks.files_consumer import csv_rows, in_folder, listed, state, typed
 from tests.support.sinks.json_values import as_json
@@ -25,6 +26,7 @@ from tests.support.sinks.json_values import as_json
 
 class TestCsv(SinkContract):
     sink_class = FilesSink
+    histories = scaled(20)
     form: ClassVar[dict[str, Any]] = {"format": "csv"}
 
     @pytest.fixture

@@ -32,6 +32,7 @@ from tests.support.sinks.files_consumer import state
 
 class TestJsonLines(SinkContract):
     sink_class = FilesSink
+    histories = scaled(20)
     form: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture

@@ -26,6 +26,7 @@ from dbt_reverse_etl.sinks.http import HttpSink
 from dbt_reverse_etl.sinks.http_options import HttpOptions
 from dbt_reverse_etl.sinks.http_settings import HttpSettings
 from dbt_reverse_etl.testing import ReadBack, SinkContract
+from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
 from tests.support.sinks.http_sending import BATCH, CANARY, settings_of, task_of
 
@@ -53,6 +54,7 @@ class RestStore:
 
 class TestContract(SinkContract):
     sink_class = HttpSink
+    histories = scaled(20)
 
     @pytest.fixture
     def store(self) -> RestStore:
