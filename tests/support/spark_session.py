@@ -18,6 +18,19 @@ from tests.support.dbt.project import Project
 from tests.support.servers.maven import jars
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+# The metastore of a test need not outlive a power cut.
+DERBY = "-Dderby.system.durability=test"
+# Spark keeps the story of each query for its page, which nobody opens here.
+NO_PAGE = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "1000",
+}
 # Of this environment: `make test` makes it, see tests/support/class_archive.py.
 CLASS_ARCHIVE = Path(sys.prefix) / "classes.jsa"
 MASTER = os.environ.get("TEST_SPARK_MASTER", "local[2]")
@@ -37,7 +50,7 @@ def spark_settings(home: Path) -> dict[str, str]:
     return {
         "spark.master": MASTER,
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"{JVM}{archive} -Dderby.system.home={home / 'derby'}",
+        "spark.driver.extraJavaOptions": f"{JVM}{archive} {DERBY} -Dderby.system.home={home / 'derby'}",
         "spark.executor.extraJavaOptions": JVM,
         "spark.jars.packages": delta_lake(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -49,9 +62,8 @@ def spark_settings(home: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
         "spark.local.dir": str(home / "local"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        **NO_PAGE,
     }
 
 
@@ -99,6 +111,15 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     yield
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def whole_plans(spark: SparkSession) -> Iterator[None]:
+    """For tests that read the text of a plan."""
+    name = "spark.sql.maxPlanStringLength"
+    spark.conf.set(name, str(10**6))
+    yield
+    spark.conf.set(name, NO_PAGE[name])
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 from pyspark.sql.functions import col, lit
 
 from tests.support.dbt.operations import killed_after
-from tests.support.dbt.project import Project
+from tests.support.dbt.project import Project, Result
+from tests.support.dbt.together import Story, outcomes, together
+
+__all__ = ["outcomes"]
 
 TYPES = {
     "text": "string", "number": "bigint", "small": "int", "real": "double", "short_real": "float", "money": "decimal(38,10)",
@@ -67,33 +71,52 @@ def select(values: dict[str, str], without: tuple[str, ...] = ()) -> str:
     return ", ".join(columns)
 
 
-@pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize("compare", ["hash", "except"])
-def test_every_change_of_every_type_is_seen_and_nothing_else(project: Project, compare: str) -> None:
-    without = ("tags",) if compare == "except" else ()
+def every_type(project: Project, compare: str) -> Story:
+    name, without = f"types_by_{compare}", ("tags",) if compare == "except" else ()
     pairs = list(itertools.pairwise(VERSIONS))
     changed = [pair for pair in pairs if select(pair[0], without) != select(pair[1], without)]
     cases = [*changed, *(pair for pair in SAME if not set(pair[0]) & set(without))]
-    project.changelog("things", f"select * from {project.schema}.source", ["id", "part"], settings={"compare": compare})
+    source, settings = f"{name}_source", {"compare": compare}
+    project.changelog(name, f"select * from {project.schema}.{source}", ["id", "part"], settings=settings)
     for side in (0, 1):
         rows = " union all ".join(
             f"select {n} as id, 'p' as part, {select(pair[side], without)}" for n, pair in enumerate(cases)
         )
-        project.table("source", rows)
-        result = project.run()
-        assert result.success, result.text
-    assert result.messages["things"] == f"+0 ~{len(changed)} -0, snapshot 2"
-    seen = project.rows("select id from {s}.things where _snapshot_id = 2 and _change = 'update_postimage' order by id")
-    assert [row.id for row in seen] == list(range(len(changed)))
-    header = project.rows("select _header.* from {s}.things where _snapshot_id = 2 and _change = 'snapshot'")[0]
-    assert (header.inserts, header.updates, header.deletes, header.live_rows) == (0, len(changed), 0, len(cases))
-    assert project.run().messages["things"] == "+0 ~0 -0, snapshot 2", "an unchanged run commits nothing"
-    assert (
-        project.run().messages["things"]
-        == project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl").messages["things"]
+        project.table(source, rows)
+        result = yield
+        assert result.statuses[name] == "success", result.text
+    assert result.messages[name] == f"+0 ~{len(changed)} -0, snapshot 2"
+    seen = project.rows(
+        f"select id from {{s}}.{name} where _snapshot_id = 2 and _change = 'update_postimage' order by id"
     )
+    assert [row.id for row in seen] == list(range(len(changed)))
+    header = project.rows(f"select _header.* from {{s}}.{name} where _snapshot_id = 2 and _change = 'snapshot'")[0]
+    assert (header.inserts, header.updates, header.deletes, header.live_rows) == (0, len(changed), 0, len(cases))
+    again = yield
+    assert again.messages[name] == "+0 ~0 -0, snapshot 2", "an unchanged run commits nothing"
 
 
+@pytest.mark.guarantee("Capture")
+@together
+def test_every_change_of_every_type_is_seen_by_hash_and_nothing_else(project: Project) -> Story:
+    return every_type(project, "hash")
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_every_change_of_every_type_is_seen_by_except_and_nothing_else(project: Project) -> Story:
+    return every_type(project, "except")
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_full_refresh_captures_what_any_run_captures(project: Project) -> None:
+    project.changelog("things", "select id from range(3)")
+    assert project.run().success
+    refreshed = project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl")
+    assert refreshed.messages["things"] == "+0 ~0 -0, snapshot 1"
+
+
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_both_compares_capture_the_same_changes(project: Project) -> None:
     for name, compare in (("by_hash", "hash"), ("by_except", "except")):
@@ -116,15 +139,17 @@ def test_both_compares_capture_the_same_changes(project: Project) -> None:
 
 
 @pytest.mark.guarantee("Capture")
-def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(project: Project) -> None:
+@together
+def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(project: Project) -> Story:
     for bad_key in ("fail", "quarantine"):
         project.changelog(
             f"drawn_{bad_key}",
             "select id, uuid() as drawn, rand() as luck from range(100)",
             settings={"on_bad_key": bad_key},
         )
-    for snapshot in (1, 2, 3):
-        assert project.run().success
+    for snapshot in (1, 2):
+        result = yield
+        assert {result.statuses[f"drawn_{bad_key}"] for bad_key in ("fail", "quarantine")} == {"success"}
         for name in ("drawn_fail", "drawn_quarantine"):
             stale = project.rows(
                 f"select count(*) as n from {{s}}.{name} before join {{s}}.{name} pre on pre.id = before.id and pre._change = 'update_preimage' "
@@ -139,122 +164,110 @@ def test_the_model_query_runs_once_so_that_what_is_captured_is_consistent(projec
 
 
 @pytest.mark.guarantee("Capture")
-def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project) -> None:
-    def capture(query: str, **settings: Any) -> str:
-        project.changelog("things", query, settings=settings or None)
-        result = project.run()
-        return result.messages["things"] if result.success else result.text
+@together
+def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project) -> Story:
+    name, more = "with_columns", ", if(id = 1, 'x', null) as extra"
+    plain = "select id, 'a' as name, id as n{} from range(3)"
 
-    assert capture("select id, 'a' as name, id as n from range(3)") == "+3 ~0 -0, snapshot 1"
-    assert capture("select id as n, 'a' as name, id from range(3)") == "+0 ~0 -0, snapshot 1"
-    assert (
-        capture("select id, 'a' as name, id as n, if(id = 1, 'x', null) as extra from range(3)")
-        == "+0 ~1 -0, snapshot 2"
-    )
-    assert "meta.reverse_etl.on_column_change is fail" in capture(
-        "select id, 'a' as name, id as n, 'x' as extra, 1 as more from range(3)", on_column_change="fail"
-    )
-    assert "column extra is gone" in capture("select id, 'a' as name, id as n from range(3)")
-    assert (
-        capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
-        == "+0 ~1 -0, snapshot 3"
-    )
-    assert (
-        capture("select id, 'a' as name, id as n from range(3)", on_column_change="sync_all_columns")
-        == "+0 ~0 -0, snapshot 3"
-    )
-    assert "name is int in the model and string in the changelog" in capture(
-        "select id, 1 as name, id as n from range(3)"
-    )
-    assert "captured by id" in _with_key(project, "n")
+    def capture(query: str, key: str = "id", **settings: Any) -> Generator[None, Result, str]:
+        project.changelog(name, query, key, settings=settings or None)
+        return (yield).messages[name]
+
+    assert (yield from capture(plain.format(""))) == "+3 ~0 -0, snapshot 1"
+    assert (yield from capture("select id as n, 'a' as name, id from range(3)")) == "+0 ~0 -0, snapshot 1"
+    assert (yield from capture(plain.format(more))) == "+0 ~1 -0, snapshot 2"
+    refused = yield from capture(plain.format(", 'x' as extra, 1 as more"), on_column_change="fail")
+    assert "meta.reverse_etl.on_column_change is fail" in refused
+    assert "column extra is gone" in (yield from capture(plain.format("")))
+    synced = yield from capture(plain.format(""), on_column_change="sync_all_columns")
+    assert synced == "+0 ~1 -0, snapshot 3"
+    synced = yield from capture(plain.format(""), on_column_change="sync_all_columns")
+    assert synced == "+0 ~0 -0, snapshot 3"
+    other_type = yield from capture("select id, 1 as name, id as n from range(3)")
+    assert "name is int in the model and string in the changelog" in other_type
+    assert "captured by id" in (yield from capture(plain.format(""), "n", on_column_change="sync_all_columns"))
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> None:
-    def capture(query: str, **settings: Any) -> str:
-        project.changelog("things", query, settings=settings)
-        result = project.run()
-        return result.messages["things"] if result.success else result.text
+@together
+def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> Story:
+    name = "widened"
+
+    def capture(query: str, **settings: Any) -> Generator[None, Result, str]:
+        project.changelog(name, query, settings=settings)
+        return (yield).messages[name]
 
     narrow = "select id, cast(id as int) as n, cast(id / 4 as decimal(5, 2)) as d, cast(id / 8 as float) as f, 'x' as t from range(40)"
     wide = (
         "select id, {} as n, cast(id / 4 as decimal(9, 3)) as d, cast(id / 8 as double) as f, 'x' as t from range(40)"
     )
-    project.sync("crm_things", "things", mode="mirror", fields=["id", "n", "d", "t"])
-    assert capture(narrow) == "+40 ~0 -0, snapshot 1"
-    assert "n is bigint in the model and int in the changelog" in capture(wide.format("id"), on_column_change="fail")
+    project.sync("crm_widened", name, mode="mirror", fields=["id", "n", "d", "t"])
+    assert (yield from capture(narrow)) == "+40 ~0 -0, snapshot 1"
+    refused = yield from capture(wide.format("id"), on_column_change="fail")
+    assert "n is bigint in the model and int in the changelog" in refused
     # As a run leaves it that is killed before its commit.
-    project.rows("alter table {s}.things set tblproperties ('delta.enableTypeWidening' = 'true')")
-    project.rows("alter table {s}.things alter column n type bigint")
-    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~1 -0, snapshot 2"
+    project.rows("alter table {s}.widened set tblproperties ('delta.enableTypeWidening' = 'true')")
+    project.rows("alter table {s}.widened alter column n type bigint")
+    assert (yield from capture(wide.format("if(id = 7, 1L << 40, id)"))) == "+0 ~1 -0, snapshot 2"
     assert project.crm("select count(*), sum(n) from contacts") == [(40, sum(range(40)) - 7 + 2**40)]
-    assert capture(wide.format("if(id = 7, 1L << 40, id)")) == "+0 ~0 -0, snapshot 2"
-    assert capture(wide.format("if(id in (7, 8), 1L << 40, id)")) == "+0 ~1 -0, snapshot 3"
+    (project.folder / "models/exposure_crm_widened.yml").unlink()
+    assert (yield from capture(wide.format("if(id = 7, 1L << 40, id)"))) == "+0 ~0 -0, snapshot 2"
     project.model(
-        "before", "select * from {{ reverse_etl.as_of(ref('things'), snapshot=1) }}", {"materialized": "view"}
+        "before", "select * from {{ reverse_etl.as_of(ref('widened'), snapshot=1) }}", {"materialized": "view"}
     )
-    assert project.dbt("run", "--select", "before").success
+    assert (yield from capture(wide.format("if(id in (7, 8), 1L << 40, id)"))) == "+0 ~1 -0, snapshot 3"
     assert project.rows("select count(*), sum(n), sum(d), sum(f) from {s}.before") == project.rows(
         f"select count(*), sum(n), sum(d), sum(f) from ({narrow})"
     )
-    assert "n is int in the model and bigint in the changelog" in capture(narrow)
-    assert "id is decimal(20,0) in the model" in capture(
-        "select cast(id as decimal(20, 0)) as id, id as n from range(3)"
-    )
-
-
-def _with_key(project: Project, key: str) -> str:
-    project.changelog(
-        "things",
-        "select id, 'a' as name, id as n from range(3)",
-        key,
-        settings={"on_column_change": "sync_all_columns"},
-    )
-    return project.run().text
+    (project.folder / "models/before.sql").unlink()
+    (project.folder / "models/before.yml").unlink()
+    assert "n is int in the model and bigint in the changelog" in (yield from capture(narrow))
+    other = yield from capture("select cast(id as decimal(20, 0)) as id, id as n from range(3)")
+    assert "id is decimal(20,0) in the model" in other
 
 
 @pytest.mark.guarantee("Capture")
-def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(project: Project) -> None:
-    project.changelog("things", f"select * from {project.schema}.source")
-    project.table("source", "select id, 'a' as name from range(5)")
-    assert project.run().success
+@together
+def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(project: Project) -> Story:
+    project.changelog("of_bad_keys", f"select * from {project.schema}.bad_keys_source")
+    project.table("bad_keys_source", "select id, 'a' as name from range(5)")
+    assert (yield).statuses["of_bad_keys"] == "success"
     # Key 1 twice, one of them as it was; key 2 twice, both as they were; key 3 gone; two NULL keys.
     project.table(
-        "source",
+        "bad_keys_source",
         "select * from values (0, 'a'), (1, 'a'), (1, 'b'), (2, 'a'), (2, 'a'), (4, 'x'), (null, 'n'), (null, 'n') as t (id, name)",
     )
-    project.changelog("things", f"select cast(id as bigint) as id, name from {project.schema}.source")
-    failed = project.run()
-    assert not failed.success
-    assert "found 2 rows with a NULL key and 4 rows that share their key" in failed.text
-    assert f"select * from {project.schema}.things__bad_keys" in failed.text
-    listed = project.rows("select _reason, id, count(*) as n from {s}.things__bad_keys group by all order by all")
+    project.changelog("of_bad_keys", f"select cast(id as bigint) as id, name from {project.schema}.bad_keys_source")
+    failed = yield
+    assert failed.statuses["of_bad_keys"] == "error"
+    assert "found 2 rows with a NULL key and 4 rows that share their key" in failed.messages["of_bad_keys"]
+    assert f"select * from {project.schema}.of_bad_keys__bad_keys" in failed.messages["of_bad_keys"]
+    listed = project.rows("select _reason, id, count(*) as n from {s}.of_bad_keys__bad_keys group by all order by all")
     assert [tuple(row) for row in listed] == [("duplicate_key", 1, 2), ("duplicate_key", 2, 2), ("null_key", None, 2)]
 
     project.changelog(
-        "things",
-        f"select cast(id as bigint) as id, name from {project.schema}.source",
+        "of_bad_keys",
+        f"select cast(id as bigint) as id, name from {project.schema}.bad_keys_source",
         settings={"on_bad_key": "quarantine"},
     )
-    kept = project.run()
-    assert kept.success, kept.text
-    assert kept.messages["things"] == "+0 ~1 -1, snapshot 2 (3 keys quarantined)"
-    image = project.rows("select id, name from {s}.things where _change = 'insert' and id in (1, 2)")
+    kept = yield
+    assert kept.messages["of_bad_keys"] == "+0 ~1 -1, snapshot 2 (3 keys quarantined)"
+    image = project.rows("select id, name from {s}.of_bad_keys where _change = 'insert' and id in (1, 2)")
     assert len(image) == 2, "a quarantined key keeps its head image: it must not look deleted"
-    assert project.rows("select count(*) as n from {s}.things where _change = 'delete' and id in (1, 2)")[0].n == 0
-    recorded = project.rows("select explode(_header.quarantined) as q from {s}.things where _snapshot_id = 2")
+    assert project.rows("select count(*) as n from {s}.of_bad_keys where _change = 'delete' and id in (1, 2)")[0].n == 0
+    recorded = project.rows("select explode(_header.quarantined) as q from {s}.of_bad_keys where _snapshot_id = 2")
     assert sorted((row.q.key, row.q.reason, row.q.row_count) for row in recorded) == [
         ('{"id":1}', "duplicate_key", 2), ('{"id":2}', "duplicate_key", 2), ('{"id":null}', "null_key", 2),
     ]  # fmt: skip
-    assert project.run().messages["things"].startswith("+0 ~0 -0, snapshot 2"), (
+    assert (yield).messages["of_bad_keys"].startswith("+0 ~0 -0, snapshot 2"), (
         "the same bad keys again are no new snapshot"
     )
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize(
-    ("query", "key", "words"),
-    [
+@together
+def test_what_cannot_be_captured_is_refused_before_anything_is_written(project: Project) -> Story:
+    cases = [
         ("select 1 as id, array(map('a', 1)) as m", "id", "map inside another type"),
         ("select 1 as id, parse_json('1') as v", "id", "variant"),
         ("select 1 as id, named_struct('v', parse_json('1')) as s", "id", "column s is or holds a variant"),
@@ -266,22 +279,21 @@ def test_bad_keys_fail_the_model_with_counts_or_are_kept_out_with_a_reason(proje
         ("select 1 as id, 2 as _change", "id", "a name that the changelog or its diff uses"),
         ("select 1.5d as id", "id", "does not identify a row safely"),
         ("select 1 as id", "ID2", "is no column of the model"),
-    ],
-)
-def test_what_cannot_be_captured_is_refused_before_anything_is_written(
-    project: Project, query: str, key: str, words: str
-) -> None:
-    project.changelog("things", query, key)
-    result = project.run()
-    assert not result.success
-    assert words in result.text
-    assert not project.spark.catalog.tableExists(f"{project.schema}.things")
+    ]
+    for number, (query, key, _) in enumerate(cases):
+        project.changelog(f"refused_{number}", query, key)
+    result = yield
+    for number, (query, _, words) in enumerate(cases):
+        assert result.statuses[f"refused_{number}"] == "error", query
+        assert words in result.messages[f"refused_{number}"], query
+        assert not project.spark.catalog.tableExists(f"{project.schema}.refused_{number}"), query
 
 
+@together
 def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_gave_bad_keys(
-    project: Project, tmp_path: Path
-) -> None:
-    asked = tmp_path / "asked"
+    project: Project,
+) -> Story:
+    asked = project.folder / "asked"
 
     def key(value: int) -> int:
         if asked.exists():
@@ -289,31 +301,32 @@ def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_
         asked.touch()
         return 1
 
-    project.table("source", "select 1 as id")
+    project.table("read_twice_source", "select 1 as id")
     project.spark.udf.register("key_that_changes", key, "int")
     project.changelog(
-        "things",
-        f"select id from {project.schema}.source union all select key_that_changes(2) from {project.schema}.source",
+        "read_twice",
+        f"select id from {project.schema}.read_twice_source union all select key_that_changes(2) from {project.schema}.read_twice_source",
     )
-    refused = project.run()
-    assert not refused.success
-    assert "found 1 rows more or less than its head and the changes make" in refused.text
-    assert "nothing was captured" in refused.text
-    assert not [row for row in project.rows("show tables in {s} like 'things__*'") if not row.isTemporary]
-    assert project.run().messages["things"] == "+2 ~0 -0, snapshot 1"
+    refused = yield
+    assert refused.statuses["read_twice"] == "error"
+    assert "found 1 rows more or less than its head and the changes make" in refused.messages["read_twice"]
+    assert "nothing was captured" in refused.messages["read_twice"]
+    assert not [row for row in project.rows("show tables in {s} like 'read_twice__*'") if not row.isTemporary]
+    assert (yield).messages["read_twice"] == "+2 ~0 -0, snapshot 1"
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_over(project: Project) -> None:
-    project.table("things", "select 1 as id")
-    project.changelog("things", "select 1 as id, 'a' as name")
-    refused = project.run()
-    assert not refused.success
-    assert "so it is no changelog; nothing was written" in refused.text
-    assert [tuple(row) for row in project.rows("select * from {s}.things")] == [(1,)]
-    assert project.dbt("run-operation", "adopt", "--args", "{model: things}").success
-    assert project.run().success
-    kept = [row.tableName for row in project.rows("show tables in {s} like 'things__adopted_*'")]
+@together
+def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_over(project: Project) -> Story:
+    project.table("no_changelog", "select 1 as id")
+    project.changelog("no_changelog", "select 1 as id, 'a' as name")
+    refused = yield
+    assert refused.statuses["no_changelog"] == "error"
+    assert "so it is no changelog; nothing was written" in refused.messages["no_changelog"]
+    assert [tuple(row) for row in project.rows("select * from {s}.no_changelog")] == [(1,)]
+    assert project.dbt("run-operation", "adopt", "--args", "{model: no_changelog}").success
+    assert (yield).statuses["no_changelog"] == "success"
+    kept = [row.tableName for row in project.rows("show tables in {s} like 'no_changelog__adopted_*'")]
     assert len(kept) == 1
 
 

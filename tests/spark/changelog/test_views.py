@@ -172,6 +172,7 @@ def test_snapshots_are_the_headers_flattened(spark: SparkSession, histories: lis
     ],
     ids=["current", "as_of", "net_changes from nothing", "net_changes", "scd2"],
 )
+@pytest.mark.usefixtures("whole_plans")
 def test_a_view_shuffles_once_and_sorts_once(spark: SparkSession, histories: list[History], relation: str) -> None:
     plan = query(spark, relation)._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"Exchange hashpartitioning\(case_id#\d+, part#\d+", plan)) == 1, plan
