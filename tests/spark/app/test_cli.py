@@ -1,205 +1,260 @@
-"""The command line: the same syncs, from artifacts, for people and for machines."""
+"""The command line: the same syncs, from artifacts, for people and for machines; one project that is pushed by commands alone."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
+from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.ledger import DeltaLedger
 from tests.support.dbt.command import call, exit_code, read
 from tests.support.dbt.project import Project
 
+ANN_AND_BOB = "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)"
+ANN = "select * from values (1, 'Ann') as t (id, name)"
+BOTH = [(1, "Ann"), (2, "Bob")]
+PUSH = ("push", "--select", "crm_contacts")
+PUSH_PEOPLE = ("push", "--select", "crm_people")
 
-@pytest.fixture
-def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    here = Path.cwd()
-    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
-    project.table("source", "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)")
+
+@dataclass
+class Shop:
+    """One project and what each command said, by the name of its step."""
+
+    project: Project
+    said: dict[str, Result] = field(default_factory=dict)
+    codes: dict[str, tuple[int, str]] = field(default_factory=dict)  # as a shell sees it, with what was shown
+    rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)  # of contacts, after the step
+
+    def call(self, step: str, *arguments: str) -> None:
+        self.said[step] = call(self.project, *arguments)
+        self._look(step)
+
+    def exit_code(self, step: str, *arguments: str) -> None:
+        shown = io.StringIO()
+        with redirect_stdout(shown), redirect_stderr(shown):
+            code = exit_code(self.project, *arguments)
+        self.codes[step] = code, shown.getvalue()
+        self._look(step)
+
+    def captured(self, query: str) -> None:
+        """A run of dbt that leaves the push to the command."""
+        self.project.table("source", query)
+        with pytest.MonkeyPatch.context() as off:
+            off.setenv("DBT_REVERSE_ETL_PUSH", "off")
+            result = self.project.run()
+        assert result.success, result.text
+        assert not result.pushed(), "off is off"
+
+    def operation(self, name: str, **arguments: str) -> None:
+        assert self.project.dbt("run-operation", name, "--args", json.dumps(arguments)).success
+
+    def _look(self, step: str) -> None:
+        made = (self.project.folder / "crm.db").exists()
+        self.rows[step] = self.project.crm() if made else []
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    project = Project(tmp_path_factory.mktemp("cli") / "shop", spark, "command_line")
+    shop, here = Shop(project), Path.cwd()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["dbt-reverse-etl"])
+        try:
+            before_a_push(shop)
+            pushes(shop)
+            refusals(shop)
+        finally:
+            os.chdir(here)  # commands change it
+    return shop
+
+
+def before_a_push(shop: Shop) -> None:
+    project = shop.project
     project.changelog("contacts_changelog", f"select id, name from {project.schema}.source")
     project.sync("crm_contacts", "contacts_changelog", mode="mirror", tags=["crm"])
     project.sync("crm_people", "contacts_changelog", mode="upsert", object="people")
-    assert not project.run().pushed(), "off is off"
-    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
-    monkeypatch.setattr(sys, "argv", ["dbt-reverse-etl"])
-    yield project
-    os.chdir(here)
+    shop.captured(ANN_AND_BOB)
+    shop.call("plan", "plan", "--json")
+    shop.call("plan again", "plan", "--json")
+    shop.call("plan of a tag", "plan", "--select", "tag:crm")
+    shop.call("plan for a review", "plan", "--markdown", "--select", "crm_contacts")
+    shop.call("no such sync", "plan", "--select", "crm_contcats")
+    shop.call("status before", "status", "--json")
+    shop.call("good check", "check")
+    assert not (project.folder / "crm.db").exists(), "none of these makes it"
+    project.destinations["crm"]["path"] = str(project.folder / "nowhere" / "crm.db")
+    project._profiles()
+    shop.call("bad check", "check", "--json")
+    project.destinations["crm"]["path"] = str(project.folder / "crm.db")
+    project._profiles()
 
 
-def captured(shop: Project, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of dbt that leaves the push to the command."""
-    shop.table("source", query)
-    with monkeypatch.context() as off:
-        off.setenv("DBT_REVERSE_ETL_PUSH", "off")
-        assert shop.run().success
+def pushes(shop: Shop) -> None:
+    project = shop.project
+    shop.call("first push", *PUSH, "--log-format", "json")
+    shop.call("pushed before", *PUSH)
+    shop.call("if due", *PUSH, "--if-due")
+    shop.call("status after", "status", "--json", "--select", "crm_c*")
+    shop.call("status table", "status")
+    with sqlite3.connect(project.folder / "crm.db") as crm:
+        crm.execute("delete from contacts")
+    shop.operation("resync", sync="crm_contacts")
+    shop.call("asked for", "push")
+    shop.call("asked for once", "push")
 
 
-def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Project) -> None:
-    for _ in range(2):
-        plan = {report["sync"]: report for report in read(call(shop, "plan", "--json"))}
+def refusals(shop: Shop) -> None:
+    project = shop.project
+    project.sync("crm_contacts", "contacts_changelog", mode="mirror", tags=["crm"], guards={"max_deletes": "10%"})
+    shop.captured(ANN)
+    shop.exit_code("blocked", *PUSH)
+    shop.exit_code("overridden", *PUSH, "--override", "crm_contacts@2:+0~0-1")
+    shop.call("quiet", *PUSH_PEOPLE, "--quiet")
+
+    kept = {name: (project.folder / "target" / name).read_text() for name in ("run_results.json", "manifest.json")}
+    project.destinations, sqlite = "plan", project.destinations
+    shop.captured(ANN)
+    project.destinations = sqlite
+    project._profiles()
+    for name, text in kept.items():
+        (project.folder / "target" / name).write_text(text)
+    shop.call("older", *PUSH_PEOPLE)
+    assert project.dbt("parse").success
+    shop.call("stale", "push")
+
+    shop.captured(ANN_AND_BOB)
+    ledger = DeltaLedger(project.spark, f"{project.schema}.reverse_etl_ledger")
+    last = ledger.overview(["crm_people"]).newest("crm_people")
+    assert last
+    lease = datetime.now(timezone.utc) + timedelta(hours=1)
+    other = replace(last, fence=last.fence + 1, run_id="other", owner="elsewhere:1", lease_until=lease)
+    assert ledger.start(other)
+    shop.exit_code("busy", *PUSH_PEOPLE)
+    shop.rows["people beside the other"] = project.crm("select * from people order by 1")
+
+    shop.operation("reset", model="contacts_changelog")
+    shop.captured(ANN_AND_BOB)
+    shop.exit_code("other changelog", *PUSH)
+    shop.exit_code("plan of another changelog", "plan", "--select", "crm_contacts")
+    shop.operation("resync", sync="crm_contacts")
+    shop.captured(ANN_AND_BOB)
+    shop.exit_code("resynced", *PUSH)
+
+
+def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Shop) -> None:
+    for step in ("plan", "plan again"):
+        plan = {report["sync"]: report for report in read(shop.said[step])}
         assert plan["crm_contacts"]["planned"] == {"insert": 2, "update": 0, "delete": 0}
         assert plan["crm_contacts"]["sample"] == [["insert", '{"id":1}'], ["insert", '{"id":2}']]
         assert plan["crm_contacts"]["position"] == 0
-    shown = call(shop, "plan", "--select", "tag:crm").output
+    shown = shop.said["plan of a tag"].output
     header, row, *_ = shown.splitlines()
     assert header.split() == ["sync", "destination", "insert", "update", "delete", "position", "head"]
     assert row.split() == ["crm_contacts", "crm.contacts", "2", "0", "0", "0", "1"]
     assert 'insert  {"id":1}' in shown
     assert "crm_people" not in shown
-    review = call(shop, "plan", "--markdown", "--select", "crm_contacts").output
+    review = shop.said["plan for a review"].output
     assert "insert 2" in review
     assert "Ann" not in review
-    assert not (shop.folder / "crm.db").exists()
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_pushed(shop: Project) -> None:
-    first = call(shop, "push", "--select", "crm_contacts")
+def test_push_from_artifacts_delivers_once_and_refuses_what_is_stale_or_was_pushed(shop: Shop) -> None:
+    first = shop.said["first push"]
     assert first.exception is None, first.exception
     assert first.return_value == ExitCode.OK
-    assert "SYNC crm_contacts -> crm.contacts" in first.output
-    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
-
-    again = call(shop, "push", "--select", "crm_contacts")
+    assert shop.rows["first push"] == BOTH
+    again = shop.said["pushed before"]
     assert isinstance(again.exception, ReverseEtlError)
     assert "which were pushed before" in str(again.exception)
-    assert call(shop, "push", "--select", "crm_contacts", "--if-due").return_value == ExitCode.OK
-    assert call(shop, "push", "--select", "crm_people").return_value == ExitCode.OK, (
-        "another sync of that run was not pushed yet"
-    )
-
-    kept = (shop.folder / "target/run_results.json").read_text(), (shop.folder / "target/manifest.json").read_text()
-    shop.table("source", "select * from values (1, 'Ann') as t (id, name)")
-    shop.destinations = "plan"
-    assert shop.run().success
-    shop.destinations = {"crm": {"type": "sqlite", "path": str(shop.folder / "crm.db")}}
-    shop._profiles()
-    for name, text in zip(("run_results.json", "manifest.json"), kept, strict=True):
-        (shop.folder / "target" / name).write_text(text)
-    older = call(shop, "push", "--select", "crm_people")
-    assert isinstance(older.exception, ReverseEtlError)
-    assert shop.dbt("parse").success
-    stale = call(shop, "push")
+    assert shop.said["if due"].return_value == ExitCode.OK
+    assert shop.said["quiet"].return_value == ExitCode.OK, "another sync of that run was not pushed yet"
+    assert isinstance(shop.said["older"].exception, ReverseEtlError)
+    stale = shop.said["stale"]
     assert isinstance(stale.exception, ReverseEtlError)
     assert "while manifest.json is of" in str(stale.exception)
-    assert len(shop.crm()) == 2
+    assert shop.rows["stale"] == shop.rows["overridden"]
 
 
-def test_push_carries_out_what_a_run_operation_asked_for(shop: Project) -> None:
-    assert call(shop, "push", "--select", "crm_contacts").return_value == ExitCode.OK
-    with sqlite3.connect(shop.folder / "crm.db") as crm:
-        crm.execute("delete from contacts")
-    assert shop.dbt("run-operation", "resync", "--args", "{sync: crm_contacts}").success
-    repaired = call(shop, "push")
+def test_push_carries_out_what_a_run_operation_asked_for(shop: Shop) -> None:
+    repaired = shop.said["asked for"]
     assert "SYNC crm_contacts -> crm.contacts" in repaired.output
     assert "crm_people" not in repaired.output, "its run is not the last command, and nobody asked for it"
-    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
-    assert "Nothing to push." in call(shop, "push").output, "it was asked for once"
+    assert shop.rows["asked for"] == BOTH
+    assert "Nothing to push." in shop.said["asked for once"].output, "it was asked for once"
 
 
-def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Project) -> None:
-    before = {row["sync"]: row for row in read(call(shop, "status", "--json"))}
-    assert (before["crm_contacts"]["position"], before["crm_contacts"]["lag"], before["crm_contacts"]["last_run"]) == (
-        0,
-        1,
-        "never",
-    )
-    assert call(shop, "push").return_value == ExitCode.OK
-    after = read(call(shop, "status", "--json", "--select", "crm_c*"))
+def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Shop) -> None:
+    before = {row["sync"]: row for row in read(shop.said["status before"])}["crm_contacts"]
+    assert (before["position"], before["lag"], before["last_run"]) == (0, 1, "never")
+    after = read(shop.said["status after"])
     assert [(row["sync"], row["position"], row["lag"], row["undelivered"], row["last_run"]) for row in after] == [
         ("crm_contacts", 1, 0, 0, "succeeded")
     ]
-    table = call(shop, "status").output
-    assert table.splitlines()[0].split()[:4] == ["sync", "destination", "health", "position"]
-    assert (before["crm_contacts"]["health"], after[0]["health"]) == ("never pushed", "ok")
+    heads = shop.said["status table"].output.splitlines()[0].split()
+    assert heads[:4] == ["sync", "destination", "health", "position"]
+    assert (before["health"], after[0]["health"]) == ("never pushed", "ok")
 
 
-def test_check_reaches_the_destinations_read_only(shop: Project) -> None:
-    good = call(shop, "check")
+def test_check_reaches_the_destinations_read_only(shop: Shop) -> None:
+    good, bad = shop.said["good check"], shop.said["bad check"]
     assert good.return_value == ExitCode.OK, good.output
     assert "2 syncs of target dev: configuration is valid" in good.output
-    assert not (shop.folder / "crm.db").exists()
-    shop.destinations["crm"]["path"] = str(shop.folder / "nowhere" / "crm.db")
-    shop._profiles()
-    bad = call(shop, "check", "--json")
     assert bad.return_value == ExitCode.FAILED
     assert "nowhere" in read(bad)[0]["message"]
 
 
-def test_lines_as_json_name_the_run_and_quiet_leaves_errors_only(shop: Project) -> None:
-    assert call(shop, "push", "--quiet", "--select", "crm_people").output == ""
-    lines = [json.loads(line) for line in call(shop, "push", "--log-format", "json").stdout.splitlines()]
+def test_lines_as_json_name_the_run_and_quiet_leaves_errors_only(shop: Shop) -> None:
+    assert shop.said["quiet"].output == ""
+    lines = [json.loads(line) for line in shop.said["first push"].stdout.splitlines()]
     (pushed,) = [line for line in lines if line.get("sync") == "crm_contacts"]
     assert pushed["level"] == "info"
     assert (pushed["fence"], pushed["status"], pushed["exit_code"], len(pushed["run_id"])) == (1, "succeeded", 0, 32)
     assert pushed["counts"]["delivered"] == {"insert": 2, "update": 0, "delete": 0}
-    assert (
-        pushed["invocation_id"]
-        == shop.rows("select max(get_json_object(body, '$.invocation_id')) from {s}.reverse_etl_ledger")[0][0]
-    )
+    told = "select get_json_object(body, '$.invocation_id') from {s}.reverse_etl_ledger"
+    first = f"{told} where sync = 'crm_contacts' and fact = 'run_started' order by fence limit 1"
+    assert pushed["invocation_id"] == shop.project.rows(first)[0][0]
 
 
-def test_an_unknown_selector_names_what_can_be_selected(shop: Project) -> None:
-    result = call(shop, "plan", "--select", "crm_contcats")
+def test_an_unknown_selector_names_what_can_be_selected(shop: Shop) -> None:
+    result = shop.said["no such sync"]
     assert isinstance(result.exception, ReverseEtlError)
     assert "crm_contacts" in str(result.exception)
 
 
-ANN = "select * from values (1, 'Ann') as t (id, name)"
-PUSH = ("push", "--select", "crm_contacts")
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_message_with_0(shop: Shop) -> None:
+    code, shown = shop.codes["blocked"]
+    assert code == ExitCode.BLOCKED == 3
+    assert "--override 'crm_contacts@2:+0~0-1'" in shown
+    assert shop.rows["blocked"] == BOTH
+    assert shop.codes["overridden"][0] == ExitCode.OK == 0
+    assert shop.rows["overridden"] == [(1, "Ann")]
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_message_with_0(
-    shop: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shop.sync("crm_contacts", "contacts_changelog", mode="mirror", guards={"max_deletes": "10%"})
-    captured(shop, "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)", monkeypatch)
-    assert exit_code(shop, *PUSH) == ExitCode.OK == 0
-    captured(shop, ANN, monkeypatch)
-    capsys.readouterr()
-    assert exit_code(shop, *PUSH) == ExitCode.BLOCKED == 3
-    override = "crm_contacts@2:+0~0-1"
-    assert f"--override '{override}'" in "".join(capsys.readouterr())
-    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
-    assert exit_code(shop, *PUSH, "--override", override) == 0
-    assert shop.crm() == [(1, "Ann")]
+def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(shop: Shop) -> None:
+    assert shop.codes["busy"][0] == ExitCode.BUSY == 4
+    assert shop.rows["people beside the other"] == [(1, "Ann")]
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(
-    shop: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert exit_code(shop, *PUSH) == 0
-    ledger = DeltaLedger(shop.spark, f"{shop.schema}.reverse_etl_ledger")
-    last = ledger.overview(["crm_contacts"]).newest("crm_contacts")
-    assert last
-    captured(shop, ANN, monkeypatch)
-    lease = datetime.now(timezone.utc) + timedelta(hours=1)
-    other = replace(last, fence=last.fence + 1, run_id="other", owner="elsewhere:1", lease_until=lease)
-    assert ledger.start(other)
-    assert exit_code(shop, *PUSH) == ExitCode.BUSY == 4
-    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
-
-
-@pytest.mark.guarantee("dbt and its commands")
-def test_a_push_from_another_changelog_ends_with_5_and_after_a_resync_with_0(
-    shop: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert exit_code(shop, *PUSH) == 0
-    assert shop.dbt("run-operation", "reset", "--args", "{model: contacts_changelog}").success
-    captured(shop, ANN, monkeypatch)
-    assert exit_code(shop, *PUSH) == ExitCode.OTHER_CHANGELOG == 5
-    assert exit_code(shop, "plan", "--select", "crm_contacts") == 5
-    assert shop.crm() == [(1, "Ann"), (2, "Bob")]
-    assert shop.dbt("run-operation", "resync", "--args", "{sync: crm_contacts}").success
-    captured(shop, ANN, monkeypatch)
-    assert exit_code(shop, *PUSH) == 0
+def test_a_push_from_another_changelog_ends_with_5_and_after_a_resync_with_0(shop: Shop) -> None:
+    assert shop.codes["other changelog"][0] == ExitCode.OTHER_CHANGELOG == 5
+    assert shop.codes["plan of another changelog"][0] == 5
+    assert shop.rows["plan of another changelog"] == [(1, "Ann")]
+    assert shop.codes["resynced"][0] == 0
+    assert shop.rows["resynced"] == BOTH
