@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.dbt.project import Project
+from tests.support.dbt.together import Story, outcomes, together
+
+__all__ = ["outcomes"]
 
 QUERY = "select 1 as id, 'a' as name"
 
 
-def properties(project: Project, **config: Any) -> None:
-    project.changelog("things", QUERY, **config)
-
-
-def details(project: Project, table: str = "things") -> dict[str, str]:
+def details(project: Project, table: str) -> dict[str, str]:
     return {row.col_name: row.data_type for row in project.rows(f"describe table extended {{s}}.{table}")}
 
 
-def table_properties(project: Project) -> dict[str, str]:
-    return {row.key: row.value for row in project.rows("show tblproperties {s}.things")}
+def table_properties(project: Project, table: str) -> dict[str, str]:
+    return {row.key: row.value for row in project.rows(f"show tblproperties {{s}}.{table}")}
 
 
 def test_alias_and_tags_are_honoured(project: Project) -> None:
-    properties(project, alias="renamed", tags=["nightly"])
+    project.changelog("things", QUERY, alias="renamed", tags=["nightly"])
     assert project.dbt("run", "--select", "tag:nightly").success
     assert project.spark.catalog.tableExists(f"{project.schema}.renamed")
 
 
-def test_location_root_is_honoured(project: Project, tmp_path: Path) -> None:
-    properties(project, location_root=str(tmp_path / "lake"))
-    assert project.run().success
-    assert (tmp_path / "lake/things/_delta_log").is_dir()
+@together
+def test_location_root_is_honoured(project: Project) -> Story:
+    project.changelog("elsewhere", QUERY, location_root=str(project.folder / "lake"))
+    yield
+    assert (project.folder / "lake/elsewhere/_delta_log").is_dir()
 
 
-def test_tblproperties_are_honoured_on_a_new_table_and_on_one_that_exists(project: Project) -> None:
-    properties(project, tblproperties={"team": "growth", "delta.dataSkippingStatsColumns": "_snapshot_id"})
-    assert project.run().success
-    assert table_properties(project)["team"] == "growth"
-    assert table_properties(project)["delta.dataSkippingStatsColumns"] == "_snapshot_id"
-    properties(project, tblproperties={"team": "sales"})
-    assert project.run().success
-    assert table_properties(project)["team"] == "sales"
+@together
+def test_tblproperties_are_honoured_on_a_new_table_and_on_one_that_exists(project: Project) -> Story:
+    statistics = {"delta.dataSkippingStatsColumns": "_snapshot_id"}
+    project.changelog("with_properties", QUERY, tblproperties={"team": "growth", **statistics})
+    yield
+    found = table_properties(project, "with_properties")
+    assert found["team"] == "growth"
+    assert found["delta.dataSkippingStatsColumns"] == "_snapshot_id"
+    project.changelog("with_properties", QUERY, tblproperties={"team": "sales"})
+    yield
+    assert table_properties(project, "with_properties")["team"] == "sales"
 
 
-def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(project: Project) -> None:
+@together
+def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(project: Project) -> Story:
     model = {
-        "name": "things",
+        "name": "documented",
         "description": "Things that change",
         "config": {
             "materialized": "changelog",
@@ -57,26 +60,25 @@ def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(proj
         },
         "columns": [{"name": "name", "description": "What it is called"}],
     }
-    project.changelog("things", QUERY)
-    project.properties("things", {"models": [model]})
-    assert project.run().success
-    comments = {row.col_name: row.comment for row in project.rows("describe table {s}.things")}
+    project.changelog("documented", QUERY)
+    project.properties("documented", {"models": [model]})
+    yield
+    comments = {row.col_name: row.comment for row in project.rows("describe table {s}.documented")}
     assert comments["name"] == "What it is called"
     assert "1, 2, 3" in comments["_snapshot_id"]
-    assert details(project)["Comment"] == "Things that change"
+    assert details(project, "documented")["Comment"] == "Things that change"
 
 
-def test_hooks_run_before_and_after_the_capture(project: Project) -> None:
+@together
+def test_hooks_run_before_and_after_the_capture(project: Project) -> Story:
     project.table("log", "select 'none' as step, cast(0 as bigint) as seen")
-    table, log = f"{project.schema}.things", f"{project.schema}.log"
-    properties(
-        project,
-        **{
-            "pre-hook": f"insert into {log} select 'pre', 0",
-            "post-hook": f"insert into {log} select 'post', count(*) from {table}",
-        },
-    )
-    assert project.run().success
+    table, log = f"{project.schema}.hooked", f"{project.schema}.log"
+    hooks = {
+        "pre-hook": f"insert into {log} select 'pre', 0",
+        "post-hook": f"insert into {log} select 'post', count(*) from {table}",
+    }
+    project.changelog("hooked", QUERY, **hooks)
+    yield
     assert [tuple(row) for row in project.rows("select * from {s}.log order by step")] == [
         ("none", 0),
         ("post", 2),
@@ -84,57 +86,62 @@ def test_hooks_run_before_and_after_the_capture(project: Project) -> None:
     ]
 
 
-def test_an_enforced_contract_refuses_a_model_that_breaks_it(project: Project) -> None:
-    def contract(kind: str) -> dict[str, Any]:
+@together
+def test_an_enforced_contract_refuses_a_model_that_breaks_it(project: Project) -> Story:
+    def contract(name: str, kind: str) -> None:
         config = {"materialized": "changelog", "unique_key": "id", "contract": {"enforced": True}}
-        return {
-            "models": [
-                {
-                    "name": "things",
-                    "config": config,
-                    "columns": [{"name": "id", "data_type": "int"}, {"name": "name", "data_type": kind}],
-                }
-            ]
-        }
+        columns = [{"name": "id", "data_type": "int"}, {"name": "name", "data_type": kind}]
+        project.changelog(name, QUERY)
+        project.properties(name, {"models": [{"name": name, "config": config, "columns": columns}]})
 
-    project.changelog("things", QUERY)
-    project.properties("things", contract("bigint"))
-    broken = project.run()
-    assert not broken.success
-    assert "contract" in broken.text.lower()
-    project.properties("things", contract("string"))
-    assert project.run().success, "the contract holds"
+    contract("contract_broken", "bigint")
+    contract("contract_kept", "string")
+    result = yield
+    assert result.statuses["contract_broken"] == "error"
+    assert "contract" in result.messages["contract_broken"].lower()
+    assert result.statuses["contract_kept"] == "success"
 
 
-def test_grants_are_applied_as_for_any_table(project: Project) -> None:
+@together
+def test_grants_are_applied_as_for_any_table(project: Project) -> Story:
     """Spark without an authorization service refuses every GRANT: the refusal shows that it was asked for."""
-    properties(project, grants={"select": ["analyst"]})
-    result = project.run()
-    assert not result.success
-    assert "grant" in result.text.lower()
+    project.changelog("granted", QUERY, grants={"select": ["analyst"]})
+    result = yield
+    assert result.statuses["granted"] == "error"
+    assert "grant" in result.messages["granted"].lower()
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "partition_by": {"partition_by": "name"},
+    "clustered_by": {"clustered_by": "name", "buckets": 2},
+    "file_format": {"file_format": "parquet"},
+    "incremental_strategy": {"incremental_strategy": "append"},
+    "on_column_change": {"on_schema_change": "append_new_columns"},
+    "options": {"options": {"a": "b"}},
+}
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize(
-    ("config", "word"),
-    [
-        ({"partition_by": "name"}, "partition_by"),
-        ({"clustered_by": "name", "buckets": 2}, "clustered_by"),
-        ({"file_format": "parquet"}, "file_format"),
-        ({"incremental_strategy": "append"}, "incremental_strategy"),
-        ({"on_schema_change": "append_new_columns"}, "on_column_change"),
-        ({"options": {"a": "b"}}, "options"),
-        ({"settings": {"comparison": "hash"}}, "comparison"),
-        ({"settings": {"compare": "md5"}}, "md5"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_every_other_config_is_refused_by_name(project: Project, config: dict[str, Any], word: str) -> None:
-    properties(project, **config)
+@together
+def test_every_other_config_is_refused_by_name(project: Project) -> Story:
+    for number, config in enumerate(REFUSED.values()):
+        project.changelog(f"refused_{number}", QUERY, **config)
+    result = yield
+    for number, word in enumerate(REFUSED):
+        assert result.statuses[f"refused_{number}"] == "error", word
+        assert word in result.messages[f"refused_{number}"]
+        assert not project.spark.catalog.tableExists(f"{project.schema}.refused_{number}"), word
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_setting_that_there_is_not_is_refused_by_name_before_anything_is_captured(project: Project) -> None:
+    for word, settings in {"comparison": {"comparison": "hash"}, "md5": {"compare": "md5"}}.items():
+        project.changelog(f"refused_{len(word)}", QUERY, settings=settings)
     result = project.run()
     assert not result.success
-    assert word in result.text
-    assert not project.spark.catalog.tableExists(f"{project.schema}.things")
+    for word in ("comparison", "md5"):
+        assert word in result.text
+        assert not project.spark.catalog.tableExists(f"{project.schema}.refused_{len(word)}")
 
 
 @pytest.mark.guarantee("Configuration")
@@ -159,7 +166,7 @@ def test_a_changelog_works_where_the_change_feed_of_delta_is_on_by_default(proje
         for query in ("select id, 'a' as name from range(3)", "select id, 'b' as name from range(1, 4)"):
             project.table("source", query)
             assert project.run().success
-        assert table_properties(project)["delta.enableChangeDataFeed"] == "true"
+        assert table_properties(project, "things")["delta.enableChangeDataFeed"] == "true"
         counted = project.rows(
             "select _change, count(*) as n from {s}.things where _snapshot_id = 2 group by all order by all"
         )

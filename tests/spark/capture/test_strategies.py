@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render, value_of
-from tests.support.dbt.files_read import files_read
-from tests.support.dbt.project import Project
-from tests.support.dbt.ranges import GREATEST, LEAST, ranges_of
+from tests.support.dbt.project import Project, Result
+from tests.support.dbt.together import Story, outcomes, together
+from tests.support.effort import scaled
+
+__all__ = ["outcomes"]
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 KEYS = [(number - 200) * 46_000_000_000_000_003 for number in range(400)]  # almost all that a bigint can be
-RUNS = 4
+RUNS = 2 + scaled(1)
 LATE = 4  # minutes by which a row may come late
 COLUMNS = "id, value, at"
 FEED = "'delta.enableChangeDataFeed'"
@@ -134,8 +131,9 @@ def test_every_strategy_captures_what_the_full_compare_captures_over_random_hist
 
 
 @pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("every_reason", [False, pytest.param(True, marks=pytest.mark.full)], ids=["some", "all"])
 def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_and_the_run_says_why(
-    project: Project,
+    project: Project, every_reason: bool
 ) -> None:
     source, sql = f"{project.schema}.source", project.spark.sql
     sql(f"create table {source} (id bigint, value string) using delta tblproperties ({FEED} = 'true')")
@@ -147,7 +145,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
     project.changelog("rows", f"select id, value {query}", settings={"capture": capture})
     assert project.run().success
     fed = f"using delta tblproperties ({FEED} = 'true')"
-    for changes, why in [
+    cases: list[tuple[list[str], str | None]] = [
         ([f"insert into {source} values (100, 'b')", f"optimize {source}"], None),
         ([f"update {source} set value = 'b' where id in (3, 4)"], None),
         ([f"insert overwrite {source} select id, 'a' from range(41)"], "had WRITE Overwrite"),
@@ -174,7 +172,8 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
             )
             for value in "yx"
         ],
-    ]:
+    ]
+    for changes, why in cases if every_reason else [cases[0], cases[2], cases[5], cases[-1]]:
         for statement in changes:
             sql(statement).collect()
         result = project.run()
@@ -187,31 +186,34 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_same_time(project: Project) -> None:
-    source = f"{project.schema}.source"
+@together
+def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_same_time(project: Project) -> Story:
+    source = f"{project.schema}.at_once"
     project.rows(f"create table {source} using delta tblproperties ({FEED} = 'true') as select id from range(40)")
     now = time.time()
     log = Path(urlparse(project.rows(f"describe detail {source}")[0].location).path) / "_delta_log"
-    table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
-    project.properties("sources", {"sources": [table]})
-    capture = {"strategy": "cdf", "table": "app.source"}
-    project.changelog("rows", "select id from {{ source('app', 'source') }}", settings={"capture": capture})
+    table = {"name": "app_at_once", "schema": project.schema, "tables": [{"name": "at_once"}]}
+    project.properties("sources_at_once", {"sources": [table]})
+    capture = {"strategy": "cdf", "table": "app_at_once.at_once"}
+    project.changelog(
+        "rows_at_once", "select id from {{ source('app_at_once', 'at_once') }}", settings={"capture": capture}
+    )
 
-    def captured(*ids: int) -> str:
+    def captured(*ids: int) -> Generator[None, Result, str]:
         for one in ids:
             project.rows(f"insert into {source} values ({one})")
         for commit in log.glob("*.json"):
             os.utime(commit, (now, now))
-        return project.run().messages["rows"]
+        return (yield).messages["rows_at_once"]
 
-    assert captured(100, 101).startswith("+42")
-    assert [captured(102, 103), captured(104), captured()] == [
+    assert (yield from captured(100, 101)).startswith("+42")
+    assert [(yield from captured(102, 103)), (yield from captured(104)), (yield from captured())] == [
         "+2 ~0 -0, snapshot 2",
         "+1 ~0 -0, snapshot 3",
         "+0 ~0 -0, snapshot 3",
     ]
     with in_time_zone("Asia/Tokyo"):
-        assert captured(105) == "+1 ~0 -0, snapshot 4", "another machine, in another time zone"
+        assert (yield from captured(105)) == "+1 ~0 -0, snapshot 4", "another machine, in another time zone"
 
 
 @contextmanager
@@ -225,77 +227,23 @@ def in_time_zone(name: str) -> Iterator[None]:
         time.tzset()
 
 
-def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(project: Project) -> None:
-    source, sql = f"{project.schema}.source", project.spark.sql
+@together
+def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(
+    project: Project,
+) -> Story:
+    source, sql = f"{project.schema}.grouped", project.spark.sql
     sql(
         f"create table {source} using delta as select id, id % 10 as part, id as value, timestamp'2024-01-01' + make_interval(0, 0, 0, 0, id) as at from range(60)"
     )
     query = f"select id, part, at, sum(value) over (partition by part) as total from {source}"
     capture = {"strategy": "timestamp", "updated_at": "at", "recapture_by": "part", "full_above": 0.9}
     project.changelog("totals", query, settings={"capture": capture})
-    assert project.run().success
+    assert (yield).statuses["totals"] == "success"
     sql(f"update {source} set part = 7, at = timestamp'2024-02-01' where id = 3")
-    assert project.run().messages["totals"] == "+0 ~12 -0, snapshot 2", (
-        "five where it was, six where it came, and itself"
-    )
+    assert (yield).messages["totals"] == "+0 ~12 -0, snapshot 2", "five where it was, six where it came, and itself"
     sql(f"insert into {source} values (100, 5, 1000, timestamp'2024-02-02')")
-    assert project.run().messages["totals"] == "+1 ~6 -0, snapshot 3"
+    assert (yield).messages["totals"] == "+1 ~6 -0, snapshot 3"
     assert project.image("totals", "id, part, at, total") == project.rows(f"{query} order by id")
-
-
-@pytest.mark.guarantee("Capture")
-def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_is_in_the_order_of_its_keys(
-    project: Project,
-) -> None:
-    source, sql = f"{project.schema}.source", project.spark.sql
-    sql(
-        f"create table {source} using delta tblproperties ({FEED} = 'true') as "
-        "select 'a' as value, 1 as bits, cast(id % 2 as smallint) as line, cast(id div 2 as int) as id from range(0, 600000, 1, 3)"
-    )
-    table = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
-    project.properties("sources", {"sources": [table]})
-    query = "select value, bits, line, id from {{ source('app', 'source') }}"
-    capture = {"strategy": "cdf", "table": "app.source"}
-    project.changelog("rows", query, ["id", "line"], settings={"capture": capture})
-    assert project.run().success
-    stored = project.rows("select _metadata.file_path, id, line from {s}.rows where id is not null")
-    assert len({file for file, _, _ in stored}) == 2
-    for _, image in groupby(stored, key=itemgetter(0)):
-        places = [row[1:] for row in image]
-        assert places == sorted(places)
-
-    def captured(*changes: str) -> tuple[str, dict[str, tuple[int, int]]]:
-        for change in changes:
-            project.rows(change)
-        with files_read(project.spark) as files:
-            return project.run().messages["rows"], files["rows__uncommitted"]
-
-    one = "update {s}.source set value = 'b' where id between 12000 and 12010"
-    assert captured(one) == ("+0 ~22 -0, snapshot 2", {"source": (1, 3), "rows": (1, 2)})
-    both = ("delete from {s}.source where id in (5, 299000)", "delete from {s}.source where id = 12000 and line = 1")
-    assert captured(*both) == ("+0 ~0 -5, snapshot 3", {"source": (2, 3), "rows": (3, 3)})
-    assert captured() == ("+0 ~0 -0, snapshot 3", {})
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [[], [None], [7, None, 7], [LEAST, GREATEST], [LEAST], [GREATEST - 1, GREATEST], list(range(0, 10**9, 10**6))],
-    ids=["none", "null", "one", "both_ends", "least", "greatest", "spread"],
-)
-def test_all_keys_lie_in_the_cells_that_spark_finds(spark: SparkSession, keys: list[int | None]) -> None:
-    spark.createDataFrame([(key,) for key in keys], "id bigint").createOrReplaceTempView("candidates_of_ranges")
-    ((found,),) = spark.sql(render("_occupied_cells", "candidates_of_ranges", "id")).collect()
-    occupied = json.loads(found)
-    ranges = ranges_of(occupied.get("bits"), occupied["cells"])
-    assert all(any(low <= key <= high for low, high in ranges) for key in keys if key is not None)
-    assert bool(ranges) == any(key is not None for key in keys)
-    assert len(occupied["cells"]) <= 1025
-
-
-def test_texts_that_may_equal_a_whole_number_have_no_cells(spark: SparkSession) -> None:
-    spark.createDataFrame([("7.0",)], "id string").createOrReplaceTempView("candidates_of_ranges")
-    assert spark.sql(render("_occupied_cells", "candidates_of_ranges", "id")).collect() == [(None,)]
-    assert value_of("_in_cells", "id", None) is None
 
 
 def _set(table: str, name: str, value: str) -> str:
@@ -303,9 +251,11 @@ def _set(table: str, name: str, value: str) -> str:
 
 
 @pytest.mark.guarantee("Capture")
-def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_as_drift(project: Project) -> None:
+@together
+def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_as_drift(project: Project) -> Story:
     project.table(
-        "source", "select id, 'a' as value, timestamp'2024-01-01' + make_interval(0, 0, 0, 0, id) as at from range(10)"
+        "drifting",
+        "select id, 'a' as value, timestamp'2024-01-01' + make_interval(0, 0, 0, 0, id) as at from range(10)",
     )
     project.table("named", "select cast(null as bigint) as id where false")
     (project.folder / "macros").mkdir()
@@ -314,19 +264,17 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
         f"{{{{ return({{'candidates': 'select id from {project.schema}.named'}}) }}}}"
         "{% endmacro %}"
     )
-    query = f"select * from {project.schema}.source"
+    query = f"select * from {project.schema}.drifting"
     by_time = {"strategy": "timestamp", "updated_at": "at", "reconcile_every": 2}
     project.changelog("warned", query, settings={"capture": by_time})
     project.changelog("failed", query, settings={"capture": {**by_time, "on_drift": "fail"}})
     project.changelog("own", query, settings={"capture": {"strategy": "named", "full_above": 0.3}})
-    assert project.run().success
-    project.spark.sql(f"delete from {project.schema}.source where id in (2, 3)")
-    unseen = project.run()
-    assert {name: message[:8] for name, message in unseen.messages.items()} == dict.fromkeys(
-        unseen.messages, "+0 ~0 -0"
-    )
+    assert (yield).statuses["warned"] == "success"
+    project.spark.sql(f"delete from {project.schema}.drifting where id in (2, 3)")
+    unseen = yield
+    assert {unseen.messages[name][:8] for name in ("warned", "failed", "own")} == {"+0 ~0 -0"}
     project.spark.sql(f"insert into {project.schema}.named values (3)")
-    found = project.run()
+    found = yield
     assert (
         found.messages["warned"]
         == "+0 ~0 -2, snapshot 3 (drift: 2 changes that were not proposed) (full compare: reconcile)"
@@ -337,73 +285,86 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
     header = "select _header.kind, _header.drift from {s}.failed where _change = 'snapshot' order by _snapshot_id desc"
     assert project.rows(header)[0] == ("reconcile", 2), "it was captured, and then said"
     project.spark.sql(f"insert into {project.schema}.named select id from range(4)")
-    assert project.run().messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
+    assert (yield).messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
 
 
 @pytest.mark.guarantee("Capture")
+@together
 def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_comment_does_not(
     project: Project,
-) -> None:
-    source = f"{project.schema}.source"
+) -> Story:
+    source = f"{project.schema}.told_anew"
     project.spark.sql(
         f"create table {source} using delta tblproperties ({FEED} = 'true') as select id, id as value, id as at from range(10)"
     )
     project.properties(
-        "sources", {"sources": [{"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}]}
+        "sources_anew", {"sources": [{"name": "app_anew", "schema": project.schema, "tables": [{"name": "told_anew"}]}]}
     )
 
-    def captured(sql: str) -> set[str]:
-        for strategy in ({"strategy": "timestamp", "updated_at": "at"}, {"strategy": "cdf", "table": "app.source"}):
+    def captured(sql: str) -> Generator[None, Result, set[str]]:
+        for strategy in (
+            {"strategy": "timestamp", "updated_at": "at"},
+            {"strategy": "cdf", "table": "app_anew.told_anew"},
+        ):
             settings = {"capture": strategy}
             project.changelog(
-                f"by_{strategy['strategy']}", sql + " from {{ source('app', 'source') }}", settings=settings
+                f"anew_by_{strategy['strategy']}",
+                sql + " from {{ source('app_anew', 'told_anew') }}",
+                settings=settings,
             )
-        result = project.run()
-        assert result.success, result.text
-        return {*result.messages.values()}
+        result = yield
+        return {result.messages[f"anew_by_{name}"] for name in ("timestamp", "cdf")}
 
-    assert captured("select id, value, at") == {"+10 ~0 -0, snapshot 1"}
+    assert (yield from captured("select id, value, at")) == {"+10 ~0 -0, snapshot 1"}
     expected = {"+0 ~9 -0, snapshot 2 (full compare: the SQL of the model is another one)"}
-    assert captured("select id, value * 2 as value, at") == expected, "no row of the source changed"
-    assert captured("-- twice\nselect id, value * 2 as value, at") == {"+0 ~0 -0, snapshot 2"}
+    assert (yield from captured("select id, value * 2 as value, at")) == expected, "no row of the source changed"
+    assert (yield from captured("-- twice\nselect id, value * 2 as value, at")) == {"+0 ~0 -0, snapshot 2"}
 
 
-def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(project: Project) -> None:
-    source = f"{project.schema}.source"
+@together
+def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(project: Project) -> Story:
+    source = f"{project.schema}.two_times"
     project.spark.sql(f"create table {source} using delta as select id, id + 1000 as a, id as b from range(10)")
 
-    def capture(updated_at: str) -> str:
+    def capture(updated_at: str) -> Generator[None, Result, str]:
         settings = {"capture": {"strategy": "timestamp", "updated_at": updated_at}}
-        project.changelog("things", f"select * from {source}", settings=settings)
-        return project.run().messages["things"]
+        project.changelog("by_two_times", f"select * from {source}", settings=settings)
+        return (yield).messages["by_two_times"]
 
-    assert capture("a") == "+10 ~0 -0, snapshot 1"
+    assert (yield from capture("a")) == "+10 ~0 -0, snapshot 1"
     project.spark.sql(f"update {source} set b = 100 where id = 3")
-    assert capture("b") == "+0 ~1 -0, snapshot 2 (full compare: b was not read before)"
+    assert (yield from capture("b")) == "+0 ~1 -0, snapshot 2 (full compare: b was not read before)"
     project.spark.sql(f"update {source} set b = 101 where id = 4")
-    assert capture("b") == "+0 ~1 -0, snapshot 3"
+    assert (yield from capture("b")) == "+0 ~1 -0, snapshot 3"
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(project: Project) -> None:
+@together
+def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(
+    project: Project,
+) -> Story:
     columns = "number int, id int, value string, op string"
-    project.spark.sql(f"create table {project.schema}.events ({columns}) using delta")
+    project.spark.sql(f"create table {project.schema}.late_events ({columns}) using delta")
     project.changelog(
-        "things",
-        f"select * from {project.schema}.events",
+        "from_late_events",
+        f"select * from {project.schema}.late_events",
         settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number", "overlap": 100}},
     )
 
-    def capture(*events: tuple[Any, ...]) -> str:
+    def capture(*events: tuple[Any, ...]) -> Generator[None, Result, str]:
         for event in events:
-            project.spark.sql(f"insert into {project.schema}.events values {event}")
-        result = project.run()
-        return result.messages["things"]
+            project.spark.sql(f"insert into {project.schema}.late_events values {event}")
+        result = yield
+        return result.messages["from_late_events"]
 
-    first = capture((5, 1, "b", "+U"), (1, 1, "a", "+I"), (4, 1, "a", "-U"), (2, 2, "c", "+I"), (9, 3, "x", "d"))
+    first = yield from capture(
+        (5, 1, "b", "+U"), (1, 1, "a", "+I"), (4, 1, "a", "-U"), (2, 2, "c", "+I"), (9, 3, "x", "d")
+    )
     assert first == "+2 ~0 -0, snapshot 1"
-    assert capture((6, 1, "b", "delete"), (7, 2, "c", "u")) == "+0 ~1 -1, snapshot 2"
-    assert capture((3, 1, "late", "u"), (8, 3, "late", "c"), (7, 2, "c", "u")) == "+0 ~0 -0, snapshot 2"
-    assert project.image("things", "id, value") == [(2, "c")]
-    assert capture((10, 1, "again", "c")) == "+1 ~0 -0, snapshot 3"
-    assert "operation: found a value that capture.operations does not list" in capture((11, 1, "a", "truncate"))
+    assert (yield from capture((6, 1, "b", "delete"), (7, 2, "c", "u"))) == "+0 ~1 -1, snapshot 2"
+    assert (yield from capture((3, 1, "late", "u"), (8, 3, "late", "c"), (7, 2, "c", "u"))) == "+0 ~0 -0, snapshot 2"
+    assert project.image("from_late_events", "id, value") == [(2, "c")]
+    assert (yield from capture((10, 1, "again", "c"))) == "+1 ~0 -0, snapshot 3"
+    assert "operation: found a value that capture.operations does not list" in (
+        yield from capture((11, 1, "a", "truncate"))
+    )

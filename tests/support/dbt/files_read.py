@@ -24,7 +24,7 @@ def files_read(spark: SparkSession) -> Iterator[dict[str, dict[str, Files]]]:
 
     def counted(self: Cursor, sql: str, *arguments: Any) -> None:
         if made := TEMPORARY.search(sql):
-            files[made[1]] = _files(spark, sql[sql.index("select") :])
+            files[made[1]] = _files(spark, sql[sql.index("select", made.end()) :])
         execute(self, sql, *arguments)
 
     with patch.object(Cursor, "execute", counted):
