@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.support.dbt.project import Project
 from tests.support.spark_session import CLASS_ARCHIVE, INTERPRETED, source_settings, spark_settings
 
 
@@ -31,7 +32,22 @@ def main() -> None:
         )
         spark.sql("describe history things").collect()
         spark.table("things").groupBy("value").count().toArrow()
+        capture_and_push(Project(Path(home) / "shop", spark, "archived"))
+        gateway = spark.sparkContext._gateway
         spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def capture_and_push(project: Project) -> None:
+    """What most tests do, and most of the classes that they load."""
+    project.changelog("people_changelog", f"select * from {project.schema}.source")
+    project.sync("crm_people", "people_changelog", mode="mirror", object="people")
+    for query in ("select id, 'a' as name from range(9)", "select id, 'b' as name from range(2, 10)"):
+        project.table("source", query)
+        result = project.dbt("run")
+        assert result.success, result.text
 
 
 if __name__ == "__main__":
