@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.cli import cli
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project, Result
+from tests.support.wide.regional import FEED, REGIONAL, TABLES, generate, regional
 
-TABLES = {
-    "orders": "id bigint, customer_id int, ship_to int, note string",
-    "invoices": "order_id bigint, paid int",
-    "customers": "id int, name string, region_id int",
-    "regions": "id int, name string",
-    "lines": "line_id int, order_id bigint, amount int",
-}
 WIDE: dict[str, Any] = {
     "root": "orders",
     "nodes": [
@@ -66,7 +60,6 @@ TRUTH = """
     left join (select order_id, count(*) as line_count, sum(amount) as amount from {s}.lines group by 1) l on l.order_id = coalesce(o.id, i.order_id)
     order by 1
 """
-FEED = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
 
 
 class Shop:
@@ -157,55 +150,43 @@ def test_late_early_re_targeted_deleted_and_null_references_reach_exactly_the_wi
 
 # Each ends with one statement that writes.
 STEPS = ["positions noted, then changes stored", "affected keys", "recompute and diff", "old images", "commit"]
-REGIONAL = {
-    "root": "orders",
-    "nodes": [
-        {"name": "orders", "table": "app.orders", "key": "id", "columns": ["note"], "changes": "cdf"},
-        {"name": "customer", "table": "app.customers", "key": "id", "join_on": {"customer_id": "id"}, "changes": "cdf"},
-        {
-            "name": "region",
-            "table": "app.regions",
-            "key": "id",
-            "parent": "customer",
-            "join_on": {"region_id": "id"},
-            "columns": {"name": "region"},
-            "changes": "cdf",
-        },
-    ],
-}
 
 
-def regional(project: Project, materialized: str, wide: dict[str, Any] = REGIONAL, **settings: Any) -> None:
-    """Twelve orders of six customers in five regions: every sixth order is of customer 6 in region 5."""
-    sources = ("orders", "customers", "regions")
-    for name in sources:
-        project.spark.sql(f"create table {project.schema}.{name} ({TABLES[name]}) using delta {FEED}")
-    tables = [{"name": name} for name in sources]
-    project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
-    project.rows("insert into {s}.orders select id, (id - 1) % 6 + 1, null, 'first' from range(1, 13)")
-    project.rows("insert into {s}.customers select id, 'c', least(id, 5) from range(1, 6) union all select 6, 'c', 5")
-    project.rows("insert into {s}.regions select id, concat('r', id) from range(1, 6)")
-    body = "".join(f"-- depends_on: {{{{ source('app', '{name}') }}}}\n" for name in sources)
-    meta = {"reverse_etl": {"wide_table": wide, **settings}}
-    project.model(
-        "wide",
-        body + "{{ reverse_etl.wide_table() }}",
-        {"materialized": materialized, "unique_key": "id", "meta": meta},
-    )
+@dataclass
+class Chain:
+    """A chain of changelogs that was built three times, and what readers saw after each."""
+
+    project: Project
+    builds: list[Result] = field(default_factory=list)
+    live: list[list[tuple[int, str]]] = field(default_factory=list)
+
+    def build(self) -> None:
+        self.builds.append(self.project.dbt("build", "--select", "+wide_chain"))
+        rows = self.project.rows("select distinct id, customer from {s}.live where id = 6")
+        self.live.append([tuple(row) for row in rows])
+
+
+@pytest.fixture(scope="module")
+def chain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    project = Project(tmp_path_factory.mktemp("chain") / "shop", spark, "wide_chain")
+    nodes = [REGIONAL["nodes"][0], REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}]
+    config = {"meta": {"reverse_etl": {"publish": "live"}}}
+    test = {"reverse_etl.current_not_null": {"arguments": {"column_name": "customer"}}}
+    added = {"chain": {"changelog": {"config": config, "data_tests": [test]}}}
+    regional(project, "view", {"root": "orders", "nodes": nodes, **added})
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    generate(project, "--load-columns", "--partition-by", "part=id % 2")
+    built = Chain(project)
+    built.build()
+    for name in ("null", "'Six'"):
+        project.rows(f"update {{s}}.customers set name = {name} where id = 6")
+        built.build()
+    return built
 
 
 @pytest.mark.guarantee("Capture")
-def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_what_hangs_on_it(
-    project: Project,
-) -> None:
-    nodes = [REGIONAL["nodes"][0], REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}]
-    regional(project, "view", {"root": "orders", "nodes": nodes})
-    generate(project, "--load-columns", "--partition-by", "part=id % 2")
-    first = project.dbt("run", "--select", "+wide_chain")
-    assert first.success, first.text
-    project.rows("update {s}.customers set name = 'Six' where id = 6")
-    second = project.dbt("run", "--select", "+wide_chain")
-    assert second.success, second.text
+def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_what_hangs_on_it(chain: Chain) -> None:
+    project, second = chain.project, chain.builds[1]
     captured = {re.sub("_[0-9a-f]{8}$", "", name): text for name, text in second.messages.items() if "snapshot" in text}
     assert {name: text.partition(",")[0] for name, text in captured.items()} == {
         "orders_leaf": "+0 ~0 -0",
@@ -213,45 +194,22 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
         "wide_chain_changelog": "+0 ~2 -0",
     }
     assert "full compare" not in second.text
+    assert chain.builds[2].success, chain.builds[2].text
     assert project.rows("describe detail {s}.wide_chain")[0]["partitionColumns"] == ["part"]
     rows = project.rows("select id, customer, loaded_snapshot from {s}.wide_chain order by id")
-    assert [tuple(row) for row in rows] == [(n, *(("c", 1) if n % 6 else ("Six", 2))) for n in range(1, 13)]
-
-
-def generate(project: Project, *options: str) -> None:
-    """The chain of `wide`, of changelogs."""
-    assert project.dbt("parse").success
-    place = ["--changelogs", "--project-dir", str(project.folder)]
-    CliRunner().invoke(
-        cli, ["wide-table", "generate", "wide", *options, *place], standalone_mode=False, catch_exceptions=False
-    )
+    assert [tuple(row) for row in rows] == [(n, *(("c", 1) if n % 6 else ("Six", 3))) for n in range(1, 13)]
 
 
 @pytest.mark.guarantee("Capture")
 def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declaration_adds_have_passed(
-    project: Project,
+    chain: Chain,
 ) -> None:
-    nodes = [REGIONAL["nodes"][0], REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}]
-    config = {"meta": {"reverse_etl": {"publish": "live", "capture": {"full_above": 1}}}}
-    test = {"reverse_etl.current_not_null": {"arguments": {"column_name": "customer"}}}
-    added = {"chain": {"changelog": {"config": config, "data_tests": [test]}}}
-    regional(project, "view", {"root": "orders", "nodes": nodes, **added})
-    project.on_run_end("{{ reverse_etl.publish(results) }}")
-    generate(project)
-
-    def build() -> str:
-        return project.dbt("build", "--select", "+wide_chain").text
-
-    def live() -> list[tuple[int, str]]:
-        return [tuple(row) for row in project.rows("select distinct id, customer from {s}.live where id = 6")]
-
-    assert "live shows snapshot 1, 12 rows" in build()
-    project.rows("update {s}.customers set name = null where id = 6")
-    assert "not published, for tests did not pass" in build()
-    assert live() == [(6, "c")]
-    project.rows("update {s}.customers set name = 'Six' where id = 6")
-    assert "live shows snapshot 3, 12 rows" in build()
-    assert live() == [(6, "Six")]
+    first, second, third = chain.builds
+    assert "live shows snapshot 1, 12 rows" in first.text
+    assert "not published, for tests did not pass" in second.text
+    assert chain.live[1] == [(6, "c")]
+    assert "live shows snapshot 3, 12 rows" in third.text
+    assert chain.live[2] == [(6, "Six")]
 
 
 @pytest.mark.guarantee("Capture")
@@ -267,8 +225,11 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
 
 
 @pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    "killed_at", [(2, 5), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.full)], ids=["some", "all"]
+)
 def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_captures_its_changes_once(
-    project: Project,
+    project: Project, killed_at: tuple[int, ...]
 ) -> None:
     regional(project, "changelog", capture={"strategy": "affected_keys", "full_above": 1}, publish="live")
     project.on_run_end("{{ reverse_etl.publish(results) }}")
@@ -293,7 +254,8 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
     assert done() == 5
     first = snapshots()
     project.rows("update {s}.regions set name = 'newer' where id = 5")
-    for number, step in enumerate(STEPS, 1):
+    for number in killed_at:
+        step = STEPS[number - 1]
         with killed_after(number):
             run()
         assert (snapshots() == first) is (step != "commit"), step
@@ -361,117 +323,3 @@ def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_b
     result = run("wide", rename.format("Sixth", 6))
     assert result.messages["wide"] == "+0 ~2 -0, snapshot 4"
     assert "the reverse index orders_by_customer lacks 13 rows of orders_log, which is read instead" in result.text
-
-
-class Gates:
-    """Four orders of two customers, whose keys are texts; each run is checked against the full join."""
-
-    def __init__(self, project: Project) -> None:
-        self.project, self.recompute = project, {}
-        self.root = {"name": "orders", "table": "orders_log", "key": "id", "columns": ["note"]}
-        self.customer = REGIONAL["nodes"][1] | {"columns": {"name": "customer"}}
-        self.body, self.lines = "{{ reverse_etl.wide_table() }}", []
-        columns = {"orders": "id string, customer_id int, note string", "customers": "id int, name string"}
-        for name, told in (columns | {"lines": "order_id int"}).items():
-            project.rows(f"create table {{s}}.{name} ({told}) using delta {FEED}")
-        tables = [{"name": name} for name in ("orders", "customers", "lines")]
-        project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
-        project.changelog("orders_log", "select * from {{ source('app', 'orders') }}")
-        project.rows("insert into {s}.orders select concat('00', id), id % 2, 'first' from range(1, 5)")
-        project.rows("insert into {s}.customers values (0, 'Ann'), (1, 'Bob')")
-
-    def reason(self, *statements: str) -> str:
-        """Why the run after these changes compared everything; empty where it did not."""
-        for statement in statements:
-            self.project.rows(statement)
-        hints = "-- {{ ref('orders_log') }} {{ source('app', 'customers') }} {{ source('app', 'lines') }}\n"
-        declared = {"root": "orders", "nodes": [self.root, self.customer, *self.lines]}
-        capture = {"strategy": "affected_keys", "full_above": 1, **self.recompute}
-        self.project.changelog("wide", hints + self.body, settings={"wide_table": declared, "capture": capture})
-        result = self.project.run()
-        assert result.success, result.text
-        assert self.project.image("wide", "id, note, customer") == [
-            tuple(row) for row in self.project.rows(self._truth())
-        ]
-        return result.messages["wide"].partition("full compare: ")[2].rstrip(")")
-
-    def _truth(self) -> str:
-        customers = f"(select * from {{s}}.customers where {self.customer.get('where', 'true')})"
-        return f"select o.id, note, name from {{s}}.orders o left join {customers} c on c.id = customer_id order by 1"
-
-
-@pytest.mark.guarantee("Capture")
-def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why(project: Project) -> None:
-    gates = Gates(project)
-    rename = "update {{s}}.customers set name = '{}' where id = 1"
-    note = "update {s}.orders set note = 'newer' where id = '002'"
-    other_sql = "the SQL of the model is another one"
-    gates.reason()
-    assert gates.reason(rename.format("B"), note) == ""
-    assert project.dbt("run-operation", "reset", "--args", "{model: orders_log}").success
-    assert gates.reason("delete from {s}.orders where id = '003'") == "orders_log was made anew"
-    gates.customer["where"] = "name <> 'Ann'"
-    assert gates.reason() == other_sql
-    gates.customer["where"] = "name <> 'C' and current_date > date '2020-01-01'"
-    timed = "wide_table.nodes.customer uses current_date, so that more changes than its rows"
-    assert gates.reason() == f"{timed}; {other_sql}"
-    assert gates.reason(rename.format("C")) == timed
-    del gates.customer["where"]
-    gates.body = "select *, upper(note) as shout from ({{ reverse_etl.wide_table() }})"
-    own_sql = "the model adds SQL to its wide table; if each row follows from the row with the same key alone, say capture.recompute: affected"
-    assert gates.reason() == f"{own_sql}; {other_sql}"
-    assert gates.reason(rename.format("D")) == own_sql
-    gates.recompute = {"recompute": "affected"}
-    assert gates.reason(rename.format("E")) == ""
-    del gates.customer["changes"]
-    untold = "what changed in app.customers is not known: it is no changelog and has no changes: cdf"
-    assert gates.reason(rename.format("F")) == untold
-    assert gates.reason(rename.format("G")) == untold
-
-
-@pytest.mark.guarantee("Capture")
-def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(project: Project) -> None:
-    gates = Gates(project)
-    counted = {
-        "cardinality": "many",
-        "join_on": {"id": "order_id"},
-        "aggregates": {"line_count": "count(*)"},
-        "changes": "cdf",
-    }
-    gates.lines = [{"name": "lines", "table": "app.lines"} | counted]
-    gates.reason()
-    note = "update {s}.orders set note = 'newer' where id = '002'"
-    reason = gates.reason("insert into {s}.lines values (1)", note)
-    assert project.image("wide", "id, line_count") == [("001", 1), ("002", None), ("003", None), ("004", None)]
-    assert reason == "keys meet by a cast: orders.id is string, lines.order_id is int"
-
-
-def test_inputs_that_are_deferred_tell_their_rows_and_their_changes_from_one_place(project: Project) -> None:
-    project.table("app_orders", "select id, id % 3 as customer_id from range(30)")
-    project.table("app_customers", "select id, concat('name ', id) as name from range(3)")
-    project.changelog("orders", f"select * from {project.schema}.app_orders")
-    project.changelog("customers", f"select * from {project.schema}.app_customers")
-    customers = {"name": "customers", "table": "customers", "key": "id", "join_on": {"customer_id": "id"}}
-    nodes = [{"name": "orders", "table": "orders", "key": "id"}, {**customers, "columns": ["name"]}]
-    settings = {
-        "wide_table": {"root": "orders", "nodes": nodes},
-        "capture": {"strategy": "affected_keys", "full_above": 1},
-    }
-    depends = "-- depends_on: {{ ref('orders') }} {{ ref('customers') }}\n"
-    project.changelog("wide", depends + "{{ reverse_etl.wide_table() }}", settings=settings)
-    assert project.dbt("run", "--select", "orders", "customers").success
-    production, state = project.schema, project.folder / "production"
-    state.mkdir()
-    (state / "manifest.json").write_bytes((project.folder / "target/manifest.json").read_bytes())
-
-    def developed() -> str:
-        project.output["schema"] = f"{production}_dev"
-        result = project.dbt("run", "--select", "wide", "--defer", "--state", str(state))
-        project.output["schema"] = production
-        assert result.success, result.text
-        return result.messages["wide"]
-
-    assert developed() == "+30 ~0 -0, snapshot 1"
-    project.table("app_customers", "select id, if(id = 1, 'renamed', concat('name ', id)) as name from range(3)")
-    assert project.dbt("run", "--select", "customers").success
-    assert developed() == "+0 ~10 -0, snapshot 2"
