@@ -87,7 +87,9 @@ def written_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 @pytest.mark.guarantee("Crashes and claims")
-@pytest.mark.parametrize("told_by", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "told_by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=["SIGTERM", "SIGINT"]
+)
 def test_a_run_ended_by_a_signal_leaves_in_time_leaks_nothing_and_the_next_one_goes_on(
     project: Path, api: tuple[HttpServer, Api], tmp_path: Path, told_by: signal.Signals
 ) -> None:

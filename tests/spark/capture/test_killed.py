@@ -170,6 +170,7 @@ def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothi
     ], output
 
 
+@pytest.mark.full  # tests/spark/changelog/test_history.py kills each operation, in its own process
 @pytest.mark.guarantee("Capture")
 def test_a_rollback_and_a_prune_that_are_killed_leave_nothing_and_are_done_by_the_next_call(
     shop: Path, api: tuple[HttpServer, Api]

@@ -105,7 +105,7 @@ def people(project: Project) -> dict[int, str]:
     return {row.id: row.name for row in project.rows("select id, name from {s}.source")}
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.full), 2])
 def parts(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[int]:
     """In so many parts Spark exchanges rows."""
     name = "spark.sql.shuffle.partitions"
@@ -211,6 +211,7 @@ def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
     assert api.rows == people(shop)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_the_memory_of_the_driver_does_not_grow_with_the_rows(
     project: Project, monkeypatch: pytest.MonkeyPatch

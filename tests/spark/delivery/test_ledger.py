@@ -102,7 +102,9 @@ class Kept(MemoryLedger):
 
 
 @pytest.mark.guarantee("Crashes and claims")
-@pytest.mark.parametrize(("sink", "seed"), [(PlainSink, 11), (PlainSink, 23), (TransactionalSink, 5)])
+@pytest.mark.parametrize(
+    ("sink", "seed"), [(PlainSink, 11), pytest.param(PlainSink, 23, marks=pytest.mark.full), (TransactionalSink, 5)]
+)
 def test_random_crashes_zombies_and_refusals_converge_on_the_real_ledger(
     ledger: DeltaLedger, monkeypatch: pytest.MonkeyPatch, sink: type[PlainSink], seed: int
 ) -> None:
