@@ -150,8 +150,9 @@ def test_a_former_name_of_a_setting_is_refused_with_the_new_one_with_and_without
     project: Project, monkeypatch: pytest.MonkeyPatch, push: str
 ) -> None:
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", push)
+    label = {"by": "name", "drift": "1 hour", "at": "current_timestamp()"}
+    project.changelog("things", QUERY, settings={"label": label})
     project.sync("crm_things", "things")
-    properties(project, settings={"label": {"by": "name", "drift": "1 hour", "at": "current_timestamp()"}})
     refused = project.run().text
     assert "label.drift: found" in refused
     assert "grace" in refused
