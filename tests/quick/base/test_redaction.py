@@ -47,6 +47,12 @@ class TestRedaction:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             assert MASK in redactor.redact(encode(before + secret.encode() + after).decode())
 
+    @pytest.mark.parametrize("read", ["{}\n", " {} ", "\t{}\r\n"])
+    def test_a_secret_that_was_read_with_blanks_around_it_is_found_without_them(self, read: str) -> None:
+        redactor = Redactor()
+        redactor.register(read.format("hunter2!"))
+        assert redactor.redact("file: hunter2!; URL: hunter2%21") == f"file: {MASK}; URL: {MASK}"
+
     @settings(deadline=None)
     @given(registered=st.lists(st.text(alphabet="abc", max_size=4), max_size=4), text=st.text(alphabet="abcd"))
     def test_redaction_touches_nothing_else(self, registered: list[str], text: str) -> None:

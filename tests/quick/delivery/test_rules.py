@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from dbt_reverse_etl.delivery import position, run, sending
-from dbt_reverse_etl.delivery.facts import Undelivered
+from dbt_reverse_etl.delivery.facts import DoubtRecorded, Fact, Undelivered
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Applied
 from dbt_reverse_etl.sinks.ranges import union
@@ -194,4 +194,26 @@ def test_what_a_run_that_was_taken_for_dead_sent_late_without_an_answer_is_in_do
     # Its lease has not run out: only the ledger can tell it that another run took over.
     world.push(Plan(), lease_expires=False)
     world.wake(0)
+    assert settle(world) == []
+
+
+def test_a_doubt_is_recorded_again_where_another_run_starts_while_it_is_recorded() -> None:
+    world = World(PlainSink)
+    world.capture({"k0": 6})
+    world.push(Plan(at=("batch.before", 1), then="asleep"))
+    world.push(Plan())
+    world.capture({"k0": 7})
+    found: list[DoubtRecorded] = []
+
+    def rival(fact: Fact) -> None:
+        # The fence was read, and the doubt is not there yet.
+        if isinstance(fact, DoubtRecorded):
+            found.append(fact)
+            if len(found) == 1:
+                world.push(Plan(), lease_expires=False)
+
+    world.ledger._seen = rival
+    world.wake(0)
+    assert [fact.fence for fact in found] == [2, 3], "facts of an old fence are not read"
+    assert {claim.id for claim in found[0].claims} <= {claim.id for claim in world.ledger.read("s").claims}
     assert settle(world) == []
