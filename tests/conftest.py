@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests.support import ROOT
 from tests.support.effort import scaled
 
 settings.register_profile("effort", max_examples=scaled(settings.default.max_examples), deadline=None)
@@ -21,3 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         order = random.Random(seed)
         files = {item.nodeid.partition("::")[0]: order.random() for item in items}
         items.sort(key=lambda item: (files[item.nodeid.partition("::")[0]], order.random()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def at_home() -> Iterator[None]:
+    """dbt and its tests go to the folder of a project; no file begins where another one ended."""
+    yield
+    os.chdir(ROOT)

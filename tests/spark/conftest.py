@@ -2,6 +2,6 @@
 
 from tests.support.fixtures import mysql_db, people_db
 from tests.support.servers.http import server
-from tests.support.spark_session import compiled, project, spark, whole_plans
+from tests.support.spark_session import compiled, project, spark
 
-__all__ = ["compiled", "mysql_db", "people_db", "project", "server", "spark", "whole_plans"]
+__all__ = ["compiled", "mysql_db", "people_db", "project", "server", "spark"]

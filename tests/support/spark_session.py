@@ -29,7 +29,6 @@ NO_PAGE = {
     "spark.ui.retainedTasks": "100",
     "spark.sql.ui.retainedExecutions": "5",
     "spark.sql.ui.explainMode": "simple",
-    "spark.sql.maxPlanStringLength": "1000",
 }
 # Of this environment: `make test` makes it, see tests/support/class_archive.py.
 CLASS_ARCHIVE = Path(sys.prefix) / "classes.jsa"
@@ -111,15 +110,6 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     yield
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
-
-
-@pytest.fixture
-def whole_plans(spark: SparkSession) -> Iterator[None]:
-    """For tests that read the text of a plan."""
-    name = "spark.sql.maxPlanStringLength"
-    spark.conf.set(name, str(10**6))
-    yield
-    spark.conf.set(name, NO_PAGE[name])
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ def shop(project: Project) -> Project:
     return project
 
 
-@pytest.mark.usefixtures("whole_plans")
 def test_the_diff_has_one_exchange_a_side_and_the_count_reads_the_one_of_the_model_again(shop: Project) -> None:
     frame = shop.spark.sql(rendered_diff(shop, "hash", "source", base=1, head=4))
     frame.collect()

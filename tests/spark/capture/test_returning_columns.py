@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Any
 
 import pytest
 
@@ -15,34 +14,24 @@ from tests.support.dbt.project import Project
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 RUNS, KEYS = 8, 8
-# A feed as any other, but for its positions, of which only a run of dbt can tell.
-FEED = {"strategy": "played", "operation": "op", "sequence": "n"}
-PLAYED_FEED = """
-{% macro capture_played(capture) %}
-    {%- set events = "select * except (op), op as _operation, op = 'delete' as _gone from " ~ capture.query.name -%}
-    {{ return({'candidates': events, 'only_changes': true, 'compare': 'feed', 'refuse': {'bool_or(_operation is null)': 'operation: NULL'}}) }}
-{% endmacro %}
-"""
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize("how", ["hash", "except", "feed"])
+@pytest.mark.parametrize("how", ["hash", "except"])
 def test_a_column_that_goes_and_comes_back_shows_in_each_snapshot_what_the_model_had_then(
     project: Project, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """With the same type, a wider or another one, in any order."""
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     rng, operations, table = random.Random(SEED), Operations(project), Table()
-    (project.folder / "macros" / "feed.sql").write_text(PLAYED_FEED)
-    given: dict[str, Any] = {"capture": FEED} if how == "feed" else {"compare": how}
-    settings = {**SETTINGS, **given, "only_captured": ["op"]}
+    settings = {**SETTINGS, "compare": how}
     project.changelog(
         "things",
         f"select * from {project.schema}.source",
-        settings={**given, "on_column_change": "sync_all_columns"},
+        settings={"compare": how, "on_column_change": "sync_all_columns"},
     )
     models = random_models(rng, RUNS)
-    rows = [captured(rng, table, columns, run if how == "feed" else None) for run, columns in enumerate(models)]
+    rows = [captured(rng, table, columns) for columns in models]
     told = f"seed {SEED}: {models}"
     project.table("source", rows[0])
     assert project.run().success
@@ -53,20 +42,11 @@ def test_a_column_that_goes_and_comes_back_shows_in_each_snapshot_what_the_model
     assert "has had another type since" in operations.refused("rollback", to=1)
 
 
-def captured(rng: random.Random, table: Table, columns: Columns, run: int | None) -> str:
-    """The query of a model: an image, or the events of a run; the table follows."""
-    if run is None:
-        image = {key: random_row(rng, columns) for key in range(KEYS) if rng.random() < 0.8}
-        table.capture(columns, image)
-        return relation(columns, image)
-    events = {
-        key: {**random_row(rng, columns), "n": run} if rng.random() < 0.8 else None
-        for key in range(KEYS)
-        if not run or rng.random() < 0.3
-    }
-    table.feed({**columns, "n": "int"}, events)
-    told = {key: {"op": "insert" if event else "delete", "n": run, **(event or {})} for key, event in events.items()}
-    return relation({**columns, "n": "int", "op": "string"}, told)
+def captured(rng: random.Random, table: Table, columns: Columns) -> str:
+    """The query of a model; the table follows."""
+    image = {key: random_row(rng, columns) for key in range(KEYS) if rng.random() < 0.8}
+    table.capture(columns, image)
+    return relation(columns, image)
 
 
 def assert_shows(operations: Operations, table: Table, told: str) -> None:

@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.sql import render
 from tests.support.dbt.histories import COLUMNS, LABELS, SNAPSHOTS, TABLE_TYPE, History, captured_at, header_row
-from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, query
+from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, histories, query
+
+__all__ = ["histories"]
 
 PAIRS = [(start, end) for end in range(1, SNAPSHOTS + 1) for start in range(end + 1)]
 
@@ -172,7 +174,6 @@ def test_snapshots_are_the_headers_flattened(spark: SparkSession, histories: lis
     ],
     ids=["current", "as_of", "net_changes from nothing", "net_changes", "scd2"],
 )
-@pytest.mark.usefixtures("whole_plans")
 def test_a_view_shuffles_once_and_sorts_once(spark: SparkSession, histories: list[History], relation: str) -> None:
     plan = query(spark, relation)._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"Exchange hashpartitioning\(case_id#\d+, part#\d+", plan)) == 1, plan

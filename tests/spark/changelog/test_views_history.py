@@ -278,7 +278,6 @@ def test_signed_changes_lead_from_the_sums_of_one_image_to_those_of_another(
     ],
     ids=["scd2 tracked", "scd2 labels", "scd2 both", "scd3", "changes_side_by_side", "as_of a label"],
 )
-@pytest.mark.usefixtures("whole_plans")
 def test_a_view_of_history_shuffles_the_rows_once(
     spark: SparkSession, histories: list[History], relation: str, sorts: int
 ) -> None:

@@ -35,21 +35,6 @@ class Table:
         self._take(columns)
         self._add(columns, {key: {**dict.fromkeys(self.types), **row} for key, row in rows.items()})
 
-    def feed(self, columns: Columns, events: dict[int, Row | None]) -> None:
-        """Events, None for a delete; they name all columns of the model."""
-        self._take(columns)
-        image = {
-            key: {
-                name: value if name in columns else None for name, value in {**dict.fromkeys(self.types), **row}.items()
-            }
-            for key, row in self.images[-1].items()
-        }
-        for key, event in events.items():
-            image.pop(key, None)
-            if event is not None:
-                image[key] = {**dict.fromkeys(self.types), **event}
-        self._add(columns, image)
-
     def _take(self, columns: Columns) -> None:
         """A column that comes back with a type that its values do not fit begins empty; they stay under another name."""
         for name, kind in columns.items():

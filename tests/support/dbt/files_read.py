@@ -24,7 +24,8 @@ def files_read(spark: SparkSession) -> Iterator[dict[str, dict[str, Files]]]:
 
     def counted(self: Cursor, sql: str, *arguments: Any) -> None:
         if made := TEMPORARY.search(sql):
-            files[made[1]] = _files(spark, sql[sql.index("select", made.end()) :])
+            query = sql[sql.index("select", made.end()) :]
+            files[made[1]] = _files(spark, query.removesuffix("; select 1; end"))  # of a statement that may fail
         execute(self, sql, *arguments)
 
     with patch.object(Cursor, "execute", counted):

@@ -28,7 +28,7 @@ class Forks:
         # Its session is its own: Ctrl-C ends the test, and that ends the server by its closed input.
         command = [sys.executable, "-c", f"from {__name__} import serve; serve()", *modules]
         self._server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT
         )
         self._lock = Lock()
 
