@@ -25,7 +25,7 @@ def files_read(spark: SparkSession) -> Iterator[dict[str, dict[str, Files]]]:
     def counted(self: Cursor, sql: str, *arguments: Any) -> None:
         if made := TEMPORARY.search(sql):
             query = sql[sql.index("select", made.end()) :]
-            files[made[1]] = _files(spark, query.removesuffix("; select 1; end"))  # of a statement that may fail
+            files[made[1]] = _files(spark, query.partition("; select 1; end")[0])  # of a statement that may fail
         execute(self, sql, *arguments)
 
     with patch.object(Cursor, "execute", counted):
