@@ -15,6 +15,7 @@ from dbt_reverse_etl.executors import _chunks
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits
 from dbt_reverse_etl.sinks.buckets import BatchBuckets, Buckets, Chunk
 from dbt_reverse_etl.sinks.claim_record import Part, answer_of, parts_of
+from tests.support.effort import scaled
 
 LO, HI = 128, 896  # the buckets of the claim
 
@@ -104,7 +105,7 @@ def test_a_bucket_is_delivered_where_all_its_rows_were_applied_and_in_doubt_wher
     sender: Callable[..., Iterator[tuple[Chunk, pa.Table]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = random.SystemRandom().randrange(10**9)
-    for seed in range(start, start + 60):
+    for seed in range(start, start + scaled(60)):
         rnd, truth = random.Random(seed), Truth()
         monkeypatch.setattr("dbt_reverse_etl.executors._CHUNK", rnd.randint(1, 80))
         for chunk, table in sender(rnd, planned(rnd, truth)):
@@ -126,7 +127,7 @@ def test_where_nothing_is_refused_exactly_the_buckets_of_the_applied_batches_are
     sender: Callable[..., Iterator[tuple[Chunk, pa.Table]]],
 ) -> None:
     start = random.SystemRandom().randrange(10**9)
-    for seed in range(start, start + 60):
+    for seed in range(start, start + scaled(60)):
         rnd, truth = random.Random(seed), Truth()
         size = rnd.randint(1, 40)
         for chunk, table in sender(rnd, planned(rnd, truth)):

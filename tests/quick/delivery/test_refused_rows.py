@@ -17,6 +17,7 @@ from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import Plan, World
+from tests.support.effort import scaled
 
 DAY = timedelta(days=1).total_seconds()
 
@@ -125,7 +126,7 @@ def test_whatever_share_is_refused_every_other_row_is_delivered_within_some_push
     sink: type[PlainSink], tasks: int
 ) -> None:
     start = random.SystemRandom().randrange(10**9)
-    for seed in range(start, start + 40):
+    for seed in range(start, start + scaled(40)):
         rnd = random.Random(seed)
         keys = [f"k{number}" for number in range(rnd.randint(5, 60))]
         share = rnd.choice([0.0, 0.05, 0.17, 0.5, 0.8, 1.0])
