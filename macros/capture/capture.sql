@@ -70,6 +70,13 @@
 {% macro _diff(name) %}{{ return(reverse_etl['compare_' ~ name] if 'compare_' ~ name in reverse_etl else context['compare_' ~ name]) }}{% endmacro %}
 
 
+{# The head, as dbt's artifacts tell it to the runner; with its capture, where the header is its own. #}
+{% macro _head_code(header) -%}
+    {%- set changed = header.changed or header.snapshot_id -%}
+    snapshot {{ changed }} of {{ header.changelog_uuid }}{{ ' by ' ~ header.capture_uuid if changed == header.snapshot_id }}
+{%- endmacro %}
+
+
 {# Captures of one run, as dbt tells of them: {message, code, changes, drift, note} #}
 {% macro _captured(captures) %}
     {%- set last, counts = captures[-1], {} -%}
@@ -79,7 +86,7 @@
         'message': '+' ~ counts.inserts ~ ' ~' ~ counts.updates ~ ' -' ~ counts.deletes ~ ', snapshot ' ~ last.header.snapshot_id
             ~ (' (' ~ snapshots ~ ' labels)' if snapshots > 1 else '') ~ (' (' ~ last.kept_aside ~ ' rows kept aside)' if last.kept_aside else '')
             ~ (' (' ~ last.quarantined ~ ' keys quarantined)' if last.quarantined else '') ~ (' (drift: ' ~ last.drift ~ ' changes that were not proposed)' if last.drift else ''),
-        'code': 'snapshot ' ~ last.header.changed ~ ' of ' ~ last.header.changelog_uuid,
+        'code': reverse_etl._head_code(last.header),
         'changes': counts.inserts + counts.updates + counts.deletes,
         'drift': last.drift, 'note': last.note,
     }) }}

@@ -49,6 +49,7 @@
     {%- endcall -%}
     {%- if not reverse_etl._is_committed(target, header, said) -%}
         {%- if stage -%}{%- do adapter.drop_relation(stage) -%}{%- endif -%}
+        {%- do reverse_etl._refuse_restored(target) -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': another run captured snapshot ' ~ header.snapshot_id ~ ' meanwhile; expected one capture at a time; nothing of this run was committed. Next: run it again'
         ) }}
@@ -63,6 +64,19 @@
         {{- rows -}}
     ) sort by {{ order }}
 {%- endmacro %}
+
+
+{# Delta remembers what a RESTORE cut off, and takes no snapshot with the number of one. #}
+{% macro _refuse_restored(target) %}
+    {%- set lost = reverse_etl._lost_by_restore(target) -%}
+    {%- if lost is not none -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ target ~ ': found a RESTORE (version ' ~ lost.restored ~ ' of the table) that took it back to snapshot ' ~ lost.kept ~ ', while snapshot ' ~ lost.newest
+            ~ ' was captured before; expected a changelog that only grows; nothing was committed. Next: ' ~ reverse_etl._command('undo_restore', 'model: ' ~ (model.name if model else target.identifier))
+            ~ ' brings the snapshots back, then dbt run; rollback goes back on purpose'
+        ) }}
+    {%- endif -%}
+{% endmacro %}
 
 
 {# The history tells it without a look at the table, whose new version Delta would put together for that. #}

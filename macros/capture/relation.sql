@@ -2,7 +2,7 @@
 
 {% macro _own_columns() %}
     {{ return([
-        {'name': '_change', 'type': 'string', 'description': 'insert, update_preimage, update_postimage, delete, checkpoint, tombstone, or snapshot for the header row'},
+        {'name': '_change', 'type': 'string', 'description': 'insert, update_preimage, update_postimage, delete, checkpoint, tombstone, snapshot for the header row, or ledger for a row that names the ledger of a sync'},
         {'name': '_snapshot_id', 'type': 'bigint', 'description': 'The snapshot that captured this change: 1, 2, 3 ...; only grows'},
         {'name': '_captured_at', 'type': 'timestamp', 'description': 'When that snapshot was captured'},
         {'name': '_row_hash', 'type': 'bigint', 'description': 'Hash of the columns of the model'},

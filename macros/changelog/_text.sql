@@ -10,7 +10,11 @@
 
 {# A timestamp keeps its microseconds and a struct its NULL fields: Spark's defaults drop both. In UTC, whatever the session's time zone is. #}
 {% macro _json(expression) -%}
-    to_json({{ expression }}, map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"))
+    to_json({{ expression }}, {{ reverse_etl._json_options() }})
+{%- endmacro %}
+
+{% macro _json_options() -%}
+    map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
 {%- endmacro %}
 
 {# The form of a column that xxhash64 tells apart: it refuses maps and does not see where a nested array ends. #}
@@ -91,4 +95,19 @@
 
 {% macro _same_key(key, left, right) -%}
     {% for name in key %}{{ left }}.{{ reverse_etl._quote(name) }} = {{ right }}.{{ reverse_etl._quote(name) }}{{ ' and ' if not loop.last }}{% endfor %}
+{%- endmacro %}
+
+
+{#
+  The headers of some snapshots, and the marks: rows without a snapshot, each of which names the ledger that holds the positions of a sync (`label`: its id,
+  `capture_uuid`: the ledger's word for it, `base`: the highest counts).
+#}
+{% macro headers_and_marks(relation, snapshot_ids) -%}
+select _snapshot_id, to_json(_header) from {{ relation }}
+where (_snapshot_id in ({{ snapshot_ids | join(', ') }}) and _change = 'snapshot') or (_snapshot_id is null and _change = 'ledger')
+{%- endmacro %}
+
+
+{% macro mark(said, header_type) -%}
+select 'ledger' as _change, cast(null as bigint) as _snapshot_id, current_timestamp() as _captured_at, from_json({{ reverse_etl._string(said) }}, '{{ header_type }}') as _header
 {%- endmacro %}

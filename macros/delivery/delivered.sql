@@ -10,32 +10,12 @@
 #}
 {% macro delivered(relation, sync, key=none) -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
-{%- set known = reverse_etl._delivered_known(ledger, sync) if execute else {'sync_id': '', 'specs': []} -%}
+{%- set known = reverse_etl._delivered_known(ledger, sync) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
 {%- set keys = ([key] if key is string else key) if key else reverse_etl._key_of_node(relation) if execute else ['key'] -%}
 (
-with facts as (
-    select *, from_json(body, '{{ reverse_etl._delivered_type() }}') as said
-    from {{ ledger }}
-    where sync_id = {{ reverse_etl._string(known.sync_id) }}
-),
-runs as (
-    select fence, said.changelog as changelog, lead(recorded_at) over (order by fence) as next_run_at
-    from facts where fact = 'run_started'
-),
-{#- A late fact of an older run acknowledges nothing. -#}
-counted as (
-    select facts.* from facts inner join runs on runs.fence = facts.fence
-    where runs.changelog = (select any_value(_header.changelog_uuid) from {{ relation }} where _change = 'snapshot')
-        and (facts.fact <> 'wave_acknowledged' or runs.next_run_at is null or facts.recorded_at <= runs.next_run_at)
-),
-{#- Spark plans a query once for each place that names it: what reads the ledger names it as seldom as it can. -#}
-acks as (
-    select fence, seq, recorded_at as at, left_out, inline(if(fact = 'wave_acknowledged', array(struct(said.lo, said.hi, said.snapshot, said.spec)), said.delivered))
-    from (select *, if(fact = 'wave_acknowledged', said.undelivered, null) as left_out from counted where fact in ('wave_acknowledged', 'claims_settled'))
-),
-left_out as (
-    select fence, seq, at, snapshot, explode(left_out) as entry from acks
-),
+with {{ reverse_etl._acknowledged(
+    ledger, known.sync_id, "(select any_value(_header.changelog_uuid) from " ~ relation ~ " where _change = 'snapshot')", known.known_from
+) }},
 {#- One row per version, as in scd2, deletes included; a checkpoint is one only where pruning left nothing older. -#}
 versions as (
     select * except (_reverse_etl_before, _reverse_etl_repeats), lead(_snapshot_id) over (partition by {{ reverse_etl._columns(keys) }} order by _snapshot_id) as _reverse_etl_next
@@ -70,21 +50,11 @@ changed as (
     where not (mode = 'insert_only' and before is not null)
 ),
 {#- Rows of a claim that its own run did not end may have arrived, where their values differ from what was acknowledged. -#}
-claims as (
-    select claim.id as id, min(claim.lo) as lo, max(claim.hi) as hi, min_by(claim.snapshot, fence) as snapshot, min_by(claim.spec, fence) as spec,
-        bool_or(coalesce(claim.everything, false)) as everything, min(fence) as fence, min(recorded_at) as at
-    from (select fence, recorded_at, explode(said.claims) as claim from counted)
-    group by claim.id
-),
-endings as (
-    select fence, recorded_at as at, explode(if(fact = 'run_finished', said.releases, said.closes)) as id, coalesce(said.lo, 0) as lo, coalesce(said.hi, 65536) as hi
-    from counted where fact in ('wave_acknowledged', 'claims_settled', 'doubt_recorded', 'run_finished')
-),
 doubtful as (
     select k.row_key, c.id, c.snapshot, c.spec, c.everything, c.fence, c.at, min(o.at) as until, min_by(o.fence, o.at) as ended_by
     from claims c
     inner join (select distinct row_key, bucket from slim) k on k.bucket >= c.lo and k.bucket < c.hi
-    left join endings o on o.id = c.id and k.bucket >= o.lo and k.bucket < o.hi
+    left join endings o on {{ reverse_etl._ends('o', 'c', 'k.bucket') }}
     group by k.row_key, c.id, c.snapshot, c.spec, c.everything, c.fence, c.at
 ),
 claimed as (
@@ -145,40 +115,18 @@ where v._change <> 'delete'
 {%- endmacro %}
 
 
-{# The newest identity of the sync in the ledger, and every spec that it had. #}
+{# The newest identity of the sync in the ledger, every spec that it had, and the fence of the first run that counts. #}
 {% macro _delivered_known(ledger, sync) %}
     {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) -%}
-    {%- set found = run_query('select max_by(sync_id, recorded_at) from ' ~ started).rows[0][0] -%}
+    {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] -%}
     {%- set specs = [] -%}
-    {%- if found is not none -%}
-        {%- set query = "select distinct id, text from (select explode(from_json(body, 'specs map<string,string>').specs) as (id, text) from " ~ ledger
-            ~ " where sync_id = " ~ reverse_etl._string(found) ~ ") order by id" -%}
-        {%- for row in run_query(query).rows -%}
+    {%- if found[0] is not none -%}
+        {%- for row in run_query(reverse_etl.specs_of(ledger, found[0])).rows -%}
             {%- set spec = fromjson(row[1]) -%}
             {%- set fields = [] -%}
             {%- for field in spec.fields -%}{%- do fields.append({'column': field[0], 'field': field[1], 'type': field[2]}) -%}{%- endfor -%}
             {%- do specs.append({'id': row[0], 'fields': fields, 'where': spec.where, 'mode': spec.mode}) -%}
         {%- endfor -%}
     {%- endif -%}
-    {{ return({'sync_id': found or '', 'specs': specs}) }}
+    {{ return({'sync_id': found[0] or '', 'specs': specs, 'known_from': found[1] or 0}) }}
 {% endmacro %}
-
-
-{# Spec -> hash of what the destination sees of a row through it. #}
-{% macro _delivered_hashes(specs) -%}
-    map({% for one in specs %}{{ reverse_etl._string(one.id) }}, {{ reverse_etl._projection(one.fields, one.where) }}{{ ', ' if not loop.last }}{% else %}'', cast(null as bigint){% endfor %})
-{%- endmacro %}
-
-
-{% macro _delivered_mode(specs, spec) -%}
-    {%- if not specs -%}cast(null as string){%- else -%}
-    case {{ spec }}{% for one in specs %} when {{ reverse_etl._string(one.id) }} then {{ reverse_etl._string(one.mode) }}{% endfor %} end
-    {%- endif -%}
-{%- endmacro %}
-
-
-{% macro _delivered_type() -%}
-    {%- set range = 'lo:bigint,hi:bigint,snapshot:bigint,spec:string' -%}
-    changelog string, lo bigint, hi bigint, snapshot bigint, spec string, closes array<string>, releases array<string>,
-    delivered array<struct<{{ range }}>>, claims array<struct<id:string,{{ range }},everything:boolean>>, undelivered array<struct<key:string,doubt:boolean>>
-{%- endmacro %}

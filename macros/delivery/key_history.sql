@@ -12,6 +12,12 @@ from (
 {%- endmacro %}
 
 
+{# What `_key_json` wrote, as a struct. `types`: {column: type} #}
+{% macro _key_of_json(expression, key, types) -%}
+    from_json({{ expression }}, '{% for name in key %}{{ reverse_etl._quote(name) }} {{ types[name] }}{{ ', ' if not loop.last }}{% endfor %}', {{ reverse_etl._json_options() }})
+{%- endmacro %}
+
+
 {# Every change row of one key, oldest first: `_row` is the row as JSON. Reads the whole changelog. #}
 {% macro key_history(relation, key, columns, stored, most) -%}
 select _snapshot_id, _captured_at, _change, _row_hash, {{ reverse_etl._json('struct(' ~ reverse_etl._columns(columns) ~ ')') }} as _row

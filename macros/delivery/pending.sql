@@ -9,9 +9,11 @@
     where                 current spec: filter, or none
     segments              positions: list of {hi, snapshot, spec}, ascending, covering all buckets; spec is a place in specs
     specs                 of the positions: list of {fields, where}
-    claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, spec: {fields, where}}
-    undelivered           {relation, snapshots}: relation with _key, _before_hash, _maybe, _doubt; snapshots of their last change; or none
-    kept_at               snapshots that were acknowledged while deletes were not sent and now are; or none
+    claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, ordered, spec: {fields, where}}
+    undelivered           {relation, snapshots, unknown}: relation with _key, _before_hash, _maybe, _doubt, _changed; snapshots of their last change;
+                          whether some are of keys that the changelog does not know, {column: type} of the key then; or none
+    kept                  relation with the _key of rows that were delivered while deletes were not sent and now are; or none. Then no other row is deleted
+    shared_by             filters of other syncs of the object: what they deliver is not deleted
     buckets               list of (lo, hi): where keys may be pending; or none: everywhere
     mode, sync_id, spec_id
     extra                 of _captured_at and _before, what the sink asked for
@@ -20,7 +22,7 @@
   Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
   The rules are those of tests/support/delivery/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, undelivered, kept_at, mode, sync_id, spec_id, places, extra=[], buckets=none) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, undelivered, kept, mode, sync_id, spec_id, places, extra=[], buckets=none, shared_by=[]) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -41,11 +43,10 @@ with read_rows as (
 bucketed as (
     select *, cast(pmod(xxhash64(_key), 65536) as int) as _bucket,
         _snapshot_id * 2 + if(_change = 'update_preimage', 0, 1) as _order
-        {%- if kept_at %}, lead(_snapshot_id) over (partition by {{ reverse_etl._columns(key) }} order by _snapshot_id * 2 + if(_change = 'update_preimage', 0, 1)) as _next {%- endif %}
     from read_rows
 ),
 projected as (
-    select {{ reverse_etl._columns(key) }}, _key, _bucket, _snapshot_id, _change, _order{{ ', _next' if kept_at }},
+    select {{ reverse_etl._columns(key) }}, _key, _bucket, _snapshot_id, _change, _order,
         {{ reverse_etl._projection(fields, where) }} as _now,
         {{ reverse_etl._case_segment(segments, 'snapshot') }} as _position,
         {{ reverse_etl._then(segments, specs) }} as _then,
@@ -53,6 +54,7 @@ projected as (
         {{ reverse_etl._projection(claim.spec.fields, claim.spec.where) }} as _claimed_{{ loop.index }},
         {%- endfor %}
         {{ '_captured_at,' if '_captured_at' in extra }}
+        {{ reverse_etl._is_shared(shared_by) ~ ' as _is_shared,' if shared_by }}
         {{ reverse_etl._payload(fields) }} as _payload, {{ reverse_etl._place('_bucket', places) }} as _place
     from bucketed{{ ' where ' ~ reverse_etl._in_buckets('_bucket', buckets) if buckets is not none }}
     distribute by _place
@@ -61,16 +63,13 @@ images as (
     select {{ reverse_etl._columns(key) }}, any_value(_key) as _key, any_value(_bucket) as _bucket, max(_snapshot_id) as _changed,
         max_by(if(_change = 'delete', cast(null as bigint), _now), _order) as _after_hash,
         max_by(_payload, _order) as _payload,
-        if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash,
         {%- for claim in claims %}
         {{ reverse_etl._image_at('_claimed_' ~ loop.index, claim.snapshot) }} as _claimed_{{ loop.index }},
         {%- endfor %}
         {{ 'max_by(_captured_at, _order) as _captured_at,' if '_captured_at' in extra }}
         {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
-        {% if kept_at -%}
-        bool_or(_change in ('insert', 'update_postimage', 'checkpoint') and _then is not null
-            and exists(array({{ kept_at | join(', ') }}), at -> at >= _snapshot_id and at <= _position and (_next is null or at < _next)))
-        {%- else -%} false {%- endif %} as _kept
+        {{ "max_by(_change <> 'delete' and _is_shared, _order) as _is_shared," if shared_by }}
+        if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
     from projected
     group by _place, {{ reverse_etl._columns(key) }}
 ),
@@ -78,22 +77,26 @@ before as (
     select images.*,
         {{ 'if(u._key is null, _then_hash, u._before_hash)' if undelivered else '_then_hash' }} as _before_hash,
         {{ 'coalesce(u._doubt, false)' if undelivered else 'false' }} as _old_doubt,
-        {{ 'coalesce(u._maybe, false)' if undelivered else 'false' }} as _old_maybe
+        {{ 'coalesce(u._maybe, false)' if undelivered else 'false' }} as _old_maybe,
+        {{ 'k._key is not null' if kept else 'false' }} as _kept
     from images {% if undelivered %}left join {{ undelivered.relation }} u on u._key = images._key{% endif %}
+    {% if kept %}left join {{ kept }} k on k._key = images._key{% endif %}
 ),
 doubted as (
     select *,
         _old_doubt or (_kept and _after_hash is null)
-        {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, loop.index) }}{% endfor %} as _doubt,
+        {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, claim.number) }}{% endfor %} as _doubt,
         _old_maybe or _kept
-        {%- for claim in claims %} or ({{ reverse_etl._in_doubt(claim, loop.index) }} and _claimed_{{ loop.index }} is not null){% endfor %} as _maybe
+        {#- What was asked for is no request that may have arrived. #}
+        {%- for claim in claims if not claim.ordered %} or ({{ reverse_etl._in_doubt(claim, claim.number) }} and _claimed_{{ claim.number }} is not null){% endfor %} as _maybe
     from before
 ),
 planned as (
     select *, case when _after_hash is null then 'delete' when _before_hash is null {{ 'and false' if mode == 'update_only' }} then 'insert' else 'update' end as _operation
     from doubted
     where (_before_hash is distinct from _after_hash or _doubt)
-        and (_after_hash is not null or _before_hash is not null or _maybe)
+        and (_after_hash is not null or _maybe{{ ' or _before_hash is not null' if not kept }})
+        {{- ' and (_after_hash is not null or not _is_shared)' if shared_by }}
 )
 select _key, _bucket, _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
@@ -105,6 +108,24 @@ select _key, _bucket, _operation,
     {%- endfor %}
 from planned
 where {{ reverse_etl._sent_in(mode) }}
+{%- if undelivered and undelivered.unknown %}
+union all
+{{ reverse_etl._pending_unknown(key, fields, undelivered, sync_id, spec_id, extra) }}
+{%- endif %}
+{%- endmacro %}
+
+
+{# The deletes of rows whose keys the changelog does not know: what stands of a key is its JSON. #}
+{% macro _pending_unknown(key, fields, undelivered, sync_id, spec_id, extra) -%}
+select _key, _bucket, 'delete', sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, 0, {{ reverse_etl._string(spec_id) }}), 256),
+    cast(null as bigint), cast(null as bigint), true, true, 0L,
+    {{ 'cast(null as timestamp),' if '_captured_at' in extra }}
+    {% if '_before' in extra %}cast(null as struct<{% for f in fields %}{{ reverse_etl._quote(f.field) }}:{{ f.type }}{{ ', ' if not loop.last }}{% endfor %}>),{% endif %}
+    {%- for f in fields %}
+    {% if f.column in key %}if({{ reverse_etl._key_json(key) }} = _key, {{ reverse_etl._quote(f.column) }}, raise_error('reverse_etl: a key does not outlive its form as JSON; delete the row at the destination')){% else %}cast(null as {{ f.type }}){% endif %}{{ ',' if not loop.last }}
+    {%- endfor %}
+from (select _key, _bucket, inline(array({{ reverse_etl._key_of_json('_key', key, undelivered.unknown) }})) from {{ undelivered.relation }} where _changed = 0) u
+left anti join images using (_key)
 {%- endmacro %}
 
 

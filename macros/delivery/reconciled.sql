@@ -1,6 +1,7 @@
 {#
   What an object at a destination holds (relation `found`: the fields, and _unreadable) against what the sync delivered of the image at `head`.
-  One row for each key that differs: _key, _difference (missing, different, extra), _bucket, _after_hash, _changed; of an extra key only the first two.
+  One row for each key that differs: _key, _difference (missing, different, extra), _bucket, _after_hash, _changed, _found_hash, _unreadable; of an extra key
+  _bucket, _after_hash and _changed are NULL.
     undelivered  relation with the _key of rows that are known to be undelivered, which are left out; or none
   The others as in first_load.
 #}
@@ -19,7 +20,7 @@ read_rows as (
 compared as (
     select coalesce(e._key, r._key) as _key,
         case when r._key is null then 'missing' when e._key is null then 'extra' else 'different' end as _difference,
-        e._bucket, e._after_hash, e._changed
+        e._bucket, e._after_hash, e._changed, r._found_hash, r._unreadable
     from expected e
     full outer join read_rows r on e._key = r._key
     where e._key is null or r._key is null or r._unreadable or e._after_hash <> r._found_hash
@@ -28,13 +29,32 @@ select * from compared {% if undelivered %}left anti join {{ undelivered }} usin
 {%- endmacro %}
 
 
-{# Of keys that should not be at the destination (relation `extra` with _key): where the changelog has deleted or hidden them last; a foreign one is not among them. #}
-{% macro once_delivered(relation, key, head, extra) -%}
-select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, max(_snapshot_id) as _changed
-from (
-    select {{ reverse_etl._key_json(key) }} as _key, _snapshot_id
-    from {{ relation }} where _snapshot_id <= {{ head }} and _change in ('insert', 'update_postimage', 'delete', 'checkpoint')
-)
-left semi join {{ extra }} using (_key)
-group by _key
+{#
+  Rows of `compared` (those of `reconciled`), told apart: an extra key is one that the sync delivered, or may have (`held`: SQL of that macro, or none where
+  nothing is known); any other is `unknown`: foreign or leftover. Foreign is what another sync of the object delivers.
+    shared_by     filters of those other syncs
+    image         SQL of the rows at the head, with `_key`; or none where there are no others
+    elsewhere     other syncs deliver rows to the object from other changelogs: that a row is as it was delivered does not tell from where it came
+#}
+{% macro told_apart(compared, held, unknown, shared_by, image, elsewhere=false) -%}
+select c._key,
+    case when c._difference <> 'extra' then c._difference
+        {%- if image %} when coalesce(o._is_shared, false) then 'foreign'{% endif %}
+        {%- if held %} when h._held{% if not elsewhere %} or (not c._unreadable and array_contains(h._values, c._found_hash)){% endif %} then 'extra'{% endif %}
+        else '{{ unknown }}' end as _difference,
+    coalesce(c._bucket, cast(pmod(xxhash64(c._key), 65536) as int)) as _bucket, c._after_hash,
+    coalesce(c._changed{{ ', h._changed' if held }}, 0) as _changed
+from {{ compared }} c
+{%- if held %}
+left join ({{ held }}) h on h._key = c._key
+{%- endif %}
+{%- if image %}
+left join (select _key, {{ reverse_etl._is_shared(shared_by) }} as _is_shared from ({{ image }})) o on o._key = c._key
+{%- endif %}
+{%- endmacro %}
+
+
+{# Whether another sync of the object delivers a row. #}
+{% macro _is_shared(shared_by) -%}
+    ({% for where in shared_by %}coalesce({{ where or 'true' }}, false){{ ' or ' if not loop.last }}{% endfor %})
 {%- endmacro %}

@@ -27,7 +27,7 @@
 {% macro _frozen_result(head, name) %}
     {{ return({
         'message': 'frozen since a rollback, nothing captured, snapshot ' ~ head.snapshot_id ~ '; to capture again: ' ~ reverse_etl._command('release', 'model: ' ~ name),
-        'code': 'snapshot ' ~ (head.changed or head.snapshot_id) ~ ' of ' ~ head.changelog_uuid,
+        'code': reverse_etl._head_code(head),
         'changes': 0,
     }) }}
 {% endmacro %}

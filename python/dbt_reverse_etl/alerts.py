@@ -9,7 +9,7 @@ from typing import Any
 from dbt_reverse_etl.alert_channels import Channel
 from dbt_reverse_etl.delivery.health import Health, explained
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.errors import ReverseEtlError, unexpected
+from dbt_reverse_etl.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
 from dbt_reverse_etl.ledger import Overview, Refusal
 from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.push import Say
@@ -17,7 +17,8 @@ from dbt_reverse_etl.redaction import redact
 
 _LONGEST = 500  # characters of a reason
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
-_REFUSED = frozenset({"blocked", "other_changelog", "renamed", Status.FAILED})
+_LOST = frozenset(lost.status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
+_REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ __all__ = ["ChangelogResult", "Configuration", "Invocation", "asked", "configure
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
-_HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)")
+_HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)(?: by (\S+))?")
 _SELECTED = frozenset({"success", "no-op"})
 _FAILED = frozenset({"fail", "error", "runtime error"})
 _PASSED = frozenset({"pass", "warn"})
@@ -68,6 +68,7 @@ class ChangelogResult:
         snapshot: its head afterwards; None where the model reports none.
         changelog_uuid: the identity of the changelog that has this head, or None.
         began, ended: of its execution, as dbt wrote them; empty where it was not executed.
+        capture: uuid of the capture that made the head; empty where the model does not tell.
     """
 
     status: str
@@ -75,6 +76,7 @@ class ChangelogResult:
     changelog_uuid: str | None = None
     began: str = field(default="", compare=False)
     ended: str = field(default="", compare=False)
+    capture: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,10 +168,10 @@ def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str,
 def _changelog_result(result: Node) -> ChangelogResult:
     head = _HEAD.fullmatch(str((result.get("adapter_response") or {}).get("code", "")))
     executed: Node = next((one for one in result.get("timing") or () if one.get("name") == "execute"), {})
-    times = [executed.get(name) or "" for name in ("started_at", "completed_at")]
+    began, ended = (str(executed.get(name) or "") for name in ("started_at", "completed_at"))
     if head is None:
-        return ChangelogResult(str(result["status"]), None, None, *times)
-    return ChangelogResult(str(result["status"]), int(head[1]), head[2], *times)
+        return ChangelogResult(str(result["status"]), None, None, began, ended)
+    return ChangelogResult(str(result["status"]), int(head[1]), head[2], began, ended, head[3] or "")
 
 
 def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:

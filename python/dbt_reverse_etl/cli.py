@@ -181,20 +181,23 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
 @cli.command()
 @_project_options
 @click.option("--repair", "repaired", is_flag=True, help="Push the rows that differ; foreign ones are left alone.")
+@click.option(
+    "--leftovers",
+    type=click.Choice(["delete", "keep"]),
+    help="With --repair: what becomes of rows that may be left from a changelog or ledger that is gone.",
+)
 @click.option("--sample", default=5, show_default=True, help="Show so many keys that differ.")
-def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, repaired: bool, sample: int) -> int:
+def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, **how: Any) -> int:
     """Compare each destination with what was delivered to it, key by key."""
     from dbt_reverse_etl import console, invocation
 
+    if how["leftovers"] and not how["repaired"]:
+        raise click.UsageError("--leftovers goes with --repair")
     with Opened(place, selectors) as opened:
-        results = [opened.pusher.reconcile(one, opened.overview, repaired=repaired) for one in opened.chosen]
-        due = [
-            one
-            for one, found in zip(opened.chosen, results, strict=True)
-            if found.differences and found.differences.wrong
-        ]
+        results = [opened.pusher.reconcile(one, opened.overview, **how) for one in opened.chosen]
+        due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]
         reports: list[Any] = []
-        if repaired and due:
+        if due:
             shown = _shown()
             opened.pusher.watch = invocation.watch(shown)
             with shown:
@@ -211,7 +214,9 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, repaired:
                 _say(f"    {one.kind:9} {one.key}", "info")
         for number, report in enumerate(reports, 1):
             invocation.tell(report, number, len(reports), _say)
-    return max((one.exit_code for one in [*results, *reports]), default=ExitCode.OK)
+    codes = [one.exit_code for one in [*results, *reports]]
+    waiting = ExitCode.FAILED if any(report.counts.skipped.total for report in reports) else ExitCode.OK
+    return int(max([waiting, *codes]))
 
 
 @cli.command()
@@ -229,6 +234,9 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
             "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
         )  # fmt: skip
         click.echo(console.table(columns, rows))
+        for row in rows:
+            if row["problem"]:
+                _say(row["problem"], "error", sync=row["sync"])
         for text in console.status_details(rows):
             click.echo(text)
     return ExitCode.OK

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 
 class ExitCode(IntEnum):
@@ -73,10 +74,39 @@ class SyncBusy(ReverseEtlError):
     exit_code = ExitCode.BUSY
 
 
-class OtherChangelog(ReverseEtlError):
-    """The sync's position belongs to a changelog that is gone."""
+class PositionLost(ReverseEtlError):
+    """The positions of the ledger do not say what the destination holds.
+
+    Attributes:
+        status: of the push that it stops.
+        reason: the same in a few words, for the ledger.
+        fence: the newest that the destination knows; runs of this ledger have to come after it.
+    """
 
     exit_code = ExitCode.OTHER_CHANGELOG
+    status: ClassVar[str]
+
+    def __init__(self, problem: Problem, reason: str, fence: int = 0) -> None:
+        super().__init__(problem)
+        self.reason, self.fence = reason, fence
+
+
+class OtherChangelog(PositionLost):
+    """The sync's position belongs to a changelog that is gone."""
+
+    status = "other_changelog"
+
+
+class RestoredChangelog(PositionLost):
+    """The changelog was taken back behind what was delivered."""
+
+    status = "restored_changelog"
+
+
+class OtherLedger(PositionLost):
+    """Another ledger holds the positions of the sync, or this one was taken back."""
+
+    status = "other_ledger"
 
 
 class Renamed(ReverseEtlError):

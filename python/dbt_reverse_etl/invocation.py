@@ -161,6 +161,8 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         invocation_id=invocation.invocation_id,
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
+        resolved=configuration.resolved,
+        reached=overview.reached,
         project_dir=project.folder,
         watch=watch(screen),
     )
@@ -199,7 +201,13 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     overview = overview_of(ledger, configuration.resolved)
     overrides = project.env.get(OVERRIDE, "").split()
     pusher = Pusher(
-        spark, ledger, invocation_id=invocation.invocation_id, overrides=overrides, project_dir=project.folder
+        spark,
+        ledger,
+        invocation_id=invocation.invocation_id,
+        overrides=overrides,
+        resolved=configuration.resolved,
+        reached=overview.reached,
+        project_dir=project.folder,
     )
     reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
     _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
@@ -299,7 +307,7 @@ def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger
 
 def _known(invocation: Invocation) -> dict[str, Known]:
     return {
-        unique_id: Known(result.snapshot, result.changelog_uuid)
+        unique_id: Known(result.snapshot, result.changelog_uuid, result.capture)
         for unique_id, result in invocation.changelogs.items()
         if result.snapshot is not None and result.changelog_uuid is not None
     }

@@ -103,6 +103,11 @@ class Overview:
     configured: frozenset[str] = frozenset()
     aliases: dict[str, set[str]] = field(default_factory=dict)
 
+    @property
+    def reached(self) -> frozenset[int]:
+        """The snapshots to which positions and claims refer, and whose captures are known."""
+        return frozenset(snapshot for state in self.states.values() for snapshot in state.captures)
+
     def newest(self, sync: str) -> RunStarted | None:
         """The newest run under a name."""
         runs = [started for sync_id, started in self.started.items() if self.names[sync_id] == sync]
@@ -223,7 +228,8 @@ class DeltaLedger:
         requests: dict[str, list[Request]] = {}
         for row in runs:
             if row.fact == REQUEST and row.run_id not in done:
-                request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], row.recorded_at)
+                at = row.recorded_at.astimezone(timezone.utc)
+                request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], at)
                 requests.setdefault(row.sync, []).append(request)
         return Overview(
             {sync_id: fold(found) for sync_id, found in facts.items()},
@@ -236,13 +242,15 @@ class DeltaLedger:
             aliases,
         )
 
-    def acknowledged(self, sync_id: str) -> tuple[int, ...]:
-        """Every snapshot at which a wave of this sync was acknowledged, ascending."""
-        query = (
-            f"select distinct cast(get_json_object(body, '$.snapshot') as bigint) as snapshot from {self.relation} "  # noqa: S608
-            f"where sync_id = {_literal(sync_id)} and fact = 'wave_acknowledged' order by 1"
-        )
-        return tuple(row.snapshot for row in self._spark.sql(query).collect())
+    def specs(self, sync_id: str) -> dict[str, str]:
+        """The JSON of every spec that a sync had, by its id."""
+        return {row.id: row.text for row in self._spark.sql(sql.render("specs_of", self.relation, sync_id)).collect()}
+
+    def restored_at(self) -> datetime | None:
+        """When RESTORE brought an older state of it back last, as far as the table's history tells."""
+        history = self._spark.sql(f"describe history {self.relation}").where("operation = 'RESTORE'")
+        found = [row.timestamp.astimezone(timezone.utc) for row in history.select("timestamp").collect()]
+        return max(found, default=None)
 
     def _facts(self, fences: Sequence[tuple[str, int]]) -> dict[str, list[Fact]]:
         """The facts of one fence for each sync. Fences are literals, so that Delta skips the files of older runs."""

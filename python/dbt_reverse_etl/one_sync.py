@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
@@ -17,28 +18,25 @@ from dbt_reverse_etl import __version__, owner
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.facts import Claim, Range
+from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, standing
+from dbt_reverse_etl.delivery.lost import remaining, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Bound, Watch, Watches
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.errors import (
-    ExitCode,
-    Problem,
-    ReverseEtlError,
-    SyncBusy,
-)
+from dbt_reverse_etl.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.guards import asks_for_visible_rows, check_guards, failed_tests, violations
+from dbt_reverse_etl.held import History, Others, others, pruned_note
 from dbt_reverse_etl.identity import Former, former_of, id_of, left_elsewhere, renamed
 from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
-from dbt_reverse_etl.operations import carry_out, deliver_again
+from dbt_reverse_etl.marks import name_ledger
+from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.push_report import Report
-from dbt_reverse_etl.reconcile import Delivered, Differences, differences, undelivered_of
 from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head, visible_rows
@@ -52,10 +50,18 @@ _AT_HEAD = (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE)
 
 @dataclass(frozen=True)
 class Known:
-    """The head of a changelog as the model's own result told it, so that a sync at rest asks nothing."""
+    """The head of a changelog as the model's own result told it, so that a sync at rest asks nothing.
+
+    Attributes:
+        capture: uuid of the capture that made it, where that is known.
+    """
 
     snapshot: int
     changelog: str
+    capture: str = ""
+
+
+_UNKNOWN = Known(0, "")
 
 
 @dataclass
@@ -65,6 +71,8 @@ class Shared:
     Attributes:
         overrides: see `guards.check_guards`.
         known: by unique id of the changelog model.
+        resolved: all syncs of the project.
+        reached: snapshots to which positions and claims in the ledger refer.
         project_dir: where files stand that a sync's options name.
         interrupt: once it is set, every push ends after the requests that are under way.
         step: called at each fault point.
@@ -78,6 +86,8 @@ class Shared:
     invocation_id: str = ""
     overrides: Sequence[str] = ()
     known: Mapping[str, Known] = field(default_factory=dict)
+    resolved: Sequence[ResolvedSync] = ()
+    reached: frozenset[int] = frozenset()
     project_dir: Path | None = None
     interrupt: threading.Event = field(default_factory=threading.Event)
     step: Step = no_step
@@ -86,9 +96,9 @@ class Shared:
 
     @apart
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
-        """The head of a changelog, or what was its head at a snapshot; asked once a push."""
+        """The head of a changelog, or what was its head at a snapshot; asked once a push, for all syncs."""
         if (relation, snapshot) not in self._heads:
-            head = self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot)
+            head = self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot, self.reached)
             if head is not None:
                 self._heads[relation, head.snapshot] = head
         return self._heads[relation, snapshot]
@@ -106,6 +116,7 @@ class OneSync:
         self.id = id_of(resolved)
         self.state = overview.states.get(self.id, State())
         self._sources: list[PendingRows] = []
+        self._notes: list[str] = []
 
     def push(self) -> Report:
         try:
@@ -117,40 +128,39 @@ class OneSync:
     def _push(self) -> Report:
         known = self._known()
         if known is None:
-            return Report(
-                self._resolved.sync.name,
-                self.label,
-                Status.IDLE,
-                message="the changelog has no snapshot yet",
-                standing=self._standing(self.state, self.state.allowed),
-            )
+            return self._without_snapshot(Status.IDLE)
         spec = self._spec(known)
         job = self._valid_job(known, spec)
+        if self._is_overtaken(known, job):
+            here = self._standing(self.state, self._allowed(self.state))
+            return self._report(Status.IDLE, known, message="a later run has delivered more", standing=here)
         for request in self._overview.requests.get(self._resolved.sync.name, ()):
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
+            job = self._job(known, spec)
         if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
             self._give_up(former, job, spec)
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         stopped = self._stopped(spec)
         result = self._replay(known) or self._run(job, spec)
+        at_head = result.status in _AT_HEAD
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
-        standing = self._standing(result.state, allowed)
-        return Report(
-            self._resolved.sync.name,
-            self.label,
+        here = self._standing(result.state, allowed)
+        said = result.message or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")
+        return self._report(
             result.status,
-            exit_code(result.status, standing.health),
-            result.counts,
-            result.planned,
-            known.snapshot,
-            known.snapshot if result.status in _AT_HEAD else min(place.snapshot for place in self.state.positions),
-            message=redact(result.message)
-            or moved
-            or self._nothing_matched(result)
-            or (stopped if result.status in _AT_HEAD else ""),
-            standing=standing,
+            known,
+            exit_code=ExitCode.OTHER_CHANGELOG if result.left and at_head else exit_code(result.status, here.health),
+            counts=result.counts,
+            planned=result.planned,
+            position=known.snapshot if at_head else self._position,
+            message="; ".join(redact(note) for note in [said, *self._notes] if note),
+            standing=here,
         )
+
+    def _report(self, status: str, known: Known, **told: Any) -> Report:
+        told = {"head": known.snapshot, "position": self._position, **told}
+        return Report(self._resolved.sync.name, self.label, status, **told)
 
     def health(self) -> Health:
         """As its newest run left it."""
@@ -161,12 +171,17 @@ class OneSync:
         return standing(state, word, self._shared.clock.now(), park_doubt=self._policy.park_doubt)
 
     def _allowed(self, state: State) -> int | None:
-        """Undelivered rows with which the sync is well; None: any number."""
+        """As `RunFinished.allowed`."""
+        if self._left(state):
+            return NOT_WELL
         limit = self._resolved.guards.max_undelivered
         if limit is None:
             return None
         # Only a share asks how many rows there are.
         return limit.rows_of(self._visible() if limit.percent and state.undelivered else 0)
+
+    def _left(self, state: State) -> str:
+        return remaining(self._job(_UNKNOWN, None), self.sink, state.leftovers) if state.leftovers else ""
 
     def _visible(self) -> int:
         """Rows of the head that the sync sees."""
@@ -182,9 +197,34 @@ class OneSync:
         if not asked:
             raise renamed(self._resolved, former)
         task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
-        job = replace(job, task=task, exposure=former.exposure)
+        mark = self._head().marks.get(former.sync_id, "")
+        job = replace(job, task=task, exposure=former.exposure, mark=mark)
         carry_out(asked[-1], former.state, job, self._ports(spec, self._head), self._policy)
         self._begin_anew()
+
+    @property
+    def _position(self) -> int:
+        return min(place.snapshot for place in self.state.positions)
+
+    def _is_overtaken(self, known: Known, job: Job) -> bool:
+        newest = max(place.snapshot for place in self.state.positions)
+        return self.state.changelog == known.changelog and known.snapshot < newest <= job.newest
+
+    def _without_snapshot(self, status: str) -> Report:
+        """A changelog that is empty: nothing was captured yet, or it was taken back to that."""
+        lost = self._lost(None)
+        if lost is not None:
+            return self._lost_report(lost)
+        here = self._standing(self.state, self.state.allowed)
+        message = "the changelog has no snapshot yet"
+        return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
+
+    def _lost_report(self, lost: PositionLost) -> Report:
+        message = redact(str(lost))
+        failing = Standing(Health.FAILING)
+        return Report(
+            self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=failing
+        )
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
@@ -228,14 +268,12 @@ class OneSync:
         """The pending rows by operation, and a sample of their keys."""
         known = self._known()
         if known is None:
-            return Report(self._resolved.sync.name, self.label, "planned", message="the changelog has no snapshot yet")
+            return self._without_snapshot("planned")
         spec = self._spec(known)
-        self._valid_job(known, spec)
-        if self.state.changelog not in ("", known.changelog):
-            found = f"its position is of changelog {self.state.changelog}; the head is of {known.changelog}: resync or adopt"
-            return Report(
-                self._resolved.sync.name, self.label, "other_changelog", ExitCode.OTHER_CHANGELOG, message=found
-            )
+        job = self._valid_job(known, spec)
+        lost = why_lost(job, self.state, self.sink)
+        if lost is not None:
+            return self._lost_report(lost)
         if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
             found = str(renamed(self._resolved, former))
             return Report(self._resolved.sync.name, self.label, "renamed", ExitCode.OTHER_CHANGELOG, message=found)
@@ -245,27 +283,18 @@ class OneSync:
             sample = source.sample(rows).to_pylist() if rows else []
         finally:
             source.close()
-        position = min(place.snapshot for place in self.state.positions)
         shown = tuple((row["_operation"], row["_key"]) for row in sample)
-        return Report(
-            self._resolved.sync.name,
-            self.label,
-            "planned",
-            planned=planned,
-            head=known.snapshot,
-            position=position,
-            message=self._stopped(spec),
-            sample=shown,
-        )
+        message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
+        return self._report("planned", known, planned=planned, sample=shown, message=message)
 
     def status(self) -> dict[str, Any]:
         """Plain values."""
         state, started = self.state, self._overview.started.get(self.id)
         head = self._shared.head(self._resolved.sync.changelog.relation_name)
-        position = min(place.snapshot for place in state.positions)
+        position = self._position
         lag = max(0, head.snapshot - position) if head else 0
-        refusal = self._overview.refused(self._resolved.sync.name)
-        standing = self._standing(state, self._allowed(state), refused=refusal is not None, lag=lag)
+        refusal, problem = self._overview.refused(self._resolved.sync.name), self._problem(head)
+        standing = self._standing(state, self._allowed(state), refused=bool(refusal or problem), lag=lag)
         return {
             "sync": self._resolved.sync.name,
             "sync_id": self.id,
@@ -284,48 +313,24 @@ class OneSync:
             "last_run": (state.status if state.finished else "unfinished") if started else "never",
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
             "message": f"{refusal.status}: {refusal.message}" if refusal else state.message,
+            "problem": problem,
         }
 
-    def reconcile(self, *, repaired: bool) -> Differences | None:
-        """What differs at the position; None where the destination cannot be read."""
-        delivered, job = self._delivered()
-        rows = self.sink.read(job.task)
-        if rows is None:
-            return None
-        name, ledger, now = job.task.sync, self._shared.ledger, self._shared.clock.now()
-        found = differences(self._shared.spark, delivered, rows, ledger.relation, now)
-        if ledger.fence(self.id) != self.state.fence:
-            raise SyncBusy(
-                Problem(name, "a push that ran while the destination was read", "none meanwhile", "repeat it")
-            )
-        if repaired and found.wrong:
-            deliver_again(undelivered_of(found, name, now), self.state, job, ledger, now)
-        return found
+    def _problem(self, head: Head | None) -> str:
+        lost = self._lost(head)
+        return redact(str(lost)) if lost else self._left(self.state)
 
-    def _delivered(self) -> tuple[Delivered, Job]:
-        """What every row has reached with the definition of now."""
-        state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
-        spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
-        head = self._shared.head(relation, place.snapshot) if spec else None
-        if (
-            spec is None
-            or head is None
-            or head.changelog != state.changelog
-            or spec.given != given_spec(self._settings)
-            or not state.finished
-            or not state.is_at(place.snapshot, place.spec)
-        ):
-            found, expected = "no position that every row has reached", "a sync whose last push reached its end"
-            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
-        delivered = Delivered(relation, head, spec, self.id, list(state.undelivered.values()))
-        return delivered, self._job(Known(place.snapshot, head.changelog), spec)
+    def _lost(self, head: Head | None) -> PositionLost | None:
+        """Why the position says nothing, with this head of the changelog."""
+        known = _known_by(head) if head else replace(_UNKNOWN, changelog=self.state.changelog)
+        return why_lost(self._job(known, None), self.state, self.sink)
 
     def _known(self) -> Known | None:
         changelog = self._resolved.sync.changelog
         if changelog.unique_id in self._shared.known:
             return self._shared.known[changelog.unique_id]
         head = self._shared.head(changelog.relation_name)
-        return Known(head.snapshot, head.changelog) if head else None
+        return _known_by(head) if head else None
 
     def _head(self, snapshot: int | None = None) -> Head:
         """What is to be delivered: the newest snapshot, or one before it."""
@@ -362,32 +367,60 @@ class OneSync:
         places: tuple[Range | Claim, ...] = (*self.state.positions, *self.state.claims)
         return [Spec.of(self.state.specs[place.spec]) for place in places if place.snapshot]
 
-    def _task(self, spec: Spec) -> SinkTask:
-        names = {column: name for column, name, _ in spec.fields}
+    def _task(self, spec: Spec | None) -> SinkTask:
+        """Of this spec; without one, nobody may open it."""
+        names = {column: name for column, name, _ in spec.fields} if spec else {}
         return SinkTask(
             sync_id=self.id,
             sync=self._resolved.sync.name,
             fence=0,
             object=self._settings.object,
             mode=self._settings.mode,
-            key=tuple(names[column] for column in self._resolved.sync.changelog.key),
-            schema=spec.arrow_schema(),
+            key=tuple(names[column] for column in self._resolved.sync.changelog.key) if spec else (),
+            schema=spec.arrow_schema() if spec else pa.schema([]),
             options=self._resolved.options,
             project_dir=self._shared.project_dir,
         )
 
-    def _job(self, known: Known, spec: Spec) -> Job:
+    def _job(self, known: Known, spec: Spec | None) -> Job:
+        said, captures = self._said(known), {known.snapshot: known.capture} if known.capture else {}
         return Job(
             run_id=uuid.uuid4().hex,
             changelog=known.changelog,
             head=known.snapshot,
-            spec=spec.id,
-            spec_text=spec.text,
+            spec=spec.id if spec else "",
+            spec_text=spec.text if spec else "",
             task=self._task(spec),
             owner=owner.this_process(),
             invocation_id=self._shared.invocation_id,
             exposure=self._resolved.sync.position_of,
+            newest=self._newest(known),
+            model=self._resolved.sync.changelog.name,
+            mark=said.marks.get(self.id, "") if said else "",
+            captures={**captures, **(said.captures if said else {})},
+            replaces=self._settings.owns_object and self.sink.full_loads,
         )
+
+    def _newest(self, known: Known) -> int:
+        """The newest snapshot; asked only where positions lie beyond what is to be delivered."""
+        if self.state.reached <= known.snapshot:
+            return known.snapshot
+        head = self._shared.head(self._resolved.sync.changelog.relation_name)
+        return max(known.snapshot, head.snapshot) if head and head.changelog == known.changelog else known.snapshot
+
+    def _said(self, known: Known) -> Head | None:
+        """The head, for what it says of ledger and snapshots; not asked where a sync is at rest."""
+        at_rest = {place.snapshot for place in self.state.positions} == {known.snapshot}
+        if not known.snapshot or (at_rest and self.state.changelog == known.changelog):
+            return None
+        return self._shared.head(self._resolved.sync.changelog.relation_name, known.snapshot)
+
+    def _name_ledger(self, started: RunStarted) -> None:
+        relation = self._resolved.sync.changelog.relation_name
+        self._note(name_ledger(self._shared.spark, relation, self._head(), started.sync_id, started.mark))
+
+    def _note(self, text: str) -> None:
+        self._notes += [text] if text and text not in self._notes else []
 
     def _valid_job(self, known: Known, spec: Spec) -> Job:
         job = self._job(known, spec)
@@ -400,7 +433,7 @@ class OneSync:
 
         shared = self._shared
         return Ports(
-            _Prefetched(shared.ledger, self.state),
+            _Prefetched(shared.ledger, self.state, self._name_ledger),
             source_for,
             self.sink,
             shared.clock,
@@ -433,25 +466,42 @@ class OneSync:
         if not owned or state.claims or state.undelivered:
             return None
         head = self._head()
-        if changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows):
+        few = changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows)
+        if few and not state.leftovers:
             return None
         return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
 
     def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
         modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
         unsure = tuple(
-            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True)
+            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
             for place in self._unsure(state, spec)
         )
         deletes = spec.mode.deletes and any(not mode.deletes and place.snapshot for place, mode in modes.items())
-        kept_at = self._shared.ledger.acknowledged(self.id) if deletes else ()
+        kept = self._kept_rows(head, spec) if deletes else None
+        shared_by = self._others(head).filters if spec.mode.deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
         extra = self.sink.extra_columns(self._task(spec))
-        pending = Pending(relation, head, self.id, spec.id, spec, state, kept_at, extra=extra)
+        pending = Pending(relation, head, self.id, spec.id, spec, state, kept, extra=extra, shared_by=shared_by)
         if (at := pending.needs_base) is not None:
             pending = replace(pending, older_base=full_image(self._shared.spark, relation, at))
         return PendingRows(self._shared.spark, pending)
+
+    def _history(self, head: Head) -> History:
+        shared, relation = self._shared, self._resolved.sync.changelog.relation_name
+        return History(shared.spark, shared.ledger, relation, head, self.id, self.state.known_from)
+
+    def _kept_rows(self, head: Head, spec: Spec) -> str:
+        """What an earlier mode delivered and did not delete."""
+        history = self._history(head)
+        self._note(
+            pruned_note(history.pruned_up_to(), "nobody knows which rows that left the model before were delivered")
+        )
+        return history.held_view(spec)
+
+    def _others(self, head: Head) -> Others:
+        return others(self._shared.spark, self._resolved, self._shared.resolved, head.columns)
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
@@ -478,16 +528,27 @@ class OneSync:
 
 class _Prefetched:
     """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
-    fence, so that this one cannot start.
+    fence, so that this one cannot start. `began` hears of each start.
     """
 
-    def __init__(self, ledger: DeltaLedger, state: State) -> None:
-        self._ledger, self._state = ledger, state
-        self.start, self.append, self.fence = ledger.start, ledger.append, ledger.fence
+    def __init__(self, ledger: DeltaLedger, state: State, began: Callable[[RunStarted], None]) -> None:
+        self._ledger, self._state, self._began = ledger, state, began
+        self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
+
+    def start(self, started: RunStarted) -> bool:
+        """As the ledger's."""
+        taken = self._ledger.start(started)
+        if taken:
+            self._began(started)
+        return taken
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """As the ledger's."""
         return self._state if fence is None else self._ledger.read(sync_id, fence)
+
+
+def _known_by(head: Head) -> Known:
+    return Known(head.snapshot, head.changelog, head.captures.get(head.snapshot, ""))
 
 
 def _refuse_other_version(head: Head, relation: str) -> None:

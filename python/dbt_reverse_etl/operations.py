@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports
+from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by
-from dbt_reverse_etl.errors import Problem, SyncBusy
+from dbt_reverse_etl.delivery.starting import run_started
+from dbt_reverse_etl.errors import OtherChangelog, OtherLedger, PositionLost
 from dbt_reverse_etl.ledger import Request
 
 
@@ -22,78 +23,94 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
 
     Raises:
         SyncBusy: another run is under way.
+        OtherLedger: the ledger was restored after this was asked, and so may have forgotten that it was carried out.
         DestinationError: of the sink.
     """
     refuse_second(job, ports, state)
-    now = ports.clock.now()
-    abandoned = abandoned_by(state, now, policy.abandoned_for)
-    started = replace(_restated(request, state, job, now), abandoned=abandoned)
-    _start(started, ports.ledger)
+    started = _begin(request, state, job, ports, policy)
     try:
         # A destination that lost its record may start anew with this fence.
         ports.sink.open(replace(job.task, fence=started.fence, first=True))
     finally:
         ports.sink.close()
     message = f"{request.operation} was asked for"
-    ports.ledger.append(_finished(started, ports.clock.now(), request.operation, message))
+    ports.ledger.append(_finished(started, job, ports, request.operation, message))
 
 
-def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ledger: LedgerPort, now: datetime) -> None:
+def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Ports, leftovers: str) -> None:
     """Say that these rows are undelivered, whatever was acknowledged: the next push sends them.
+
+    Args:
+        leftovers: as in `RunStarted`, from now on.
 
     Raises:
         SyncBusy: another run has just started.
+        OtherLedger: the ledger was restored.
     """
-    kept = (*state.undelivered.values(), *rows)
-    started = _run(
-        state, job, now, job.run_id, state.positions, undelivered=kept, specs=state.specs, abandoned=state.abandoned
-    )
-    _start(started, ledger)
-    ledger.append(_finished(started, now, "reconcile", f"reconcile found {len(rows)} rows that differ"))
+    kept, now = (*state.undelivered.values(), *rows), ports.clock.now()
+    started = run_started(job, state, now, undelivered=kept, leftovers=leftovers)
+    if not ports.ledger.start(started):
+        raise not_started(job, ports, started)
+    message = f"reconcile found {len(rows)} rows that differ"
+    ports.ledger.append(_finished(started, job, ports, "reconcile", message))
 
 
-def _start(started: RunStarted, ledger: LedgerPort) -> None:
-    if not ledger.start(started):
-        expected = "no other run of this sync"
-        raise SyncBusy(Problem(started.sync, "another run that has just started", expected, "push again"))
+def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Policy) -> RunStarted:
+    """The start that the ledger took. One that was restored skips the fences that it had before, so they are passed over."""
+    now = ports.clock.now()
+    abandoned = abandoned_by(state, now, policy.abandoned_for)
+    lost, step = find_lost(job, ports, state), 1
+    if isinstance(lost, OtherLedger) and _was_asked_before(request, ports):
+        raise lost
+    fence = max(state.fence, lost.fence if lost else 0) + step
+    while True:
+        stated = _restated(request, state, job, lost, fence)
+        started = run_started(job, state, now, fence=fence, abandoned=abandoned, **stated)
+        if ports.ledger.start(started):
+            return started
+        found = not_started(job, ports, started)
+        if not isinstance(found, OtherLedger) or _was_asked_before(request, ports):
+            raise found
+        lost, step = lost or found, step * 2
+        fence += step
 
 
-def _finished(started: RunStarted, now: datetime, status: str, message: str) -> RunFinished:
-    return RunFinished(started.sync_id, started.fence, 1, now, status, NO_COUNTS, NO_ROWS, message)
+def _was_asked_before(request: Request, ports: Ports) -> bool:
+    """Before the ledger was restored, which then may have forgotten that it was carried out."""
+    restored = ports.ledger.restored_at()
+    return restored is not None and request.at <= restored
 
 
-def _restated(request: Request, state: State, job: Job, now: datetime) -> RunStarted:
-    same = state.changelog in ("", job.changelog)
-    kept = request.operation == "resync" and same
-    positions: tuple[Range, ...] = (Range(0, BUCKETS, 0, job.spec),)
-    claims: tuple[Claim, ...] = ()
-    if request.operation == "adopt":
-        positions = (Range(0, BUCKETS, job.head, job.spec),)
-    elif kept:
-        positions = state.positions if state.fence else positions
+def _restated(request: Request, state: State, job: Job, lost: PositionLost | None, fence: int) -> dict[str, Any]:
+    adopted = request.operation == "adopt"
+    stated: dict[str, Any] = {
+        "run_id": request.id,
+        "specs": {**state.specs, job.spec: job.spec_text},
+        "positions": (Range(0, BUCKETS, job.head if adopted else 0, job.spec),),
+        "claims": (),
+        "undelivered": (),
+    }
+    if adopted:
+        stated["leftovers"] = ""
+    if lost is not None:
+        nothing_left = adopted or (isinstance(lost, OtherChangelog) and not state.delivered_any)
+        return {
+            **stated,
+            "mark": request.id,
+            "known_from": fence,
+            "leftovers": "" if nothing_left else lost.reason,
+        }
+    if request.operation == "resync":
+        positions = state.positions if state.fence else stated["positions"]
         claims = _everything(request, positions) + state.claims
-    undelivered = tuple(state.undelivered.values()) if kept else ()
-    specs = {**state.specs, job.spec: job.spec_text}
-    return _run(state, job, now, request.id, positions, claims=claims, undelivered=undelivered, specs=specs)
+        kept = tuple(state.undelivered.values())
+        return {**stated, "positions": positions, "claims": claims, "undelivered": kept}
+    return stated
 
 
-def _run(state: State, job: Job, now: datetime, run_id: str, positions: tuple[Range, ...], **stated: Any) -> RunStarted:
-    return RunStarted(
-        sync_id=job.task.sync_id,
-        fence=state.fence + 1,
-        run_id=run_id,
-        at=now,
-        head=job.head,
-        spec=job.spec,
-        positions=positions,
-        lease_until=now,
-        owner=job.owner,
-        sync=job.task.sync,
-        changelog=job.changelog,
-        invocation_id=job.invocation_id,
-        exposure=job.exposure,
-        **{"claims": (), **stated},
-    )
+def _finished(started: RunStarted, job: Job, ports: Ports, status: str, message: str) -> RunFinished:
+    allowed, now = NOT_WELL if remaining(job, ports.sink, started.leftovers) else 0, ports.clock.now()
+    return RunFinished(started.sync_id, started.fence, 1, now, status, NO_COUNTS, NO_ROWS, message, allowed=allowed)
 
 
 def _everything(request: Request, positions: tuple[Range, ...]) -> tuple[Claim, ...]:

@@ -111,8 +111,10 @@ class Opened:
         from dbt_reverse_etl.push import Pusher
 
         spark = self._place.session(self._project.target)()
-        self.pusher = Pusher(spark, open_ledger(spark, self._manifest), project_dir=self._place.folder)
+        self._ledger = open_ledger(spark, self._manifest)
         self.overview = self.overview_now()
+        about: dict[str, Any] = {"resolved": self._resolved, "reached": self.overview.reached}
+        self.pusher = Pusher(spark, self._ledger, project_dir=self._place.folder, **about)
         return self
 
     @property
@@ -130,7 +132,7 @@ class Opened:
         """What the ledger says of the chosen syncs."""
         from dbt_reverse_etl.invocation import overview_of
 
-        return overview_of(self.pusher.ledger, self._resolved, self.chosen)
+        return overview_of(self._ledger, self._resolved, self.chosen)
 
     def __exit__(self, *_: object) -> None:
         pass

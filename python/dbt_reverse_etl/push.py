@@ -6,13 +6,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from dbt_reverse_etl.compared_sync import ComparedSync
 from dbt_reverse_etl.config import ResolvedSync
 from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.errors import (
     ExitCode,
     GuardBlocked,
-    OtherChangelog,
+    PositionLost,
     Renamed,
     ReverseEtlError,
     SyncBusy,
@@ -82,19 +83,26 @@ class Pusher(Shared):
         return OneSync(self, resolved, overview).health()
 
     @apart
-    def reconcile(self, resolved: ResolvedSync, overview: Overview, *, repaired: bool) -> Reconciled:
+    def reconcile(
+        self, resolved: ResolvedSync, overview: Overview, *, repaired: bool, leftovers: str | None = None
+    ) -> Reconciled:
         """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
-        began = time.monotonic()
+        began, rows = time.monotonic(), 0
         try:
-            found, message, code = OneSync(self, resolved, overview).reconcile(repaired=repaired), "", ExitCode.OK
+            found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
         except ReverseEtlError as error:
-            found, message, code = None, redact(str(error)), error.exit_code
+            differences, message, code = None, redact(str(error)), error.exit_code
         else:
-            if found is None:
-                message = f"a destination of type {resolved.destination.type} cannot be read"
-            elif found.wrong and not repaired:
+            differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
+            if found.lost or found.left:
+                notes, code = [str(found.lost or ""), *notes], ExitCode.OTHER_CHANGELOG
+            elif differences and differences.wrong and not repaired:
                 code = ExitCode.FAILED
-        return Reconciled(resolved.sync.name, resolved.label, code, found, time.monotonic() - began, message)
+            if differences is None:
+                notes = [f"a destination of type {resolved.destination.type} cannot be read", *notes]
+            message = redact("; ".join(filter(None, notes)))
+        seconds = time.monotonic() - began
+        return Reconciled(resolved.sync.name, resolved.label, code, differences, seconds, message, rows)
 
 
 def _status_of(error: ReverseEtlError) -> str:
@@ -104,4 +112,4 @@ def _status_of(error: ReverseEtlError) -> str:
         return "busy"
     if isinstance(error, Renamed):
         return "renamed"
-    return "other_changelog" if isinstance(error, OtherChangelog) else Status.FAILED
+    return error.status if isinstance(error, PositionLost) else Status.FAILED

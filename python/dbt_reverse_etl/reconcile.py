@@ -20,35 +20,46 @@ from dbt_reverse_etl import sql
 from dbt_reverse_etl.delivery.counts import DELETE, INSERT, UPDATE
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.held import History, Others
 from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.spark import Head, undelivered_view
 from dbt_reverse_etl.spec import Spec
 
-MISSING, DIFFERENT, EXTRA, FOREIGN = "missing", "different", "extra", "foreign"
+MISSING, DIFFERENT, EXTRA = "missing", "different", "extra"
+FOREIGN, LEFTOVER = "foreign", "leftover"  # nobody's of ours; one of the two, and nobody knows which
 MOST_REPAIRED = 10_000  # the ledger keeps each such row until it is delivered
 _STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
 # What a mode keeps equal; a foreign key is told in every mode.
 _KEPT = {
-    Mode.MIRROR: (MISSING, DIFFERENT, EXTRA),
-    Mode.CHANGELOG: (MISSING, DIFFERENT, EXTRA),
+    Mode.MIRROR: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
+    Mode.CHANGELOG: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
     Mode.UPSERT: (MISSING, DIFFERENT),
     Mode.INSERT_ONLY: (MISSING,),
     Mode.UPDATE_ONLY: (DIFFERENT,),
 }
-_OPERATION = {MISSING: INSERT, DIFFERENT: UPDATE, EXTRA: DELETE}
+_OPERATION = {MISSING: INSERT, DIFFERENT: UPDATE, EXTRA: DELETE, LEFTOVER: DELETE}
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a sync delivered: the image of its changelog at its position, through its spec, but for the undelivered rows."""
+    """What a sync delivered: the image of its changelog at its position, through its spec, but for the undelivered rows.
+
+    Attributes:
+        history: what it delivered before; None: nobody knows.
+        others: other syncs of the object.
+        left: it may have delivered rows of which the history does not tell.
+    """
 
     relation: str
     head: Head
     spec: Spec
     sync_id: str
     undelivered: Sequence[Undelivered]
+    history: History | None
+    others: Others
+    left: bool
 
 
 @dataclass(frozen=True)
@@ -56,9 +67,9 @@ class Difference:
     """One key that differs.
 
     Attributes:
-        kind: missing; different; extra: it was in the changelog once; foreign: it never was.
+        kind: missing; different; extra: the sync delivered it, or may have; foreign: it did not; leftover: nobody knows.
         expected_hash: of the row that was delivered; None: there should be no row.
-        changed: snapshot of the key's last change; 0 for a foreign one.
+        changed: snapshot of the key's last change; 0 where the changelog does not tell.
     """
 
     key: str
@@ -82,13 +93,22 @@ class Differences:
 
     @property
     def wrong(self) -> int:
-        """Keys that a repair would deliver; foreign ones are left alone."""
-        return sum(count for kind, count in self.counts.items() if kind != FOREIGN)
+        """Keys that a repair would deliver; foreign ones are left alone, and leftovers if nobody says otherwise."""
+        return sum(count for kind, count in self.counts.items() if kind not in (FOREIGN, LEFTOVER))
+
+    @property
+    def foreign(self) -> int:
+        """Rows of others."""
+        return self.counts[FOREIGN]
 
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What became of one sync in this reconcile; without differences where it could not be compared."""
+    """What became of one sync in this reconcile; without differences where it could not be compared.
+
+    Attributes:
+        repaired: rows that the next push delivers again.
+    """
 
     sync: str
     destination: str
@@ -96,6 +116,7 @@ class Reconciled:
     differences: Differences | None
     seconds: float
     message: str
+    repaired: int = 0
 
 
 def differences(
@@ -117,10 +138,15 @@ def differences(
         kept = frame.where(F.col("_difference").isin(*_KEPT[delivered.spec.mode], FOREIGN))
         frame = until_read.enter_context(_read_once(kept))
         counts = _counts(frame)
-        first = frame.where(F.col("_difference") != FOREIGN).orderBy("_difference", "_key").limit(MOST_REPAIRED)
-        foreign = frame.where(F.col("_difference") == FOREIGN).orderBy("_key").limit(MOST_REPAIRED)
-        listed = [Difference(*row) for row in first.collect() + foreign.collect()]
-    return Differences(rows, {kind: counts.get(kind, 0) for kind in (MISSING, DIFFERENT, EXTRA, FOREIGN)}, listed)
+        columns, kinds = (
+            ["_key", "_difference", "_bucket", "_after_hash", "_changed"],
+            (MISSING, DIFFERENT, EXTRA, LEFTOVER, FOREIGN),
+        )
+        ours = F.col("_difference").isin(MISSING, DIFFERENT, EXTRA)
+        first = frame.where(ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
+        others = frame.where(~ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
+        listed = [Difference(*row) for some in (first, others) for row in some.select(columns).collect()]
+    return Differences(rows, {kind: counts.get(kind, 0) for kind in kinds}, listed)
 
 
 @contextmanager
@@ -139,8 +165,8 @@ def _counts(frame: DataFrame) -> dict[str, int]:
 
 @contextmanager
 def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator[DataFrame]:
-    """Columns as the fields of `Difference`, in their order, named as in the SQL; foreign keys are among the extra ones. To be used
-    inside: Spark Connect resolves each query anew, and then needs its views.
+    """The rows of the macro `reconciled`; foreign keys are among the extra ones. To be used inside: Spark Connect resolves each query
+    anew, and then needs its views.
     """
     view = undelivered_view(spark, delivered.undelivered)
     head, spec = delivered.head, delivered.spec
@@ -169,25 +195,32 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator
 
 @contextmanager
 def _told_apart(spark: SparkSession, delivered: Delivered, frame: DataFrame) -> Iterator[DataFrame]:
-    """The same, foreign keys told from extra ones: for this the changelog's keys are read once more."""
-    head = delivered.head
-    extra = f"reverse_etl_extra_{uuid.uuid4().hex}"
+    """The same, foreign keys told from extra ones: for this the history of these keys is read."""
+    compared, extra = (f"reverse_etl_{use}_{uuid.uuid4().hex}" for use in ("compared", "extra"))
+    frame.createTempView(compared)
     frame.where(F.col("_difference") == EXTRA).select("_key").createTempView(extra)
-    once = spark.sql(
-        sql.render("once_delivered", relation=delivered.relation, key=head.key, head=head.snapshot, extra=extra)
-    ).alias("once")
-    never = (F.col("_difference") == EXTRA) & F.col("once._key").isNull()
-    joined = frame.alias("f").join(once, F.col("f._key") == F.col("once._key"), "left")
+    history, others = delivered.history, delivered.others
+    text = sql.render(
+        "told_apart",
+        compared,
+        history.held(delivered.spec, extra) if history else None,
+        LEFTOVER if delivered.left and delivered.spec.mode.deletes else FOREIGN,
+        list(others.filters),
+        _rows_at_head(delivered) if others.filters else None,
+        elsewhere=others.elsewhere,
+    )
     try:
-        yield joined.select(
-            "f._key",
-            F.when(never, FOREIGN).otherwise(F.col("_difference")).alias("_difference"),
-            F.coalesce("f._bucket", "once._bucket", F.lit(0)).alias("_bucket"),
-            "_after_hash",
-            F.coalesce("f._changed", "once._changed", F.lit(0)).alias("_changed"),
-        )
+        yield spark.sql(text)
     finally:
-        spark.catalog.dropTempView(extra)
+        for view in (compared, extra):
+            spark.catalog.dropTempView(view)
+
+
+def _rows_at_head(delivered: Delivered) -> str:
+    head, relation = delivered.head, delivered.relation
+    names = [name for name, _ in head.columns]
+    image = sql.render("_image", relation=relation, key=head.key, columns=names, base=head.base, head=head.snapshot)
+    return f"select *, {sql.render('_key_json', head.key)} as _key from ({image})"  # noqa: S608
 
 
 @contextmanager
@@ -215,8 +248,11 @@ def _drop_left_behind(spark: SparkSession, schema: str, now: datetime) -> None:
             spark.sql(f"drop table if exists {schema}.{row.tableName}")
 
 
-def undelivered_of(found: Differences, sync: str, now: datetime) -> list[Undelivered]:
+def undelivered_of(found: Differences, sync: str, now: datetime, *, deleted: bool = False) -> list[Undelivered]:
     """What the ledger is told, so that the next push delivers what differs.
+
+    Args:
+        deleted: leftovers are deleted, as many as the ledger can list.
 
     Raises:
         ReverseEtlError: too much differs.
@@ -225,7 +261,8 @@ def undelivered_of(found: Differences, sync: str, now: datetime) -> list[Undeliv
         text = f"{found.wrong} rows differ"
         next_step = f"dbt run-operation resync --args '{{sync: {sync}}}', and push: every row is sent again"
         raise ReverseEtlError(Problem(sync, text, f"{MOST_REPAIRED} at most for a repair", next_step))
-    return [_undelivered(one, now) for one in found.first if one.kind != FOREIGN]
+    repaired = _OPERATION if deleted else {MISSING, DIFFERENT, EXTRA}
+    return [_undelivered(one, now) for one in found.first if one.kind in repaired]
 
 
 def _undelivered(one: Difference, now: datetime) -> Undelivered:
@@ -235,9 +272,9 @@ def _undelivered(one: Difference, now: datetime) -> Undelivered:
         bucket=one.bucket,
         before_hash=one.expected_hash if one.kind == DIFFERENT else None,
         after_hash=one.expected_hash,
-        maybe=one.kind == EXTRA,
+        maybe=_OPERATION[one.kind] == DELETE,
         doubt=True,
-        changed=one.changed,
+        changed=0 if one.kind == LEFTOVER else one.changed,
         operation=_OPERATION[one.kind],
         outcome=Outcome.UNKNOWN.value,
         reason=f"reconcile found it {one.kind}",

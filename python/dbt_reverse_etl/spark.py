@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -73,6 +73,9 @@ class Head:
     Attributes:
         base: snapshot of the newest full image.
         columns: name and Spark type of the model's columns.
+        marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
+        newest_mark: number of the newest one.
+        captures: uuid of the capture that made a snapshot, for those that were asked about.
     """
 
     snapshot: int
@@ -83,10 +86,18 @@ class Head:
     columns: tuple[tuple[str, str], ...]
     target: str
     package_version: str
+    marks: dict[str, str] = field(default_factory=dict)
+    newest_mark: int = 0
+    captures: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_head(spark: SparkSession, relation: str, snapshot: int | None = None) -> Head | None:
+def read_head(
+    spark: SparkSession, relation: str, snapshot: int | None = None, about: Iterable[int] = ()
+) -> Head | None:
     """The newest snapshot, or the one that is asked for; None where there is none.
+
+    Args:
+        about: snapshots whose captures are asked about, too.
 
     Raises:
         ReverseEtlError: there is no such table.
@@ -104,11 +115,12 @@ def read_head(spark: SparkSession, relation: str, snapshot: int | None = None) -
         snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
     if snapshot is None:
         return None
-    query = f"select to_json(_header) from {relation} where _snapshot_id = {int(snapshot)} and _change = 'snapshot'"  # noqa: S608
-    found = spark.sql(query).collect()
-    if not found:
+    found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
+    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
+    marks = sorted((json.loads(row[1]) for row in found if row[0] is None), key=lambda mark: mark["base"])
+    header = headers.get(snapshot)
+    if header is None:
         return None
-    header = json.loads(found[0][0])
     return Head(
         snapshot=header.get("changed") or snapshot,
         changelog=header["changelog_uuid"],
@@ -118,6 +130,9 @@ def read_head(spark: SparkSession, relation: str, snapshot: int | None = None) -
         columns=tuple((column["name"], column["type"]) for column in header["columns"]),
         target=header["target_name"],
         package_version=header["package_version"],
+        marks={row["label"]: row["capture_uuid"] for row in marks},
+        newest_mark=marks[-1]["base"] if marks else 0,
+        captures={number: one["capture_uuid"] for number, one in headers.items()},
     )
 
 
@@ -126,10 +141,11 @@ class Pending:
     """`pending(sync)`: everything that the query of the design's section 3 needs.
 
     Attributes:
-        kept_at: snapshots that were acknowledged while deletes were not sent.
+        kept: relation with the `_key` of rows that were delivered while deletes were not sent; no other row is deleted then.
         older_base: the full image to begin with, where that of the head is too new: see `needs_base`.
         extra: see `Sink.extra_columns`.
         places: see `layout.places`.
+        shared_by: filters of other syncs of the object, whose rows are not deleted.
     """
 
     relation: str
@@ -138,10 +154,11 @@ class Pending:
     spec_id: str
     spec: Spec
     state: State
-    kept_at: tuple[int, ...] = ()
+    kept: str | None = None
     older_base: int | None = None
     extra: tuple[str, ...] = ()
     places: Sequence[int] = (0,)
+    shared_by: Sequence[str | None] = ()
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
@@ -177,8 +194,9 @@ class Pending:
             ],
             specs=[self._projection(spec) for spec in specs],
             claims=[*self._claims()],
-            undelivered={"relation": undelivered, "snapshots": self._changed_before(low)} if undelivered else None,
-            kept_at=list(self.kept_at),
+            undelivered=self._listed(undelivered, low) if undelivered else None,
+            kept=self.kept,
+            shared_by=list(self.shared_by),
             mode=self.spec.mode.value,
             sync_id=self.sync_id,
             spec_id=self.spec_id,
@@ -189,7 +207,7 @@ class Pending:
 
     @property
     def _is_first_load(self) -> bool:
-        listed = self.state.claims or self.state.undelivered or self.kept_at
+        listed = self.state.claims or self.state.undelivered or self.kept
         return not listed and all(place.snapshot == 0 for place in self._behind)
 
     @property
@@ -201,7 +219,7 @@ class Pending:
     @property
     def _buckets(self) -> list[tuple[int, int]] | None:
         """What a crash left behind, so that the push after it plans only that; None: all, for single keys are listed."""
-        if self.state.undelivered or self.kept_at or self._behind == [*self.state.positions]:
+        if self.state.undelivered or self.kept or self._behind == [*self.state.positions]:
             return None
         left: list[Range | Claim] = [*self._behind, *self.state.claims]
         return [*union((place.lo, place.hi) for place in left)]
@@ -211,7 +229,7 @@ class Pending:
         """The snapshot at or before which a full image is needed, where that of the head is too new. 0: the oldest one that is kept."""
         if not self._needs_images:
             return None
-        oldest = 0 if self.kept_at else self._oldest_image
+        oldest = 0 if self.kept else self._oldest_image
         return oldest if oldest < self.head.base else None
 
     @cached_property
@@ -233,7 +251,7 @@ class Pending:
         same = all(place.spec == self.spec_id for place in self._places) and not any(
             claim.everything for claim in self.state.claims
         )
-        return not (same and oldest) or bool(self.kept_at) or len(self._changed_before(oldest)) > _MOST_LITERALS
+        return not (same and oldest) or bool(self.kept) or len(self._changed_before(oldest)) > _MOST_LITERALS
 
     @property
     def _oldest_image(self) -> int:
@@ -244,28 +262,35 @@ class Pending:
         return min(reached)
 
     def _changed_before(self, low: int) -> list[int]:
-        return sorted({row.changed for row in self.state.undelivered.values() if row.changed <= low})
+        return sorted({row.changed for row in self.state.undelivered.values() if 0 < row.changed <= low})
+
+    def _listed(self, relation: str, low: int) -> dict[str, Any]:
+        """The undelivered rows. The columns of keys that the changelog does not know are made of their JSON."""
+        unknown = self.spec.mode.deletes and any(not row.changed for row in self.state.undelivered.values())
+        types = {name: kind for name, kind in self.head.columns if name in self.head.key}
+        return {"relation": relation, "snapshots": self._changed_before(low), "unknown": types if unknown else None}
 
     def _claims(self) -> Iterator[dict[str, Any]]:
         """Those of one projection are one column of the query, in however many ranges they lie."""
-        for snapshot, spec, everything in dict.fromkeys(map(_same, self.state.claims)):
-            same = [claim for claim in self.state.claims if _same(claim) == (snapshot, spec, everything)]
-            ranges = union((claim.lo, claim.hi) for claim in same)
-            yield {"ranges": ranges, "snapshot": snapshot, "everything": everything, "spec": self._projection(spec)}
+        for number, alike in enumerate(dict.fromkeys(map(_alike, self.state.claims)), 1):
+            snapshot, spec, everything, ordered = alike
+            ranges = union((claim.lo, claim.hi) for claim in self.state.claims if _alike(claim) == alike)
+            said = {"number": number, "ranges": ranges, "snapshot": snapshot, "everything": everything}
+            yield {**said, "ordered": ordered, "spec": self._projection(spec)}
 
     def _projection(self, spec: str) -> dict[str, Any]:
         return Spec.of(self.state.specs[spec]).seen_by(self.spec).projection
 
 
-def _same(claim: Claim) -> tuple[int, str, bool]:
-    return claim.snapshot, claim.spec, claim.everything
+def _alike(claim: Claim) -> tuple[int, str, bool, bool]:
+    return claim.snapshot, claim.spec, claim.everything, claim.ordered
 
 
 class PendingRows:
     """`delivery.ports.Source`: the pending rows, evaluated once and kept by Spark until `close`."""
 
     def __init__(self, spark: SparkSession, pending: Pending) -> None:
-        self._spark = spark
+        self._spark, self._kept = spark, pending.kept
         partitions = partitions_of(spark)
         self._stripes = Stripes(min(partitions, PERIOD))
         pending = replace(pending, places=places(self._stripes.count, partitions))
@@ -311,18 +336,18 @@ class PendingRows:
     def close(self) -> None:
         """Give the memory back."""
         self._rows.unpersist()
-        if self._view is not None:
-            self._spark.catalog.dropTempView(self._view)
+        for view in filter(None, (self._view, self._kept)):
+            self._spark.catalog.dropTempView(view)
 
 
 def _bytes_of(rows: DataFrame) -> Column:
     """About how large a row is. Texts tell their length for nothing; nested values are looked at in one row of 64."""
     size = F.lit(8 * len(rows.columns))
-    for field in rows.schema.fields:
-        column = F.col(sql.quoted(field.name))
-        if isinstance(field.dataType, (StringType, BinaryType)):
+    for one in rows.schema.fields:
+        column = F.col(sql.quoted(one.name))
+        if isinstance(one.dataType, (StringType, BinaryType)):
             size += F.coalesce(F.octet_length(column), F.lit(0))
-        elif isinstance(field.dataType, (ArrayType, MapType, StructType)):
+        elif isinstance(one.dataType, (ArrayType, MapType, StructType)):
             length = F.coalesce(F.octet_length(column.cast("string")), F.lit(0))
             size += F.when(F.col("_bucket") % 64 == 0, length * 64).otherwise(0)
     return size
@@ -365,6 +390,8 @@ def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | 
             "_before_hash": pa.array([row.before_hash for row in rows], pa.int64()),
             "_maybe": pa.array([row.maybe for row in rows], pa.bool_()),
             "_doubt": pa.array([row.doubt for row in rows], pa.bool_()),
+            "_bucket": pa.array([row.bucket for row in rows], pa.int32()),
+            "_changed": pa.array([row.changed for row in rows], pa.int64()),
         }
     )
     name = f"reverse_etl_undelivered_{uuid.uuid4().hex}"

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from dbt_reverse_etl.delivery.health import ended
+from dbt_reverse_etl.delivery.lost import busy, cut_off, vanished, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import DestinationError, OtherChangelog, Problem, SyncBusy
+from dbt_reverse_etl.errors import DestinationError, Problem
 
 
 def refuse(job: Job, ports: Ports, state: State) -> None:
-    """Another changelog, another run, a destination that lost what it had: a run must not even start."""
-    if state.changelog not in ("", job.changelog):
-        raise OtherChangelog(
-            Problem(
-                job.task.sync,
-                f"a position of changelog {state.changelog}",
-                f"changelog {job.changelog}",
-                f"{_operation('resync', job)} to send everything again, or adopt if the destination holds the same rows",
-            )
-        )
+    """Positions that say nothing, another run, a destination that lost what it had: a run must not even start."""
+    lost = why_lost(job, state, ports.sink)
+    if lost is not None:
+        raise lost
     refuse_second(job, ports, state)
-    _refuse_vanished(job, ports, state)
+    lost = cut_off(job, ports, state)
+    if lost is not None:
+        raise lost
+    # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
+    gone = vanished(job, ports, state)
+    if gone is not None:
+        next_step = (
+            f"restore it, or dbt run-operation resync --args '{{sync: {job.task.sync}}}' to send everything again"
+        )
+        raise DestinationError(Problem(job.task.sync, gone, "what earlier runs delivered", next_step))
 
 
 def refuse_second(job: Job, ports: Ports, state: State) -> None:
@@ -32,31 +35,6 @@ def refuse_second(job: Job, ports: Ports, state: State) -> None:
     until = state.lease_until
     if not state.finished and until is not None and ports.clock.now() < until and ports.owner_alive(state.owner):
         raise busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
-
-
-def _refuse_vanished(job: Job, ports: Ports, state: State) -> None:
-    if state.first:
-        return
-    # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
-    lost = ports.sink.missing(replace(job.task, first=False))
-    if lost is not None:
-        raise DestinationError(
-            Problem(
-                job.task.sync,
-                lost,
-                "what earlier runs delivered",
-                f"restore it, or {_operation('resync', job)} to send everything again",
-            )
-        )
-
-
-def _operation(name: str, job: Job) -> str:
-    return f"dbt run-operation {name} --args '{{sync: {job.task.sync}}}'"
-
-
-def busy(job: Job, found: str) -> SyncBusy:
-    """The error of a run that finds another one at work."""
-    return SyncBusy(Problem(job.task.sync, found, "no other run of this sync", "wait for it to end, then push again"))
 
 
 def rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:

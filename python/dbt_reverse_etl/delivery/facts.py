@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 
 BUCKETS = 65536
+NOT_WELL = -1  # see `RunFinished.allowed`
 PARKED = "parked"
 
 
@@ -50,7 +51,7 @@ class Undelivered:
         after_hash: hash of what was to be delivered; None: a delete.
         maybe: the destination may hold the row because of us, beyond `before_hash`.
         doubt: what the destination holds is not known; the row is sent whatever its net change is.
-        changed: snapshot of the key's last change.
+        changed: snapshot of the key's last change; 0: the changelog does not know the key.
         outcome: of the last run: an `Outcome` value, or `parked`.
         attempts: runs in which the destination rejected this value, or had no such row.
         next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
@@ -92,6 +93,10 @@ class RunStarted:
     Attributes:
         override: the word that let this push pass its guards.
         exposure: unique id of the exposure from which `sync_id` is made; empty in facts of an older version.
+        mark: names this ledger's record of the sync; the changelog keeps it, too, so that another ledger is noticed.
+        known_from: fence of the run before which nobody knows what was delivered; 0: all of it is known.
+        leftovers: why rows that were delivered before `known_from` may remain at the destination; empty: none do.
+        captures: uuid of the capture that made a snapshot, for those that positions and claims refer to, as far as it is known.
     """
 
     sync_id: str
@@ -112,6 +117,10 @@ class RunStarted:
     abandoned: tuple[Abandoned, ...] = ()
     override: str = ""
     exposure: str = ""
+    mark: str = ""
+    known_from: int = 0
+    leftovers: str = ""
+    captures: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ class WaveAcknowledged:
         undelivered: replaces every undelivered row of the range.
         closes: claims that end within the range: those that the run had read or written.
         claims: the claim of the next wave.
+        replaced: it was a full load: the object holds no other row.
     """
 
     sync_id: str
@@ -158,6 +168,7 @@ class WaveAcknowledged:
     closes: tuple[str, ...]
     claims: tuple[Claim, ...]
     lease_until: datetime
+    replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,7 @@ class RunFinished:
     Attributes:
         planned: rows counted apart from the stream that was sent.
         releases: claims of this run under which surely nothing was applied.
-        allowed: undelivered rows with which the sync was well then; None: any number.
+        allowed: undelivered rows with which the sync was well then; None: any number; `NOT_WELL`: not even with none.
     """
 
     sync_id: str

@@ -87,7 +87,7 @@ def health(state: State, allowed: int | None, *, refused: bool = False, lag: int
     """What the ledger says of a sync, in one word.
 
     Args:
-        allowed: undelivered rows with which the sync is well; None: any number.
+        allowed: see `RunFinished`.
         refused: the newest push ended before a run began.
         lag: snapshots that were captured since its position.
     """

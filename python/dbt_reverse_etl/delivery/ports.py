@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -47,6 +47,9 @@ class LedgerPort(Protocol):
     def fence(self, sync_id: str) -> int:
         """The newest fence; 0 before the first run."""
 
+    def restored_at(self) -> datetime | None:
+        """When an older state of it was brought back last, as far as it tells."""
+
 
 class Source(Protocol):
     """The pending rows of one sync at one head, for one state of the ledger."""
@@ -79,6 +82,11 @@ class Job:
         owner: names the process, for the question whether it is alive.
         exposure: unique id of the exposure from which the id of the sync is made.
         unsure: bucket ranges in which every row is in doubt although no request left it so: the mode did not send all.
+        newest: snapshot of the changelog, where `head` is an older one.
+        model: name of the changelog.
+        mark: of the ledger whose positions hold, as the changelog says; empty: it does not say, or was not asked.
+        captures: uuid of the capture that made a snapshot, as far as the changelog was asked.
+        replaces: a full load puts all rows in place of whatever the object holds.
     """
 
     run_id: str
@@ -91,6 +99,11 @@ class Job:
     invocation_id: str = ""
     unsure: tuple[tuple[int, int], ...] = ()
     exposure: str = ""
+    newest: int = 0
+    model: str = ""
+    mark: str = ""
+    captures: Mapping[int, str] = field(default_factory=dict)
+    replaces: bool = False
 
 
 def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)
@@ -121,7 +134,7 @@ class Ports:
         guard: raises GuardBlocked, or returns the override that let a plan pass, for the ledger.
         interrupted: asked between two requests.
         executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
-        allowed: undelivered rows with which the sync is well.
+        allowed: see `RunFinished`.
         full_load: in place of the changes, all rows of the head as inserts, for a sink with `full_loads`; None: the changes.
     """
 
@@ -147,6 +160,7 @@ class RunResult:
     Attributes:
         given_up: it was a full load, and some of its rows were refused: the object is as it was.
         state: of the sync after the run.
+        left: what is said of rows that were delivered before and may remain; see `remaining`.
     """
 
     status: str
@@ -157,3 +171,4 @@ class RunResult:
     requests: int = 0
     given_up: bool = False
     state: State = field(default_factory=State)
+    left: str = ""

@@ -78,6 +78,7 @@ class State:
         head: snapshot that the newest run delivers.
         status, message: of the newest run; `running` until it finished.
         allowed: see `RunFinished`.
+        mark, known_from, leftovers, captures: see `RunStarted`.
     """
 
     fence: int = 0
@@ -87,6 +88,7 @@ class State:
     undelivered: Mapping[str, Undelivered] = field(default_factory=dict)
     specs: Mapping[str, str] = field(default_factory=dict)
     head: int = 0
+    started_at: datetime | None = None
     lease_until: datetime | None = None
     owner: str = ""
     finished: bool = True
@@ -94,6 +96,10 @@ class State:
     message: str = ""
     abandoned: tuple[Abandoned, ...] = ()
     allowed: int | None = 0
+    mark: str = ""
+    known_from: int = 0
+    leftovers: str = ""
+    captures: Mapping[int, str] = field(default_factory=dict)
 
     def for_spec(self, spec: str, text: str) -> State:
         """The state that a run with this spec starts from: before the first run, position 0 has the current spec."""
@@ -110,6 +116,18 @@ class State:
     def first(self) -> bool:
         """Nothing was ever acknowledged."""
         return all(place.snapshot == 0 for place in self.positions)
+
+    @property
+    def reached(self) -> int:
+        """The newest snapshot that was delivered, or may have been."""
+        places: tuple[Range | Claim, ...] = (*self.positions, *self.claims)
+        return max(place.snapshot for place in places)
+
+    @property
+    def delivered_any(self) -> bool:
+        """The destination may hold a row because of this sync."""
+        listed = any(row.maybe or row.before_hash is not None for row in self.undelivered.values())
+        return bool(not self.first or self.claims or listed or self.leftovers)
 
 
 def normalise(ranges: Iterable[Range]) -> tuple[Range, ...]:
@@ -216,7 +234,7 @@ def oldest_needed(state: State) -> int:
     """The oldest snapshot whose image or changes this sync may still ask for; pruning keeps it and all that follow."""
     needed = [place.snapshot for place in state.positions]
     needed += [claim.snapshot for claim in state.claims]
-    needed += [row.changed for row in state.undelivered.values()]
+    needed += [row.changed for row in state.undelivered.values() if row.changed]
     needed += [run.head for run in state.abandoned]
     if not state.finished:
         needed.append(state.head)
@@ -243,11 +261,16 @@ def _started(fact: RunStarted) -> State:
         undelivered={row.key: row for row in fact.undelivered},
         specs=dict(fact.specs),
         head=fact.head,
+        started_at=fact.at,
         lease_until=fact.lease_until,
         owner=fact.owner,
         finished=False,
         status="running",
         abandoned=fact.abandoned,
+        mark=fact.mark,
+        known_from=fact.known_from,
+        leftovers=fact.leftovers,
+        captures=dict(fact.captures),
     )
 
 
@@ -270,4 +293,5 @@ def _acknowledged(state: State, fact: WaveAcknowledged) -> State:
         undelivered={**outside(state.undelivered, (fact.lo, fact.hi)), **left},
         claims=close(state.claims, fact.closes, fact.lo, fact.hi) + fact.claims,
         lease_until=max(state.lease_until or fact.lease_until, fact.lease_until),
+        leftovers="" if fact.replaced else state.leftovers,
     )

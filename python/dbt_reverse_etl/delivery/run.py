@@ -15,7 +15,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from dbt_reverse_etl.delivery.admission import busy, refuse, rests
+from dbt_reverse_etl.delivery.admission import refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.facts import (
@@ -26,19 +26,20 @@ from dbt_reverse_etl.delivery.facts import (
     Fact,
     Heartbeat,
     RunFinished,
-    RunStarted,
     WaveAcknowledged,
 )
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.gate import INTERRUPT
 from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lease import Lease
+from dbt_reverse_etl.delivery.lost import not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
+from dbt_reverse_etl.delivery.starting import run_started
 from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
@@ -63,7 +64,7 @@ def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
 
     Raises:
         SyncBusy: another run holds the sync; nothing was written.
-        OtherChangelog: the position belongs to another changelog; nothing was written.
+        PositionLost: the position belongs to another changelog or ledger; nothing was written.
         GuardBlocked: the plan does not pass the guards; nothing was sent.
         DestinationError: what earlier runs delivered has vanished; nothing was written.
         Exception: of the source, the sink's `open`, `settle`, `finish`, or the ledger; the run is recorded as failed.
@@ -72,7 +73,7 @@ def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
     ports.step("state.read")
     refuse(job, ports, state)
     if rests(job, state, policy, ports.clock.now()):
-        return RunResult(Status.IDLE, state.fence, state=state)
+        return RunResult(Status.IDLE, state.fence, state=state, left=remaining(job, ports.sink, state.leftovers))
     return _Run(job, ports, policy, state).execute()
 
 
@@ -98,7 +99,7 @@ class _Run:
         if not (self._sink.transactional and self._state.claims):
             self._plan()
             if self._nothing_to_do():
-                return RunResult(Status.IDLE, self._state.fence, state=self._state)
+                return RunResult(Status.IDLE, self._state.fence, state=self._state, left=self._left())
             self._plan_full_load()
             claim = self._next_claim()
         self._start(claim)
@@ -164,28 +165,17 @@ class _Run:
 
     def _start(self, claim: Claim | None) -> None:
         state, job, now = self._state, self._job, self._clock.now()
-        started = RunStarted(
-            sync_id=self._sync_id,
-            fence=self._fence,
-            run_id=job.run_id,
-            at=now,
-            head=job.head,
-            spec=job.spec,
-            specs=state.specs,
-            positions=state.positions,
+        started = run_started(
+            job,
+            state,
+            now,
             claims=state.claims + ((claim,) if claim else ()),
-            undelivered=tuple(state.undelivered.values()),
             lease_until=now + self._policy.lease,
-            owner=job.owner,
-            sync=job.task.sync,
-            changelog=job.changelog,
-            invocation_id=job.invocation_id,
             abandoned=abandoned_by(state, now, self._policy.abandoned_for),
             override=self._override,
-            exposure=job.exposure,
         )
         if not self._ledger.start(started):
-            raise busy(job, "another run that has just started")
+            raise not_started(job, self._ports, started)
         self._recorded = apply(state, started)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
@@ -224,7 +214,11 @@ class _Run:
         self._step("waves.done")
         self._sink.finish()
         self._step("sink.finished")
-        return (Status.SUCCEEDED if self._counts.complete else Status.PARTIAL), ""
+        left = self._left()
+        return (Status.SUCCEEDED if self._counts.complete and not left else Status.PARTIAL), left
+
+    def _left(self) -> str:
+        return "" if self._task.full_load else remaining(self._job, self._sink, self._state.leftovers)
 
     def _late_claims(self) -> tuple[Claim, ...]:
         """Claims of the run before that were recorded after its state was read."""
@@ -423,6 +417,7 @@ class _Run:
             closes=(*sorted(self._known), claim.id),
             claims=(following,) if following else (),
             lease_until=until,
+            replaced=self._task.full_load,
         )
         self._record(acknowledged)
         self._step("wave.acknowledged")
@@ -481,8 +476,17 @@ class _Run:
         return self._result(status, counts, message)
 
     def _result(self, status: str, counts: Counts, message: str) -> RunResult:
-        planned = self._histogram.total
-        return RunResult(status, self._fence, counts, planned, message, self._requests, self._given_up, self._recorded)
+        return RunResult(
+            status,
+            self._fence,
+            counts,
+            self._histogram.total,
+            message,
+            self._requests,
+            self._given_up,
+            self._recorded,
+            self._left(),
+        )
 
     def _record(self, fact: Fact) -> None:
         self._ledger.append(fact)

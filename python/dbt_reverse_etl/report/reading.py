@@ -108,7 +108,7 @@ def _sync(
         head=status["head"],
         lag=status["lag"],
         behind_since=min(waiting, default=None),
-        message=status["message"],
+        message=status["problem"] or status["message"],
         no_match=status["no_match"],
         last_success_at=_utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
         runs=[_run(row) for row in own],

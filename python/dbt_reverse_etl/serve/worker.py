@@ -26,7 +26,7 @@ KEPT = 30 * 86400.0  # seconds for which ended runs and their events are remembe
 _FINAL = {
     ExitCode.USAGE: "the configuration is wrong",
     ExitCode.BLOCKED: "blocked by a guard or a failed test",
-    ExitCode.OTHER_CHANGELOG: "a position belongs to a changelog that is gone, or stands under a former name",
+    ExitCode.OTHER_CHANGELOG: "the positions do not say what the destination holds, or stand under a former name",
 }
 
 

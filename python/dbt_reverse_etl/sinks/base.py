@@ -149,6 +149,24 @@ class Applied:
     in_doubt: Ranges = ()
 
 
+class NewerFence(Exception):
+    """The record of a destination tells of a run that is newer than every run in the ledger.
+
+    Attributes:
+        fence: of that run.
+    """
+
+    def __init__(self, fence: int) -> None:
+        super().__init__(f"fence {fence}")
+        self.fence = fence
+
+
+def refuse_newer(stored: int | None, task: SinkTask) -> None:
+    """Raise NewerFence where the record of a destination holds a fence that the ledger does not know."""
+    if stored is not None and stored > task.fence:
+        raise NewerFence(stored)
+
+
 class Sink(ABC):
     """A type of destination.
 
@@ -176,6 +194,11 @@ class Sink(ABC):
 
     @abstractmethod
     def __init__(self, settings: Settings) -> None: ...
+
+    @classmethod
+    def can_be_read(cls) -> bool:
+        """Whether it says by `read` what an object holds."""
+        return cls.read is not Sink.read
 
     @property
     @abstractmethod
@@ -211,7 +234,10 @@ class Sink(ABC):
 
     def missing(self, task: SinkTask) -> str | None:  # noqa: ARG002  (most sinks cannot tell)
         """What of this sync's object has vanished, or None. Cheap and read-only, on its own connection: it is asked
-        before `open`, and also when there is nothing to send. Raises DestinationError."""
+        before `open`, and also when there is nothing to send. With `task.first` nothing can have vanished.
+
+        A transactional sink raises NewerFence where its record holds a fence above `task.fence`, the newest in the ledger: `refuse_newer`.
+        Raises DestinationError."""
         return None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table] | None:  # noqa: ARG002  (most sinks cannot)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Mode, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answer_of, answers_of, parts_of, whole_part
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, RolledBack, fence_not_taken, rejections
 
@@ -82,15 +82,15 @@ class DatabaseSink(Sink):
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or the fence row is gone, although rows were delivered."""
-        if task.first:
-            return None
         name, record = self._name(task), self._record_of(task)
         with self._reading() as connection:
+            fence = record.fence(connection) if record.exists(connection) else None
+            refuse_newer(fence, task)
+            if task.first:
+                return None
             if self.database.read_table(connection, name) is None:
                 return f"the table {name}"
-            if not record.exists(connection) or record.fence(connection) is None:
-                return f"the record of this sync in {record.fences}"
-        return None
+            return f"the record of this sync in {record.fences}" if fence is None else None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one transaction sees it; rows marked by `soft_delete` are left out."""

@@ -19,7 +19,17 @@ from pydantic import Field, model_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.base import (
+    EVENT_ID,
+    OPERATION,
+    Batch,
+    Limits,
+    Mode,
+    Settings,
+    SinkTask,
+    SparkSink,
+    refuse_newer,
+)
 from dbt_reverse_etl.sinks.database import (
     LOST_RECORD,
     NEVER_DELETES,
@@ -126,12 +136,12 @@ class DeltaSink(SparkSink):
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or its record of the sync is gone, although rows were delivered."""
-        if task.first:
-            return None
         with self._explained():
             if _location(_session(), self._name(task)) is None:
-                return f"the table {self._name(task)}"
-            return None if self._version(task) is not None else f"the record of this sync in {self._name(task)}"
+                return None if task.first else f"the table {self._name(task)}"
+            version = self._version(task)
+            refuse_newer(None if version is None else version // _STEPS, task)
+            return None if version is not None or task.first else f"the record of this sync in {self._name(task)}"
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""

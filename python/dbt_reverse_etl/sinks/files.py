@@ -16,12 +16,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import (
+    EVENT_ID,
+    OPERATION,
+    Batch,
+    Limits,
+    Mode,
+    Settings,
+    Sink,
+    SinkTask,
+    refuse_newer,
+)
 from dbt_reverse_etl.sinks.files_bucket import Bucket
 from dbt_reverse_etl.sinks.files_disk import Directory
 from dbt_reverse_etl.sinks.files_manifest import MANIFEST, Manifest, ManifestFile
@@ -95,12 +106,14 @@ class FilesSink(Sink):
             raise self._problem(*problem)
 
     def missing(self, task: SinkTask) -> str | None:
-        try:
-            if task.first or self._store(task).read(MANIFEST) is not None:
-                return None
-        except OSError as error:
-            raise self._problem(error_name(error), "a place that can be read", "look at path and storage") from None
-        return f"{MANIFEST} of object {task.object}"
+        with self._explained("a place that can be read"):
+            text = self._store(task).read(MANIFEST)
+            manifest = None if text is None else orjson.loads(text)
+        if manifest is None:
+            return None if task.first else f"{MANIFEST} of object {task.object}"
+        if manifest["sync_id"] == task.sync_id:
+            refuse_newer(manifest["fence"], task)
+        return None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """What a consumer sees who reads the manifest now."""
@@ -112,7 +125,7 @@ class FilesSink(Sink):
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
-        if self.missing(task) is not None:
+        if not task.first and self._store(task).read(MANIFEST) is None:
             next_step = "bring the directory back, or dbt run-operation resync for this sync"
             raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
         with self._explained("a place that can be written"):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answers_of, parts_of
 from dbt_reverse_etl.sinks.database import NEVER_DELETES, RESYNC, fence_not_taken, rejections
 
@@ -100,25 +100,27 @@ class SqlalchemySink(Sink):
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or the fence row is gone, although rows were delivered."""
-        if task.first:
-            return None
         file = self._settings.file
         if file and not file.exists():  # to connect would make it
-            return f"the file {file}"
+            return None if task.first else f"the file {file}"
         name, record = _name(task), self._record_of(task)
         with self._reading() as connection:
+            fence = record.fence(connection) if record.exists(connection) else None
+            refuse_newer(fence, task)
+            if task.first:
+                return None
             if not exists(connection, name):
                 return f"the table {name}"
-            if not record.exists(connection) or record.fence(connection) is None:
-                return f"the record of this sync in {record.fences}"
-        return None
+            return f"the record of this sync in {record.fences}" if fence is None else None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""
-        gone, name = self.missing(task), _name(task)
-        if gone:
-            raise self._error(f"no more {gone}", "what the last push left", RESYNC)
+        file, name = self._settings.file, _name(task)
+        if file and not file.exists():  # to connect would make it
+            raise self._error(f"no more the file {file}", "what the last push left", RESYNC)
         with self._reading() as connection:
+            if not exists(connection, name):
+                raise self._error(f"no more the table {name}", "what the last push left", RESYNC)
             table = self._fitting_table(connection, task)
             yield from read_rows(connection, table.mapped(name, task), task.schema)
 

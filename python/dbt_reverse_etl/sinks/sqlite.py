@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answers_of, parts_of
 from dbt_reverse_etl.sinks.database import FENCES, LOST_RECORD, RolledBack, fence_not_taken, rejections
 from dbt_reverse_etl.sinks.reading import rows_of
@@ -110,16 +110,16 @@ class SqliteSink(Sink):
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the file, the table or the fence row is gone, although rows were delivered."""
-        if task.first:
-            return None
         if not self._path.exists():
-            return f"the file {self._path}"
+            return None if task.first else f"the file {self._path}"
         with self._explained(), closing(self._connect("ro")) as connection:
+            fence = _record_of(task).fence(connection) if object_exists(connection, FENCES) else None
+            refuse_newer(fence, task)
+            if task.first:
+                return None
             if not object_exists(connection, task.object):
                 return f"the table {task.object}"
-            if not object_exists(connection, FENCES) or _record_of(task).fence(connection) is None:
-                return f"the record of this sync in {FENCES}"
-        return None
+            return f"the record of this sync in {FENCES}" if fence is None else None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""

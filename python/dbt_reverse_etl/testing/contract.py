@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from dbt_reverse_etl.errors import DestinationError
 from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.base import Batch, Mode, NewerFence, Settings, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing.rows import (
     PEOPLE,
@@ -332,6 +332,17 @@ class SinkContract:
             deliver(sink, task, [("insert", person(1))])
             sink.finish()
         assert make_sink().missing(next_run(task)) is None
+
+    def test_a_record_of_a_run_that_the_ledger_does_not_know_is_noticed(
+        self, make_sink: MakeSink, make_task: MakeTask
+    ) -> None:
+        self._needs_transactions()
+        task = make_task(fence=3)
+        self._delivered(make_sink, task, [person(1)])
+        assert make_sink().missing(next_run(task, 3)) is None
+        for known, first in ((2, False), (0, True)):
+            with pytest.raises(NewerFence, match="3"):
+                make_sink().missing(replace(task, fence=known, first=first))
 
     def test_an_older_fence_is_refused(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
         self._needs_transactions()

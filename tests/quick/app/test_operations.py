@@ -7,7 +7,9 @@ import pytest
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
-from dbt_reverse_etl.errors import SyncBusy
+from dbt_reverse_etl.errors import OtherLedger, SyncBusy
+from dbt_reverse_etl.ledger import Request
+from dbt_reverse_etl.operations import carry_out
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import Killed
@@ -93,3 +95,56 @@ def test_an_operation_waits_for_the_run_that_is_under_way_and_remembers_one_that
     desk.ask(operation)
     assert [run.fence for run in desk.state().abandoned] == [2], "it may wake up: prune must keep what it was sending"
     assert desk.push().status in (Status.SUCCEEDED, Status.IDLE)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_resync_never_deletes_a_row_that_the_destination_refused_when_it_was_ours() -> None:
+    desk = Desk()
+    desk.sink.destination.rows["k1"] = 99
+    desk.sink.script = {"k1": ["rejected"]}
+    desk.push({"k0": 1, "k1": 2})
+    desk.ask("resync")
+    assert desk.push({"k0": 1}).status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 99}
+
+
+def restored(desk: Desk) -> None:
+    """The ledger, without its last two runs; as Delta, it takes no fence twice."""
+    taken = desk.state().fence
+    desk.ledger.facts = [fact for fact in desk.ledger.facts if fact.fence < taken - 1]
+    desk.clock.sleep(60)
+    desk.ledger.restored = desk.clock.now()
+    real = desk.ledger.start
+    desk.ledger.start = lambda started: started.fence > taken and real(started)  # type: ignore[method-assign]
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_in_a_ledger_that_was_restored_a_resync_goes_beyond_the_runs_that_are_gone() -> None:
+    desk = delivered(PlainSink)
+    for value in range(3, 6):
+        desk.push({"k0": value})
+    restored(desk)
+    for _ in range(2):
+        with pytest.raises(OtherLedger, match="it had a run 3 before"):
+            desk.push({"k0": 9})
+    desk.clock.sleep(60)
+    desk.ask("resync")
+    state = desk.state()
+    assert state.fence > 4
+    assert (state.known_from, state.positions[0].snapshot) == (state.fence, 0)
+    assert state.leftovers
+    assert desk.push().left, "k1 or any other row may have been left"
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_a_request_that_a_restore_of_the_ledger_brings_back_is_not_carried_out_again() -> None:
+    desk = delivered(PlainSink)
+    for value in range(3, 6):
+        desk.push({"k0": value})
+    asked = desk.clock.now()
+    restored(desk)
+    before = list(desk.ledger.facts)
+    request = Request("again", "sync", "adopt", asked)
+    with pytest.raises(OtherLedger):
+        carry_out(request, desk.state(), desk._job(), desk._ports(), desk.policy)
+    assert desk.ledger.facts == before

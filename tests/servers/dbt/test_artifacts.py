@@ -104,14 +104,16 @@ class TestRun:
         assert not invocation.sample
 
     @settings(deadline=None)
-    @given(snapshot=st.integers(1, 2**62 // 10), uuid=st.uuids())
+    @given(snapshot=st.integers(1, 2**62 // 10), uuid=st.uuids(), capture=st.one_of(st.none(), st.uuids()))
     def test_the_head_comes_with_the_result_of_the_model(
-        self, manifest: Json, compiled: Json, snapshot: int, uuid: Any
+        self, manifest: Json, compiled: Json, snapshot: int, uuid: Any, capture: Any
     ) -> None:
         results = ran(compiled, {CONTACTS: "success", ORDERS: "success"})
-        results["results"][0]["adapter_response"] = {"code": f"snapshot {snapshot} of {uuid}"}
+        told = f"snapshot {snapshot} of {uuid}" + (f" by {capture}" if capture else "")
+        results["results"][0]["adapter_response"] = {"code": told}
         changelogs = run(results, manifest).changelogs
         assert (changelogs[CONTACTS].snapshot, changelogs[CONTACTS].changelog_uuid) == (snapshot, str(uuid))
+        assert changelogs[CONTACTS].capture == str(capture or "")
         assert (changelogs[ORDERS].snapshot, changelogs[ORDERS].changelog_uuid) == (None, None)
 
     @pytest.mark.parametrize(

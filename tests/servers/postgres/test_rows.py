@@ -136,7 +136,7 @@ def test_a_trigger_that_ignores_or_refuses_rows_is_seen(db: Database) -> None:
 
 
 @pytest.mark.guarantee("Refusals and outages")
-def test_an_update_that_a_trigger_ignores_is_told_from_one_of_a_row_that_is_not_there(db: Database) -> None:
+def test_an_update_that_a_trigger_ignores_is_rejected_and_one_of_a_missing_row_has_no_match(db: Database) -> None:
     db.table("CREATE TABLE people (id int PRIMARY KEY, name text CHECK (name <> 'bad'), score float)")
     db.run(
         "INSERT INTO people SELECT n, 'old' FROM generate_series(1, 4) n;"

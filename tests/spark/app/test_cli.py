@@ -24,6 +24,7 @@ from tests.support.dbt.project import Project
 
 ANN_AND_BOB = "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)"
 ANN = "select * from values (1, 'Ann') as t (id, name)"
+BOB = "select * from values (2, 'Bob') as t (id, name)"
 BOTH = [(1, "Ann"), (2, "Bob")]
 PUSH = ("push", "--select", "crm_contacts")
 PUSH_PEOPLE = ("push", "--select", "crm_people")
@@ -145,13 +146,20 @@ def refusals(shop: Shop) -> None:
     shop.exit_code("busy", *PUSH_PEOPLE)
     shop.rows["people beside the other"] = project.crm("select * from people order by 1")
 
+    project.sync("crm_contacts", "contacts_changelog", mode="mirror", tags=["crm"])
     shop.operation("reset", model="contacts_changelog")
-    shop.captured(ANN_AND_BOB)
+    shop.captured(BOB)
     shop.exit_code("other changelog", *PUSH)
     shop.exit_code("plan of another changelog", "plan", "--select", "crm_contacts")
     shop.operation("resync", sync="crm_contacts")
-    shop.captured(ANN_AND_BOB)
+    shop.captured(BOB)
     shop.exit_code("resynced", *PUSH)
+    reconcile = ("reconcile", "--select", "crm_contacts")
+    shop.exit_code("leftovers without a repair", *reconcile, "--leftovers", "delete")
+    shop.exit_code("compared", *reconcile)
+    shop.exit_code("repaired", *reconcile, "--repair")
+    shop.exit_code("leftovers deleted", *reconcile, "--repair", "--leftovers", "delete")
+    shop.exit_code("compared again", *reconcile)
 
 
 def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Shop) -> None:
@@ -252,9 +260,14 @@ def test_a_push_beside_one_of_another_machine_ends_with_4_and_sends_nothing(shop
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_a_push_from_another_changelog_ends_with_5_and_after_a_resync_with_0(shop: Shop) -> None:
+def test_a_push_from_another_changelog_ends_with_5_until_somebody_has_looked_for_what_is_left(shop: Shop) -> None:
     assert shop.codes["other changelog"][0] == ExitCode.OTHER_CHANGELOG == 5
     assert shop.codes["plan of another changelog"][0] == 5
     assert shop.rows["plan of another changelog"] == [(1, "Ann")]
-    assert shop.codes["resynced"][0] == 0
+    assert shop.codes["resynced"][0] == 5, "it is sent, and Ann may be ours or somebody else's"
     assert shop.rows["resynced"] == BOTH
+    assert shop.codes["leftovers without a repair"][0] == ExitCode.USAGE == 2
+    assert shop.codes["compared"][0] == shop.codes["repaired"][0] == 5
+    assert shop.rows["repaired"] == BOTH
+    assert shop.codes["leftovers deleted"][0] == shop.codes["compared again"][0] == 0
+    assert shop.rows["leftovers deleted"] == [(2, "Bob")]

@@ -115,9 +115,8 @@ class Truth:
         found = {}
         for key, (name, bucket) in places.items():
             place = next(place for place in state.positions if place.lo <= bucket < place.hi)
-            claims = [
-                (self.hash(c.spec, c.snapshot, key, spec), c.everything) for c in state.claims if c.lo <= bucket < c.hi
-            ]
+            over = [claim for claim in state.claims if claim.lo <= bucket < claim.hi]
+            claims = [(self.hash(c.spec, c.snapshot, key, spec), c.everything, c.ordered) for c in over]
             before = self.hash(place.spec, place.snapshot, key, spec) if place.snapshot else None
             planned = decide(before, self.hash(spec, head, key), claims, state.undelivered.get(name))
             if planned is not None:
@@ -141,7 +140,13 @@ def states(
             ranges = (Range(0, half, SNAPSHOTS, spec), replace(ranges[1], snapshot=number // 4 % SNAPSHOTS))
         claims = tuple(
             Claim(
-                f"c{n}", lo, lo + half // 2, rnd.randint(1, SNAPSHOTS), rnd.choice(specs), everything=rnd.random() < 0.3
+                f"c{n}",
+                lo,
+                lo + half // 2,
+                rnd.randint(1, SNAPSHOTS),
+                rnd.choice(specs),
+                everything=rnd.random() < 0.3,
+                ordered=rnd.random() < 0.3,
             )
             for n, lo in enumerate(rnd.sample([0, half, half + 100], rnd.randint(0, 2)))
         )

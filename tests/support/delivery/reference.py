@@ -44,7 +44,7 @@ class Planned:
 def decide(
     before_hash: int | None,
     after_hash: int | None,
-    claims: Sequence[tuple[int | None, bool]] = (),
+    claims: Sequence[tuple[int | None, bool, bool]] = (),
     undelivered: Undelivered | None = None,
 ) -> Planned | None:
     """Must this key be sent, and as what?
@@ -55,15 +55,15 @@ def decide(
         before_hash: of the image at the key's position, through the spec of that position.
         after_hash: of the head image, through the current spec.
         claims: for each open claim over the key's bucket: the hash of the image at the claim's snapshot through the
-            claim's spec, and the claim's `everything`.
+            claim's spec, and the claim's `everything` and `ordered`: what was asked for is no request that may have arrived.
         undelivered: the key's undelivered row; it takes the place of the position.
     """
     doubt = maybe = False
     if undelivered is not None:
         before_hash, doubt, maybe = undelivered.before_hash, undelivered.doubt, undelivered.maybe
-    for claimed, everything in claims:
+    for claimed, everything, ordered in claims:
         if everything or claimed != before_hash:
-            doubt, maybe = True, maybe or claimed is not None
+            doubt, maybe = True, maybe or (claimed is not None and not ordered)
     if before_hash == after_hash and not doubt:
         return None
     if after_hash is not None:
@@ -151,7 +151,7 @@ class DictSource:
 
     def _row(self, key: str) -> dict[str, object] | None:
         claims = [
-            (self.projected(key, claim.snapshot, claim.spec), claim.everything)
+            (self.projected(key, claim.snapshot, claim.spec), claim.everything, claim.ordered)
             for claim in self._state.claims
             if claim.lo <= bucket(key) < claim.hi
         ]

@@ -58,6 +58,7 @@ class MemoryLedger:
     def __init__(self, seen: Callable[[Fact], None] = lambda fact: None) -> None:
         self.facts: list[Fact] = []
         self._seen = seen
+        self.restored: datetime | None = None
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         wanted = self.fence(sync_id) if fence is None else fence
@@ -73,6 +74,9 @@ class MemoryLedger:
         for fact in facts:
             self._seen(fact)
             self.facts.append(fact)
+
+    def restored_at(self) -> datetime | None:
+        return self.restored
 
     def fence(self, sync_id: str) -> int:
         return max((f.fence for f in self.facts if isinstance(f, RunStarted) and f.sync_id == sync_id), default=0)

@@ -1,0 +1,39 @@
+{#
+  Take back a RESTORE of a changelog, which cut off snapshots that were captured and maybe pushed: the table is again as it was before.
+    dbt run-operation undo_restore --args '{model: contacts_changelog}'
+  To go back to an earlier state on purpose: rollback.
+#}
+{% macro undo_restore(model) %}
+    {%- set node = reverse_etl._changelog_node(model) -%}
+    {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+    {%- if target is none -%}
+        {%- do reverse_etl._operation_refuse('undo_restore', model, 'no table', 'a changelog that was captured', 'dbt run --select ' ~ model) -%}
+    {%- endif -%}
+    {%- set lost = reverse_etl._lost_by_restore(target) -%}
+    {%- if lost is none -%}
+        {%- do log('undo_restore ' ~ model ~ ': nothing to do: its history tells of no RESTORE that cut off a snapshot', info=true) -%}
+    {%- else -%}
+        {%- do run_query('restore table ' ~ target ~ ' to version as of ' ~ lost.version) -%}
+        {%- do log('undo_restore ' ~ model ~ ': snapshots ' ~ (lost.kept + 1) ~ ' to ' ~ lost.newest ~ ' are back. Next: dbt run captures what has changed since, and pushes it', info=true) -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{#
+  What a RESTORE cut off, by the table's history: {newest: the snapshot that was captured last, kept: the newest that is left, restored: version of the
+  RESTORE, version: the one before it}; or none.
+#}
+{% macro _lost_by_restore(target) %}
+    {%- set kept = run_query('select coalesce(max(_snapshot_id), 0) from ' ~ target).rows[0][0] | int -%}
+    {%- set captured = {} -%}
+    {%- set restored = [] -%}
+    {%- for commit in run_query('describe history ' ~ target).rows -%}
+        {%- set words = (commit['userMetadata'] or '').split(' ') -%}
+        {%- if words[0] == 'snapshot' and words | length > 1 -%}{%- do captured.setdefault(words[1] | int, commit['version'] | int) -%}{%- endif -%}
+        {%- if commit['operation'] == 'RESTORE' -%}{%- do restored.append(commit['version'] | int) -%}{%- endif -%}
+    {%- endfor -%}
+    {%- set newest = captured | max if captured else 0 -%}
+    {%- set after = restored | select('gt', captured.get(newest, 0)) | list -%}
+    {%- if newest <= kept or not after -%}{{ return(none) }}{%- endif -%}
+    {{ return({'newest': newest, 'kept': kept, 'restored': after | min, 'version': after | min - 1}) }}
+{% endmacro %}

@@ -1,0 +1,50 @@
+"""Changelogs and ledgers that were dropped, taken back or exchanged: nothing of others is deleted, and nothing looks well that is not."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
+from dbt_reverse_etl.delivery.lost import why_lost
+from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.delivery.position import fold
+from dbt_reverse_etl.ledger import decode, encode
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from tests.support.delivery.lost_world import LostWorld, Recording, Watched
+from tests.support.delivery.reference import SCHEMA
+
+NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
+HISTORIES = 400
+ALL = {"other_changelog", "restored_changelog", "other_ledger"}
+
+
+@pytest.mark.guarantee("Crashes and claims")
+@pytest.mark.parametrize("sink", [Watched, Recording])
+def test_over_any_losses_no_row_of_others_is_deleted_and_no_run_looks_well_while_the_destination_differs(
+    sink: type[Watched],
+) -> None:
+    seen: set[str] = set()
+    for seed in range(HISTORIES):
+        world = LostWorld(seed, sink)
+        world.play(25)
+        assert world.problems == [], f"seed {seed}"
+        assert world.sink.wrong == [], f"seed {seed}"
+        seen |= world.seen
+    assert seen == ALL, "every loss was met"
+
+
+def test_a_ledger_of_the_version_before_names_no_ledger_and_goes_on() -> None:
+    started = RunStarted(
+        "s", 1, "run", NOW, 1, "spec", {}, (Range(0, BUCKETS, 1, "spec"),), (), (), NOW, "here", "sync", "changelog 1"
+    )
+    word, body = encode(started)
+    new = {"mark", "known_from", "leftovers", "captures"}
+    before = decode(word, json.dumps({name: value for name, value in json.loads(body).items() if name not in new}))
+    assert before == started
+    task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
+    for mark in ("", "of a newer version"):
+        job = Job("run2", "changelog 1", 2, "spec", "{}", task, "here", mark=mark, captures={1: "a", 2: "b"})
+        assert why_lost(job, fold([before]), Watched()) is None

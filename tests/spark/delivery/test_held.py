@@ -1,0 +1,55 @@
+"""What the ledger says that a destination may hold because of a sync, against an account of who put which row."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl import sql
+from dbt_reverse_etl.held import History
+from dbt_reverse_etl.ledger import DeltaLedger
+from dbt_reverse_etl.spark import Head
+from tests.support.dbt.deliveries import Deliveries
+from tests.support.dbt.pending import FIELDS, SNAPSHOTS, bucket_of, change_rows, histories
+
+SEED = 20260727  # in the ledger 13 a record leaves a row in doubt of which nothing else tells
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("ledgers", [range(10, 16), pytest.param(range(24), marks=pytest.mark.full)], ids=len)
+def test_a_row_is_held_because_of_a_sync_exactly_if_it_put_it_there_or_may_have_and_has_not_deleted_it_since(
+    spark: SparkSession, ledgers: range
+) -> None:
+    print(f"seed {SEED}")
+    spark.sql("drop schema if exists held_rows cascade")
+    spark.sql("create schema held_rows")
+    images = histories(SEED)
+    frame = spark.createDataFrame(
+        list(change_rows(images, checkpoint=3)), "_change string, _snapshot_id bigint, case int, key string, value int"
+    )
+    frame.selectExpr("*", "cast(0 as bigint) as _row_hash").write.format("delta").saveAsTable("held_rows.changelog")
+    places = bucket_of(spark, sorted({key for image in images for key in image}))
+    ledger = DeltaLedger(spark, "held_rows.ledger")
+    ledger.create()
+    played = {f"sync{n}": Deliveries(SEED + n, f"sync{n}", images, places) for n in ledgers}
+    ledger.append(*(fact for one in played.values() for fact in one.play(6)))
+    head = Head(SNAPSHOTS, "uuid", 3, 10, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "dev", "0")
+    fields = [{"column": c, "field": f, "type": kind} for c, f, kind in FIELDS]
+    every = {(*key, image[key]) for image in images for key in image}
+    hashed = spark.createDataFrame(sorted(every, key=str), "case int, key string, value int").selectExpr(
+        "case", "key", "value", f"{sql.render('_hash_of_fields', fields, 'column')} as hash"
+    )
+    value_of = {((row.case, row.key), row.hash): row.value for row in hashed.collect()}
+    told = held = 0
+    for name, one in played.items():
+        history = History(spark, ledger, "held_rows.changelog", head, name, one.known_from)
+        found = {}
+        for row in spark.sql(history.held(one.spec)).collect():
+            key = (json.loads(row._key)["case"], json.loads(row._key)["key"])
+            found[key] = (row._held, {value_of[key, value] for value in row._values})
+        assert found == one.expected(), name
+        told, held = told + len(found), held + sum(is_held for is_held, _ in found.values())
+    assert told > 25 * len(ledgers)
+    assert 0.1 < held / told < 0.9, "both ends are met"
