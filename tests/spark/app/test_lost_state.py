@@ -142,6 +142,7 @@ def test_a_ledger_that_is_dropped_is_noticed_at_every_destination_until_somebody
 @pytest.mark.guarantee("Crashes and claims")
 def test_an_exchanged_ledger_is_noticed_at_every_destination_until_the_right_one_is_back(shop: Shop) -> None:
     shop.sql("alter table {s}.reverse_etl_ledger rename to {s}.kept_aside")
+    shop.refused("other_ledger")
     shop.ask("resync", *SYNCS)
     shop.run(well=False)
     shop.reconciled("--repair", "--leftovers", "keep")
