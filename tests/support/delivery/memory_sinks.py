@@ -102,12 +102,16 @@ class PlainSink(Sink):
         words = [self._next(row["key"]) for row in rows]
         if "raised" in words:
             raise ValueError("a text that nobody may see")
-        if self.atomic and len(rows) > 1 and "rejected" in words:
+        if self.atomic and len(rows) > 1 and "rejected" in words and not self._is_down(words):
             for row, word in zip(rows, words, strict=True):
                 if word is not None:
                     self.script.setdefault(row["key"], []).insert(0, word)
             return Delivery.of_all(len(rows), Outcome.REJECTED, "refused")
         return self._apply(batch, rows, words)
+
+    def _is_down(self, words: Sequence[str | None]) -> bool:
+        """One of these words says so of the destination, not of its row alone."""
+        return False
 
     def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
         results = []
@@ -156,13 +160,13 @@ class TransactionalSink(PlainSink):
     def deliver(self, batch: Batch) -> Delivery:
         before = self._unanswered
         records = self.destination.records.get(batch.claim, [])
-        if before.is_of(batch) and before.part in records and self._holds_fence and not self._is_down(batch):
-            return before.answer
+        if before.is_of(batch) and before.part in records and self._holds_fence:
+            words = [word for key in batch.rows.column("key").to_pylist() for word in self.script.get(key, [])[:1]]
+            if not self._is_down(words):
+                return before.answer
         return super().deliver(batch)
 
-    def _is_down(self, batch: Batch) -> bool:
-        """The record cannot be asked."""
-        words = [word for key in batch.rows.column("key").to_pylist() for word in self.script.get(key, [])[:1]]
+    def _is_down(self, words: Sequence[str | None]) -> bool:
         return any(word in NOT_ASKED for word in words)
 
     @property
@@ -171,7 +175,7 @@ class TransactionalSink(PlainSink):
 
     def _apply(self, batch: Batch, rows: Sequence[dict[str, object]], words: Sequence[str | None]) -> Delivery:
         of_rows = (None, "rejected", "no_match")
-        wrong = sorted({word for word in words if word not in of_rows}, key=lambda word: word not in NOT_ASKED)
+        wrong = sorted({word for word in words if word not in of_rows}, key=lambda word: (word not in NOT_ASKED, word))
         whole = wrong[0] if wrong else None
         if not self._holds_fence:
             whole = "fatal"
