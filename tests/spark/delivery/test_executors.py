@@ -129,14 +129,17 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_
     assert api.rows == people(shop)
     assert {*api.received.values()} == {1}
     assert len(waves) >= 4
-    assert {*waves} == {1}
+    # The first run names the ledger in the changelog, and Spark computes the rows that it keeps anew.
+    assert {*waves[1:]} == {1}
     assert api.most_at_once == 2
 
     api.most_at_once = 0
+    waves.clear()
     shop.table("source", SOURCE.format(rows=1900) + " where id % 10 <> 0")
     assert shop.run().sync("crm_people") == "+0 ~0 -290"
     assert api.rows == people(shop)
     assert {*api.received.values()} == {1}
+    assert {*waves} == {1}
     assert api.most_at_once == 2
     assert shared == {parts}
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -42,7 +43,7 @@ def started(fence: int, run_id: str, sync_id: str = "a1") -> RunStarted:
 
 
 st.register_type_strategy(datetime, MOMENTS)
-st.register_type_strategy(Mapping, lambda _: st.dictionaries(st.text(), st.text()))
+st.register_type_strategy(Mapping, lambda kind: st.dictionaries(*map(st.from_type, get_args(kind))))
 
 
 @settings(max_examples=scaled(200), suppress_health_check=[HealthCheck.too_slow])
