@@ -30,6 +30,12 @@ from dbt_reverse_etl.layout import partitions_of, places
 from dbt_reverse_etl.sinks.ranges import union
 from dbt_reverse_etl.spec import Spec
 
+# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
+LOCAL = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+}
 _BINS = 1024
 _MOST_LITERALS = 500
 
@@ -38,7 +44,11 @@ _MOST_LITERALS = 500
 def connect(parameters: Mapping[str, str]) -> SparkSession:
     """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
     builder = SparkSession.builder.enableHiveSupport()
-    for name, value in {**parameters, "spark.sql.ansi.enabled": "false"}.items():
+    # A session that dbt has started keeps its settings.
+    is_new = SparkSession.getActiveSession() is None and "spark.remote" not in parameters
+    is_local = parameters.get("spark.master", "local").startswith("local")
+    defaults = LOCAL if is_new and is_local else {}
+    for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

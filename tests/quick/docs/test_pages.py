@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSet
 from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
 from dbt_reverse_etl.sinks.sqlite import SqliteSettings
+from dbt_reverse_etl.spark import LOCAL
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]
@@ -110,3 +111,16 @@ def test_every_macro_operation_test_and_model_is_documented() -> None:
         assert f"`{file.stem}`" in querying, file
     for file in (ROOT / "macros" / "operations").glob("[a-z]*.sql"):
         assert f"dbt run-operation {file.stem} " in operations, file
+
+
+PROFILES = ("profiles.example.yml", "examples/quickstart/profiles.yml", "docs/tutorial.md", "docs/clusters.md")
+
+
+@pytest.mark.parametrize("page", PROFILES)
+def test_every_profile_that_is_shown_has_the_same_versions_and_the_settings_for_one_machine(page: str) -> None:
+    settings = dict(re.findall(r"^ +(spark\.[\w.]+): +\"?([^\"\n]*?)\"? *(?:#.*)?$", text(page), re.MULTILINE))
+    pinned = dict(re.findall(r"^([\w-]+)==([\w.]+)$", text("constraints.txt"), re.MULTILINE))
+    scala_jar = f"delta-spark_{pinned['pyspark'].rpartition('.')[0]}_2.13:{pinned['delta_spark']}"
+    assert settings["spark.jars.packages"] == f"io.delta:{scala_jar}"
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    assert settings.items() >= (LOCAL | quiet).items()
