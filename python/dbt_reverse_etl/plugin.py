@@ -80,12 +80,12 @@ class _Listener:
             return False
         if not _flag("WRITE_JSON"):
             return self._without_artifacts()
-        folder = self._artifacts or _target_path()
-        if self._artifacts is None and not self._retried:
+        if self._artifacts is None and not (self._retried and _has_adapter()):
             return True  # dbt stopped before it ran anything
         from dbt_reverse_etl import console, invocation
         from dbt_reverse_etl.errors import ExitCode
 
+        folder = self._artifacts or _target_path()
         project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), dict(os.environ))
         if not _has_syncs(folder):
             return True
@@ -135,6 +135,13 @@ def _flag(name: str) -> Any:
 
     flags: Any = get_flags()  # type: ignore[no-untyped-call]
     return getattr(flags, name, None)
+
+
+def _has_adapter() -> bool:
+    """dbt makes one once it has read its own artifacts and the project."""
+    from dbt.adapters.factory import FACTORY
+
+    return bool(FACTORY.adapters)
 
 
 def _adapter() -> Any:

@@ -71,8 +71,8 @@ def _project(folder: Path, output: str) -> Path:
     return folder
 
 
-def _parse(python: Path | str, folder: Path) -> subprocess.CompletedProcess[str]:
-    code = "from dbt.cli.main import cli; cli(['parse'])"
+def _parse(python: Path | str, folder: Path, command: str = "parse") -> subprocess.CompletedProcess[str]:
+    code = f"from dbt.cli.main import cli; cli(['{command}'])"
     return subprocess.run([str(python), "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -80,6 +80,14 @@ def _parse(python: Path | str, folder: Path) -> subprocess.CompletedProcess[str]
 def test_a_project_without_our_configuration_works_with_the_plugin_installed(tmp_path: Path) -> None:
     done = _parse(sys.executable, _project(tmp_path, SPARK))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "reverse" not in done.stdout.lower()
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_retry_where_nothing_ever_ran_ends_with_the_words_of_dbt_alone(tmp_path: Path) -> None:
+    done = _parse(sys.executable, _project(tmp_path, SPARK), "retry")
+    assert done.returncode != 0
+    assert "Could not find previous run" in done.stdout, done.stdout + done.stderr
     assert "reverse" not in done.stdout.lower()
 
 

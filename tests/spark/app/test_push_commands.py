@@ -72,6 +72,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     told.seen["failed"]["run results"] = json.loads((project.folder / "target/run_results.json").read_text())
     (project.folder / "crm.db").rmdir()
     told.run("retried", "retry")
+    told.run("retried twice", "retry")
     return told
 
 
@@ -135,3 +136,10 @@ def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt
     assert retried.success, retried.text
     assert retried.sync("crm_contacts") == "+3 ~0 -0"
     assert told.project.crm() == [(1, "Ann"), (2, "Bob"), (3, "Cem")]
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_second_retry_pushes_nothing_more_and_ends_well(told: Told) -> None:
+    again = told.results["retried twice"]
+    assert again.success, again.text
+    assert not again.pushed()
