@@ -50,7 +50,8 @@ def page() -> str:
 def summary(found: dict[str, list[str]]) -> Iterator[str]:
     """The first screen."""
     yield "# Guarantees\n"
-    yield "Made by `make docs` from the tests, which are named after what they prove; a test fails when it is stale.\n"
+    yield "Made by `make docs` from the tests, which are named after what they prove; a test fails when it is stale."
+    yield "Most run with each push (`make test`), those marked *at night* with `make test-full`.\n"
     yield "| about | tests | in short |"
     yield "|---|---|---|"
     for section, short in SECTIONS.items():
@@ -68,20 +69,23 @@ def proofs() -> dict[str, list[str]]:
     """Lines of the page by section; within one in the order of files and lines."""
     found: dict[str, list[str]] = {}
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        for section, sentence in marked(file):
-            found.setdefault(section, []).append(line(sentence, str(file.relative_to(ROOT))))
+        for section, sentence, tier in marked(file):
+            found.setdefault(section, []).append(line(sentence, str(file.relative_to(ROOT)), tier))
     names = [node.name for node in functions(ROOT / CONTRACT) if node.name.startswith("test_")]
     found.setdefault("Every destination", [])[:0] = [line(spoken(name), CONTRACT) for name in names]
     return found
 
 
-def marked(file: Path) -> Iterator[tuple[str, str]]:
-    """Section and sentence of each test of a file that proves a guarantee."""
+def marked(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Section, sentence and tier of each test of a file that proves a guarantee."""
     for node in functions(file):
+        marks = {ast.unparse(mark) for mark in node.decorator_list}
+        at_night = "pytest.mark.full" in marks or file.is_relative_to(ROOT / "tests" / "full")
+        tier = "test, at night" if at_night else "test"
         for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.guarantee":
                 section, *said = (ast.literal_eval(argument) for argument in mark.args)
-                yield section, said[0] if said else spoken(node.name)
+                yield section, said[0] if said else spoken(node.name), tier
 
 
 def functions(file: Path) -> list[ast.FunctionDef]:
@@ -98,9 +102,9 @@ def spoken(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def line(sentence: str, file: str) -> str:
+def line(sentence: str, file: str, tier: str = "test") -> str:
     """One guarantee and a link to the file that proves it."""
-    return f"- {sentence} ([test](../{file}))"
+    return f"- {sentence} ([{tier}](../{file}))"
 
 
 def anchor(section: str) -> str:

@@ -121,6 +121,7 @@ def history(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Histo
     os.chdir(here)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_over_a_real_history_line_exit_code_status_report_and_alerts_say_what_an_account_says(history: History) -> None:
     history.there("a", "b", "c")

@@ -104,6 +104,7 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     os.chdir(here)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 def test_a_ledger_that_is_dropped_is_noticed_at_every_destination_until_somebody_has_looked(shop: Shop) -> None:
     shop.equal()
@@ -157,6 +158,7 @@ def test_an_exchanged_ledger_is_noticed_at_every_destination_until_the_right_one
     shop.equal()
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 def test_a_ledger_that_is_restored_is_noticed_at_every_destination_until_somebody_has_looked(shop: Shop) -> None:
     # A row that the older state does not know was delivered, and is gone now.
@@ -176,6 +178,7 @@ def test_a_ledger_that_is_restored_is_noticed_at_every_destination_until_somebod
     shop.equal()
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 def test_a_changelog_that_is_dropped_leaves_rows_of_which_the_sync_tells_until_they_are_gone(shop: Shop) -> None:
     shop.write(3)
@@ -202,6 +205,7 @@ def test_a_changelog_that_is_dropped_leaves_rows_of_which_the_sync_tells_until_t
     shop.equal()
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 def test_a_changelog_that_was_restored_is_named_in_every_command_and_one_operation_leads_back(shop: Shop) -> None:
     older = shop.version("people")

@@ -86,6 +86,7 @@ def written_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, path.read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize(
     "told_by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=["SIGTERM", "SIGINT"]

@@ -66,6 +66,7 @@ def lite(shop: Project, *statements: str) -> None:
             connection.execute(statement)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_a_destination_that_somebody_changed_is_found_key_by_key_and_repaired_and_foreign_rows_stay(
     shop: Project, database: Database

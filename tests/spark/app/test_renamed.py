@@ -39,6 +39,7 @@ def runs(project: Project) -> int:
     return int(project.rows("select count(*) from {s}.reverse_etl_ledger where fact = 'run_started'")[0][0])
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Configuration")
 def test_a_renamed_sync_stops_and_goes_on_with_renamed_from_or_begins_anew_after_forget(shop: Project) -> None:
     assert shop.run().sync("crm_contacts") == "+20 ~0 -0"

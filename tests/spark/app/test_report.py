@@ -115,6 +115,7 @@ def test_the_row_of_a_key_is_shown_only_where_it_was_asked_for(shop: Project, tm
         assert "ann@example.com" not in str(refused)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Report and alerts")
 def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocked_or_leaves_rows(
     shop: Project, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,7 @@ def test_texts_that_may_equal_a_whole_number_have_no_cells(spark: SparkSession) 
     assert value_of("_in_cells", "id", None) is None
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_capture_of_few_keys_reads_the_files_where_they_lie_and_a_full_image_is_in_the_order_of_its_keys(
     project: Project,

@@ -70,6 +70,7 @@ def test_events_carry_what_was_before_and_what_no_destination_sees_makes_none(sh
     ]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Refusals and outages")
 def test_events_of_a_crashed_run_are_sent_again_as_they_were_before_newer_ones(
     shop: Project, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     assert_nothing_left(project, "orders_changelog")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_topic_that_a_sync_keeps_becomes_the_table_again_with_every_change(project: Project, broker: Broker) -> None:
     project.destinations = {"bus": {"type": "kafka", "bootstrap_servers": broker.servers, "create_object": True}}

@@ -132,6 +132,7 @@ def workers_of(driver: int) -> list[int]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_killed_capture_leaves_nothing_and_workers_of_a_killed_push_send_nothing_more(
     shop: Path, api: tuple[HttpServer, Api]

@@ -89,6 +89,7 @@ def test_a_capture_that_spans_labels_commits_one_snapshot_for_each_and_a_closed_
     )
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may_still_join_it(
     project: Project,
@@ -117,6 +118,7 @@ def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may
     assert "found 1 changed rows without a label" in orders.capture()
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @pytest.mark.guarantee("Capture")
 def test_labels_of_a_changelog_that_began_empty_or_without_them_are_captured_as_of_any_other(project: Project) -> None:
@@ -168,6 +170,7 @@ def test_labels_of_a_changelog_that_began_empty_or_without_them_are_captured_as_
     assert [shown("gone", label) for label in ("", "day 2")] == [{1: "day 1"}, {1: "day 2"}]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_labels_that_are_reopened_stay_so_until_a_capture_has_brought_their_rows_all_of_them(project: Project) -> None:
     events = f"{project.schema}.events"
@@ -199,6 +202,7 @@ def test_labels_that_are_reopened_stay_so_until_a_capture_has_brought_their_rows
     assert """reopen --args '{model: log, label: ["1"]}'""" in refused
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_changelog_with_labels_of_the_version_before_goes_on(project: Project) -> None:
     orders = Orders(project)
@@ -222,6 +226,7 @@ def test_a_changelog_with_labels_of_the_version_before_goes_on(project: Project)
     assert "closed labels (2024-01-01)" in orders.capture(), "one word, one correction"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_after_rollbacks_and_corrections_of_closed_labels_each_label_shows_what_it_is_now(
     project: Project, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +282,7 @@ def assert_labels_are(operations: Operations, history: Labelled, told: str) -> N
             project.rows(f"select * from {views[label]}")
 
 
+@pytest.mark.full
 def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project) -> None:
     events = f"{project.schema}.events"
     project.spark.sql(f"create table {events} (id int, day int, at timestamp, op string, number int) using delta")
@@ -295,6 +301,7 @@ def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project
     assert capture("(4, 2, timestamp'2900-01-02 02:00', 'I', 4)") == "+0 ~0 -0, snapshot 3"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as_it_was_then(project: Project) -> None:
     events = f"{project.schema}.events"

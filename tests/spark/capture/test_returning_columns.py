@@ -16,6 +16,7 @@ SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 RUNS, KEYS = 8, 8
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("how", ["hash", "except"])
 def test_a_column_that_goes_and_comes_back_shows_in_each_snapshot_what_the_model_had_then(

@@ -17,6 +17,7 @@ STEPS = 6
 FEED = {"strategy": "feed", "operation": "_op", "sequence": "_sequence"}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_messages_in_a_plain_table_lead_to_the_rows_that_they_tell_of_in_whatever_order_partitions_come(
     project: Project,

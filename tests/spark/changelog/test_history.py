@@ -93,6 +93,7 @@ def test_after_any_operations_each_kept_snapshot_shows_what_it_showed_and_each_p
         assert_history_is(operations, account, told)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.full)], ids=["some", "all"])
 def test_an_operation_that_is_killed_at_any_step_is_completed_by_its_repeat_once(
@@ -138,6 +139,7 @@ def test_an_operation_that_is_killed_at_any_step_is_completed_by_its_repeat_once
     assert "another name" in operations.refused("savepoint", name="before")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_bad_data_that_was_pushed_is_rolled_back_planned_pushed_and_released_and_prune_keeps_every_sync_right(
     project: Project, monkeypatch: pytest.MonkeyPatch
@@ -189,6 +191,7 @@ def test_bad_data_that_was_pushed_is_rolled_back_planned_pushed_and_released_and
     assert project.crm() == project.crm("select * from people order by 1") == [*{**good, 6: "Fay", 8: "Hal"}.items()]
 
 
+@pytest.mark.full
 def test_a_rollback_over_columns_that_came_and_went_shows_them_as_then_and_refuses_what_it_cannot_do(
     operations: Operations,
 ) -> None:

@@ -51,6 +51,7 @@ def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_i
 HOOK = {"show tblproperties": "old", "create or replace view": "new", "alter table": "new"}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_version_and_the_next_run_publishes_the_new_one(
     project: Project,

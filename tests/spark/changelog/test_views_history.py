@@ -128,6 +128,7 @@ def rolled_back(spark: SparkSession) -> list[tuple[business.Labelled, str]]:
     return [(history, f"rolled_back_{case}") for case, history in enumerate(found)]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_after_rollbacks_a_label_shows_what_it_is_now_and_no_row_that_was_undone(
     spark: SparkSession, rolled_back: list[tuple[business.Labelled, str]]

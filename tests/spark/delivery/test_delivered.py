@@ -139,6 +139,7 @@ def crash(shop: Shop) -> datetime:
     return datetime.now(timezone.utc)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What people look at")
 def test_delivered_tells_what_each_destination_held_after_each_run_and_where_nobody_knows(
     project: Project, api: tuple[Api, HttpServer], monkeypatch: pytest.MonkeyPatch

@@ -144,6 +144,7 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_
     assert shared == {parts}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Postgres")
 def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, waves: list[int]) -> None:
     database = new_database()
@@ -180,6 +181,7 @@ def test_a_killed_worker_loses_nothing_and_the_next_push_settles_what_it_sent(
     assert max(api.received.values()) == 2
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
     shop: Project, api: Api, waves: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

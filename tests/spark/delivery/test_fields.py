@@ -7,6 +7,7 @@ import pytest
 from tests.support.dbt.project import Project
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_a_column_that_leaves_the_model_is_said_once_sends_nothing_and_stays_at_the_destination_until_it_comes_back(
     project: Project,

@@ -89,6 +89,7 @@ FIRST = dict.fromkeys(SYNCS, "+3 ~0 -0")
 LATER = {**dict.fromkeys(SYNCS, "+1 ~1 -1"), "to_api": "+2 ~1 -1"}  # with the row that it refused
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_plan_check_and_runs_that_only_plan_write_nothing_to_any_destination(
     world: World, monkeypatch: pytest.MonkeyPatch

@@ -86,6 +86,7 @@ def test_a_push_is_one_commit_and_a_crash_after_it_sends_nothing_twice(
     assert merges(shop) == 2, "the record of the commit settled the claim"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Files")
 def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: Project) -> None:
     assert shop.run().success
@@ -100,6 +101,7 @@ def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: P
     assert "xxx" not in second.text
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Refusals and outages")
 def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_changed(shop: Project) -> None:
     shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
@@ -119,6 +121,7 @@ def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_cha
     assert shop.run().sync("lake_people") == "nothing to send"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Refusals and outages")
 def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop: Project) -> None:
     shop.sync("lake_people", "people", destination="lake", mode="mirror", object="people", owns_object=True)
@@ -132,6 +135,7 @@ def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop:
     assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Files")
 def test_a_column_that_changes_values_is_refused_by_a_push_and_by_reconcile(project: Project) -> None:
     lake = f"{project.schema}_lake"

@@ -136,6 +136,7 @@ CASES: dict[str, tuple[list[str], str]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_late_early_re_targeted_deleted_and_null_references_reach_exactly_the_wide_rows_that_they_touch(
     project: Project,
@@ -224,6 +225,7 @@ def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compare
     assert "wide: (full compare: 4 of 12 keys may have changed)" in result.text
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize(
     "killed_at", [(2, 5), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.full)], ids=["some", "all"]
@@ -272,6 +274,7 @@ def test_a_run_that_is_killed_after_any_step_is_made_good_by_the_next_which_capt
     assert [tuple(row) for row in changed] == [(n, "newer") for n in (5, 6, 11, 12)]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_built_is_not_believed(
     project: Project,

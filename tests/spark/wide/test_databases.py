@@ -93,6 +93,7 @@ class Shop:
         return result.messages
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_wide_table_of_delta_postgres_and_csv_equals_the_plain_join_when_any_of_them_changes_a_late_row_included(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ class Gates:
         return f"select o.id, note, name from {{s}}.orders o left join {customers} c on c.id = customer_id order by 1"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why(project: Project) -> None:
     gates = Gates(project)
