@@ -16,7 +16,7 @@ import orjson
 from dbt_reverse_etl import __version__
 from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, TARGET_PATH
 from dbt_reverse_etl.config import PlanOnly
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.interrupts import apart, interrupts
 from dbt_reverse_etl.output import screen
 from dbt_reverse_etl.place import Opened, Place
@@ -107,11 +107,22 @@ def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
         kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
-        apart(import_module)("dbt_reverse_etl.invocation")  # with pyspark and pyarrow: no signal shall cut that in two
+        _import_spark()
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 
     return wrapped
+
+
+@apart  # no signal shall cut it in two
+def _import_spark() -> None:
+    try:
+        import_module("dbt_reverse_etl.invocation")
+    except ModuleNotFoundError as error:
+        found = f"no package {error.name}"
+        raise ReverseEtlError(
+            Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
+        ) from error
 
 
 @cli.command()
