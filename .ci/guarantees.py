@@ -78,9 +78,12 @@ def proofs() -> dict[str, list[str]]:
 
 def marked(file: Path) -> Iterator[tuple[str, str, str]]:
     """Section, sentence and tier of each test of a file that proves a guarantee."""
+    all_at_night = (
+        file.is_relative_to(ROOT / "tests" / "full") or "\npytestmark = pytest.mark.full\n" in file.read_text()
+    )
     for node in functions(file):
         marks = {ast.unparse(mark) for mark in node.decorator_list}
-        at_night = "pytest.mark.full" in marks or file.is_relative_to(ROOT / "tests" / "full")
+        at_night = all_at_night or "pytest.mark.full" in marks
         tier = "test, at night" if at_night else "test"
         for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.guarantee":

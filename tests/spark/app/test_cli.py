@@ -22,6 +22,8 @@ from dbt_reverse_etl.ledger import DeltaLedger
 from tests.support.dbt.command import call, exit_code, read
 from tests.support.dbt.project import Project
 
+pytestmark = pytest.mark.full
+
 ANN_AND_BOB = "select * from values (1, 'Ann'), (2, 'Bob') as t (id, name)"
 ANN = "select * from values (1, 'Ann') as t (id, name)"
 BOB = "select * from values (2, 'Bob') as t (id, name)"

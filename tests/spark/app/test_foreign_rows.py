@@ -147,7 +147,8 @@ def shop(project: Project) -> Iterator[Shop]:
 
 
 @pytest.mark.guarantee("What is sent")
-@pytest.mark.parametrize("rounds", [1, pytest.param(len(MOODS), marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [1, len(MOODS)])
 def test_over_random_histories_no_row_of_anybody_else_is_deleted_and_after_a_repair_nothing_differs(
     shop: Shop, rounds: int
 ) -> None:

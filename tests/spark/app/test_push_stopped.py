@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.support.dbt.project import Project, Result
 
+pytestmark = pytest.mark.full
+
 FIELDS = {"id": "external_id", "name": "name"}
 ANN, BOB, CEM = "(1, 'Ann', 'pro')", "(2, 'Bob', 'trial')", "(3, 'Cem', 'pro')"
 

@@ -16,6 +16,8 @@ from tests.support.dbt.project import Project, Result
 from tests.support.servers.http import HttpServer, Reply, http_server
 from tests.support.servers.postgres import Database, new_database
 
+pytestmark = pytest.mark.full
+
 ZONES = ("America/New_York", "Asia/Kolkata")
 # Around the hours that New York skips and repeats, before 1970, and the first and last years that any destination takes.
 INSTANTS = {
