@@ -17,6 +17,8 @@ from dbt_reverse_etl.sql import render
 from tests.support import ROOT
 from tests.support.dbt.project import Project, Result
 
+pytestmark = pytest.mark.full
+
 DAYS = 3
 SCHEMA = "views_captured"
 TYPE = "customer_id bigint, name string, plan string, lifetime_value decimal(10,2)"

@@ -71,6 +71,7 @@ def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why
     assert gates.reason(rename.format("F")) == untold
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(project: Project) -> None:
     gates = Gates(project)
@@ -88,6 +89,7 @@ def test_a_key_that_is_text_in_one_table_and_a_number_in_another_hides_no_row(pr
     assert reason == "keys meet by a cast: orders.id is string, lines.order_id is int"
 
 
+@pytest.mark.full
 def test_inputs_that_are_deferred_tell_their_rows_and_their_changes_from_one_place(project: Project) -> None:
     project.table("app_orders", "select id, id % 3 as customer_id from range(30)")
     project.table("app_customers", "select id, concat('name ', id) as name from range(3)")
