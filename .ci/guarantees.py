@@ -50,8 +50,7 @@ def page() -> str:
 def summary(found: dict[str, list[str]]) -> Iterator[str]:
     """The first screen."""
     yield "# Guarantees\n"
-    yield "Made by `make docs` from the tests, which are named after what they prove; a test fails when it is stale."
-    yield "Most run with each push (`make test`), those marked *at night* with `make test-full`.\n"
+    yield "Made by `make docs` from the tests, which are named after what they prove; those marked *at night* run with `make test-full`, the others with `make test`.\n"
     yield "| about | tests | in short |"
     yield "|---|---|---|"
     for section, short in SECTIONS.items():
