@@ -143,4 +143,4 @@ def test_a_retry_where_nothing_is_left_to_retry_ends_with_the_words_of_dbt_alone
     again = told.results["retried twice"]
     assert "Could not find previous run" in again.text
     assert not again.pushed()
-    assert "reverse-etl" not in again.text
+    assert "dbt-reverse-etl: " not in again.text
