@@ -7,7 +7,7 @@ The first row of the sheet names the columns. Times have no zone: `timestamp_ntz
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
 class SheetReader(DataSourceReader):
     """Reads a sheet in one task."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options, self._schema = options, schema
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  (there is one)
@@ -78,7 +78,7 @@ class SheetReader(DataSourceReader):
         raise PySparkValueError(f"{where}: found {found}; expected {expected}. Next: correct the sheet or the schema")
 
 
-def sheet(options: dict[str, str]) -> Iterator[tuple[Any, ...]]:
+def sheet(options: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """The rows of the sheet, the values of formulas as Excel last computed them; rows without any value are left out."""
     path = re.sub(r"^file:(//)?(?=/)", "", options["path"])
     with closing(load_workbook(path, read_only=True, data_only=True)) as workbook:
