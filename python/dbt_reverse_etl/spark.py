@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
@@ -44,13 +45,21 @@ _MOST_LITERALS = 500
 def connect(parameters: Mapping[str, str]) -> SparkSession:
     """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
     builder = SparkSession.builder.enableHiveSupport()
+    is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
     # A session that dbt has started keeps its settings.
-    is_new = SparkSession.getActiveSession() is None and "spark.remote" not in parameters
-    is_local = parameters.get("spark.master", "local").startswith("local")
-    defaults = LOCAL if is_new and is_local else {}
+    defaults = LOCAL if is_local and not _has_session() else {}
     for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _has_session() -> bool:
+    """Whether any thread of this process has started one."""
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True
 
 
 def cancel_jobs(spark: SparkSession) -> None:
