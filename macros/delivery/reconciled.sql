@@ -34,13 +34,15 @@ select * from compared {% if undelivered %}left anti join {{ undelivered }} usin
   nothing is known); any other is `unknown`: foreign or leftover. Foreign is what another sync of the object delivers.
     shared_by     filters of those other syncs
     image         SQL of the rows at the head, with `_key`; or none where there are no others
-    elsewhere     other syncs deliver rows to the object from other changelogs: that a row is as it was delivered does not tell from where it came
+    elsewhere     other syncs deliver rows to the object from other changelogs
+
+  Where there are others, that a row is as it was delivered does not tell whose it is: another sync may have delivered the same values.
 #}
 {% macro told_apart(compared, held, unknown, shared_by, image, elsewhere=false) -%}
 select c._key,
     case when c._difference <> 'extra' then c._difference
         {%- if image %} when coalesce(o._is_shared, false) then 'foreign'{% endif %}
-        {%- if held %} when h._held{% if not elsewhere %} or (not c._unreadable and array_contains(h._values, c._found_hash)){% endif %} then 'extra'{% endif %}
+        {%- if held %} when h._held{% if not (shared_by or elsewhere) %} or (not c._unreadable and array_contains(h._values, c._found_hash)){% endif %} then 'extra'{% endif %}
         else '{{ unknown }}' end as _difference,
     coalesce(c._bucket, cast(pmod(xxhash64(c._key), 65536) as int)) as _bucket, c._after_hash,
     coalesce(c._changed{{ ', h._changed' if held }}, 0) as _changed

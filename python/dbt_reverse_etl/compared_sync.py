@@ -64,9 +64,9 @@ class ComparedSync(OneSync):
     ) -> tuple[int, str]:
         """Tell the ledger what the next push shall deliver. How many rows that is, and why others may remain after it."""
         rows, left, deleted = [], self.state.leftovers, leftovers == DELETE
-        if deleted and delivered.others.elsewhere:
-            found_other = "rows of other syncs, from other changelogs, in the same object"
-            next_step = "delete at the destination what the model has no more, then --leftovers keep"
+        if deleted and delivered.others:
+            found_other = "another sync that leaves its rows in the same object"
+            next_step = "delete at the destination what the model does not have, then --leftovers keep"
             raise ReverseEtlError(Problem(job.task.sync, found_other, "none, to delete leftovers by itself", next_step))
         if found is not None:
             rows = undelivered_of(found, job.task.sync, self._shared.clock.now(), deleted=deleted)

@@ -74,6 +74,9 @@ class Others:
     filters: Sequence[str | None] = ()
     elsewhere: bool = False
 
+    def __bool__(self) -> bool:
+        return bool(self.filters) or self.elsewhere
+
 
 def others(
     spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]

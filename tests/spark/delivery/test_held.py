@@ -53,3 +53,34 @@ def test_a_row_is_held_because_of_a_sync_exactly_if_it_put_it_there_or_may_have_
         told, held = told + len(found), held + sum(is_held for is_held, _ in found.values())
     assert told > 25 * len(ledgers)
     assert 0.1 < held / told < 0.9, "both ends are met"
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize(
+    ("shared_by", "elsewhere", "brought_back"),
+    [([], False, "extra"), (["plan = 'b'"], False, "foreign"), ([], True, "foreign")],
+    ids=["alone", "beside another sync", "beside a sync of another changelog"],
+)
+def test_a_row_that_is_as_it_was_delivered_is_the_syncs_own_only_where_no_other_sync_delivers_to_the_object(
+    spark: SparkSession, shared_by: list[str], elsewhere: bool, brought_back: str
+) -> None:
+    spark.sql(
+        "select _key, 'extra' as _difference, cast(null as int) as _bucket, cast(null as bigint) as _after_hash, "
+        "cast(null as bigint) as _changed, 1L as _found_hash, false as _unreadable "
+        "from values ('held'), ('brought back'), ('of somebody'), ('of the other') as t (_key)"
+    ).createOrReplaceTempView("compared_rows")
+    held = (
+        "select _key, 5 as _bucket, 3L as _changed, _held, array(_value) as _values from values "
+        "('held', true, 2L), ('brought back', false, 1L), ('of somebody', false, 2L), ('of the other', true, 1L) "
+        "as t (_key, _held, _value)"
+    )
+    image = "select 'of the other' as _key, 'b' as plan" if shared_by else None
+    told = sql.render("told_apart", "compared_rows", held, "foreign", shared_by, image, elsewhere=elsewhere)
+    found = {row._key: row._difference for row in spark.sql(told).collect()}
+    of_the_other = "foreign" if shared_by else "extra"
+    assert found == {
+        "held": "extra",
+        "brought back": brought_back,
+        "of somebody": "foreign",
+        "of the other": of_the_other,
+    }
