@@ -15,7 +15,17 @@ from dbt_reverse_etl.manifest import Node, collect_syncs, syncs
 from dbt_reverse_etl.settings import Sync
 from dbt_reverse_etl.validation import closest, raise_if_any
 
-__all__ = ["ChangelogResult", "Configuration", "Invocation", "asked", "configure", "run", "select", "syncs"]
+__all__ = [
+    "ChangelogResult",
+    "Configuration",
+    "ForeignResults",
+    "Invocation",
+    "asked",
+    "configure",
+    "run",
+    "select",
+    "syncs",
+]
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
@@ -23,6 +33,10 @@ _HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)(?: by (\S+))?")
 _SELECTED = frozenset({"success", "no-op"})
 _FAILED = frozenset({"fail", "error", "runtime error"})
 _PASSED = frozenset({"pass", "warn"})
+
+
+class ForeignResults(ReverseEtlError):
+    """The results of dbt are not those of its manifest."""
 
 
 class Configuration(NamedTuple):
@@ -117,7 +131,7 @@ def run(run_results: Node, manifest: Node) -> Invocation:
         manifest: manifest.json of the same invocation.
 
     Raises:
-        ReverseEtlError: the two files are of different invocations.
+        ForeignResults: the two files are of different invocations.
         ConfigurationError: as `syncs`.
     """
     found = syncs(manifest)
@@ -202,7 +216,7 @@ def _refuse_stale(run_results: Node, manifest: Node) -> None:
         expected = "both of one invocation; a later `dbt parse` or a run with --no-write-json parts them"
     else:
         return
-    raise ReverseEtlError(Problem("run_results.json", found, expected, "run dbt again, then push"))
+    raise ForeignResults(Problem("run_results.json", found, expected, "run dbt again, then push"))
 
 
 def select(found: Iterable[Sync], selectors: Sequence[str]) -> list[Sync]:

@@ -131,25 +131,28 @@ def _import_spark() -> None:
     "--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable."
 )
 @click.option(
-    "--if-due", is_flag=True, help="Leave out what was pushed before, or what a later run has overtaken; no error then."
+    "--if-due",
+    is_flag=True,
+    help="Push only what the last dbt run made due, and of it what was neither pushed nor overtaken by a later run.",
 )
 def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
-    """Push what the last dbt run made due, from its artifacts."""
+    """Push each sync that is behind, whichever dbt command ran last."""
     from dbt_reverse_etl import invocation
 
     target = place.pushed_target()
     project = place.project(target)
     project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
-    return _pushed(project, place, as_json, selectors=selectors, refuse_repeat=True, skip_stale=if_due)
+    ask = invocation.Ask.IF_DUE if if_due else invocation.Ask.PUSH
+    return _pushed(project, place, as_json, selectors=selectors, ask=ask)
 
 
 @cli.command()
 @_project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
-    return _pushed(
-        place.project(place.pushed_target()), place, as_json, selectors=selectors, retried=True, retry_now=True
-    )
+    from dbt_reverse_etl.invocation import Ask
+
+    return _pushed(place.project(place.pushed_target()), place, as_json, selectors=selectors, ask=Ask.RETRY)
 
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
@@ -289,6 +292,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
 @_project_options
 def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Validate the configuration and reach each destination, read-only."""
+    from dbt_reverse_etl import console
     from dbt_reverse_etl.artifacts import select
 
     project = place.project()
@@ -301,7 +305,7 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     else:
         plan_only = isinstance(configuration.destinations, PlanOnly)
         _say(
-            f"{len(chosen)} syncs of target {project.target}: configuration is valid"
+            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid"
             + (", plan only" if plan_only else ""),
             "info",
         )

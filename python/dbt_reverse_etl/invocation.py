@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl import alerts, console
 from dbt_reverse_etl.alert_channels import Channel
-from dbt_reverse_etl.artifacts import Configuration, Invocation, asked, configure, run, select
+from dbt_reverse_etl.artifacts import Configuration, ForeignResults, Invocation, asked, configure, run, select
 from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
@@ -26,7 +27,7 @@ from dbt_reverse_etl.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.one_sync import Known, Report
 from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
-from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
+from dbt_reverse_etl.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
 from dbt_reverse_etl.sql import quoted
@@ -35,6 +36,24 @@ from dbt_reverse_etl.tracing import trace_captures, tracers
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"
 OVERRIDE = "DBT_REVERSE_ETL_OVERRIDE"
+
+
+class Ask(Enum):
+    """What a command takes for due.
+
+    Attributes:
+        RUN: what dbt did just now, by its artifacts.
+        IF_DUE: the same from a queue, which may bring artifacts twice or late.
+        DBT_RETRY: as RUN, and what an earlier push left behind.
+        RETRY: the same, and rows that wait or are parked are sent, too.
+        PUSH: what is behind, by ledger and changelogs, whichever dbt command wrote the artifacts.
+    """
+
+    RUN, IF_DUE, DBT_RETRY, RETRY, PUSH = range(5)
+
+    @property
+    def is_from_artifacts(self) -> bool:
+        return self in (Ask.RUN, Ask.IF_DUE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,25 @@ class Project:
         return read_json(self.artifacts / "manifest.json")
 
     def run_results(self) -> dict[str, Any]:
-        return read_json(self.artifacts / "run_results.json")
+        return read_json(self._results)
+
+    @property
+    def _results(self) -> Path:
+        return self.artifacts / "run_results.json"
+
+    def invocation(self, manifest: Mapping[str, Any], ask: Ask) -> Invocation:
+        """What the last dbt command did; nothing, where its results are missing or of another manifest and are not what is asked for.
+
+        Raises:
+            ReverseEtlError: it is, and they are.
+        """
+        if ask.is_from_artifacts or self._results.exists():
+            try:
+                return run(self.run_results(), manifest)
+            except ForeignResults:
+                if ask.is_from_artifacts:
+                    raise
+        return asked(manifest["metadata"]["invocation_id"], "", ())
 
     @apart  # it imports sinks
     def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
@@ -100,8 +137,7 @@ class Due:
 
 def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
     """The syncs to push and to plan; where the target or the switch says `plan`, nothing is pushed."""
-    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
-    resolved = {one.sync.unique_id: one for one in configuration.resolved if one.sync.unique_id in chosen}
+    resolved = {one.sync.unique_id: one for one in _chosen(configuration, selectors)}
     push = [resolved[sync.unique_id] for sync in invocation.push if sync.unique_id in resolved]
     plan = [resolved[sync.unique_id] for sync in invocation.plan if sync.unique_id in resolved]
     if switch == PLAN:
@@ -114,28 +150,21 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     connect: Callable[[], SparkSession],
     say: Say,
     *,
-    retried: bool = False,
+    ask: Ask = Ask.RUN,
     selectors: Sequence[str] = (),
-    refuse_repeat: bool = False,
-    skip_stale: bool = False,
-    retry_now: bool = False,
     screen: Screen | None = None,
 ) -> list[Report]:
-    """Push what the last dbt command made due.
+    """Push what is due.
 
     Args:
         connect: gives the session; not asked where there is nothing to look at.
-        retried: the command was `dbt retry`: syncs whose last push failed are due, too.
-        refuse_repeat: stop at artifacts that were pushed before, or that a later run has overtaken.
-        skip_stale: leave out each sync of which that is so, instead.
-        retry_now: rows that wait or are parked are sent, too.
         screen: shows the pushes that are under way.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
     """
     manifest = project.manifest()
-    invocation = run(project.run_results(), manifest)
+    invocation = project.invocation(manifest, ask)
     configuration = project.configuration(manifest)
     if not configuration.syncs or project.switch == OFF:
         return []
@@ -143,21 +172,17 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
-    # A run-operation leaves artifacts by which nothing is due. A queue brings those of a run, and must not start Spark for nothing.
-    asked_again = retried or (refuse_repeat and not skip_stale)
-    if not (wanted.push or wanted.plan or asked_again or invocation.failed_tests or invocation.passed_tests):
+    # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
+    is_told = wanted.push or wanted.plan or invocation.failed_tests or invocation.passed_tests
+    if ask.is_from_artifacts and not is_told:
         return []
     spark = connect()
     ledger = open_ledger(spark, manifest)
     overview = _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
-    if asked_again:
-        again = wanted.plan if project.switch == PLAN else wanted.push
-        names = {*overview.requests, *(left_behind(configuration.resolved, overview) if retried else ())}
-        again.extend(_more(configuration, selectors, again, names))
     pusher = Pusher(
         spark,
         ledger,
-        Policy(retry_now=retry_now),
+        Policy(retry_now=ask is Ask.RETRY),
         invocation_id=invocation.invocation_id,
         overrides=project.env.get(OVERRIDE, "").split(),
         known=_known(invocation),
@@ -166,18 +191,30 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         project_dir=project.folder,
         watch=watch(screen),
     )
-    if skip_stale:
+    wanted = _wanted(ask, wanted, _chosen(configuration, selectors), overview, pusher)
+    if project.switch == PLAN:
+        wanted = Due([], wanted.push + wanted.plan)
+    if ask is Ask.IF_DUE:
         wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, say))
-    elif refuse_repeat:
-        refuse_repeat_of(invocation, wanted.push, overview, pusher)
+    elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
-    if not retry_now:
+    if ask is not Ask.RETRY:
         trace_captures(invocation)
     with screen or nullcontext():
         reports = _execute(wanted, pusher, overview, say, screen)
     if not pusher.interrupt.is_set():
         _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
+
+
+def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overview, pusher: Pusher) -> Due:
+    """What the artifacts made due, with what else is asked for, or without it."""
+    if ask.is_from_artifacts:
+        return told
+    left = behind(chosen, overview, pusher) if ask is Ask.PUSH else left_behind(chosen, overview)
+    due_anyway = set() if ask is Ask.PUSH else {one.sync.name for one in told.push}
+    names = {*left, *overview.requests, *due_anyway} - {one.sync.name for one in told.plan}
+    return Due([one for one in chosen if one.sync.name in names], told.plan)
 
 
 def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession, say: Say) -> list[Report]:
@@ -335,13 +372,9 @@ def _failing(
     return {one: tuple(sorted(tests)) for one, tests in found.items()}
 
 
-def _more(
-    configuration: Configuration, selectors: Sequence[str], already: Sequence[ResolvedSync], names: Set[str]
-) -> list[ResolvedSync]:
-    """Those of these names that were chosen and are not due already."""
-    chosen = {sync.name for sync in select(configuration.syncs, selectors)}
-    taken = {one.sync.name for one in already}
-    return [one for one in configuration.resolved if one.sync.name in (names & chosen) - taken]
+def _chosen(configuration: Configuration, selectors: Sequence[str]) -> list[ResolvedSync]:
+    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    return [one for one in configuration.resolved if one.sync.unique_id in chosen]
 
 
 def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:

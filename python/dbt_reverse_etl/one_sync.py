@@ -166,6 +166,15 @@ class OneSync:
         """As its newest run left it."""
         return health(self.state, self._allowed(self.state))
 
+    def is_behind(self) -> bool:
+        """See `Pusher.is_behind`."""
+        head, state = self._shared.head(self._resolved.sync.changelog.relation_name), self.state
+        if head is None:
+            return self._position > 0
+        is_at_head = state.changelog == head.changelog and {one.snapshot for one in state.positions} == {head.snapshot}
+        is_as_given = all(one.given == given_spec(self._settings) for one in self._earlier)
+        return not (is_at_head and is_as_given and self.health().is_well)
+
     def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
         word = health(state, allowed, **more)
         return standing(state, word, self._shared.clock.now(), park_doubt=self._policy.park_doubt)

@@ -32,11 +32,11 @@ class Place:
         return Project(self.artifacts, self.profiles, target, self.folder, self.env)
 
     def pushed_target(self) -> str:
-        """The target of run_results.json; another one that is asked for is an error, none at all too."""
-        from dbt_reverse_etl.artifacts import run
+        """The target of run_results.json, where it tells of one; another one that is asked for is an error."""
+        from dbt_reverse_etl.invocation import Ask
 
         project = self.project("")
-        written = run(project.run_results(), project.manifest()).target
+        written = project.invocation(project.manifest(), Ask.PUSH).target
         if self._target and written and self._target != written:
             raise ReverseEtlError(
                 Problem(

@@ -90,7 +90,8 @@ class _Listener:
         if not _has_syncs(folder):
             return True
         shown = _screen()
-        reports = invocation.after_dbt(project, _spark, shown.say, retried=self._retried, screen=shown)
+        ask = invocation.Ask.DBT_RETRY if self._retried else invocation.Ask.RUN
+        reports = invocation.after_dbt(project, _spark, shown.say, ask=ask, screen=shown)
         if reports:
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)

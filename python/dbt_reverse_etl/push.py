@@ -83,6 +83,11 @@ class Pusher(Shared):
         return OneSync(self, resolved, overview).health()
 
     @apart
+    def is_behind(self, resolved: ResolvedSync, overview: Overview) -> bool:
+        """Whether its destination is not known to hold the head, through the definition of now."""
+        return OneSync(self, resolved, overview).is_behind()
+
+    @apart
     def reconcile(
         self, resolved: ResolvedSync, overview: Overview, *, repaired: bool, leftovers: str | None = None
     ) -> Reconciled:

@@ -1,4 +1,4 @@
-"""Artifacts that come again: what of them was pushed before or overtaken, and which syncs a retry pushes."""
+"""What is due beside the newest artifacts of dbt, and what of artifacts that come again was pushed before or overtaken."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str
     return {one.sync.name for one in resolved if is_left(one)}
 
 
+def behind(resolved: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:
+    """The names of the syncs for which a push has something to do or to say."""
+    return left_behind(resolved, overview) | {one.sync.name for one in resolved if pusher.is_behind(one, overview)}
+
+
 def still_due(
     invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher, say: Say
 ) -> list[ResolvedSync]:
@@ -38,16 +43,6 @@ def still_due(
         else:
             left.append(one)
     return left
-
-
-def refuse_repeat_of(invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher) -> None:
-    """A push that went well is not repeated from the same artifacts; one that failed is."""
-    names = {one.sync.name for one in due}
-    if names and names <= _pushed_before(invocation, due, overview, pusher):
-        found = f"results of invocation {invocation.invocation_id}, which were pushed before"
-        raise ReverseEtlError(
-            Problem("run_results.json", found, "results that were not pushed yet", "dbt run, then push")
-        )
 
 
 def refuse_older(due: Iterable[ResolvedSync], pusher: Pusher) -> None:

@@ -1,7 +1,8 @@
-"""`push --if-due`: what of a queue's artifacts is neither pushed before nor overtaken, without Spark."""
+"""What a push takes for due, without Spark."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -9,18 +10,19 @@ import pytest
 
 from dbt_reverse_etl.artifacts import Invocation
 from dbt_reverse_etl.config import Destination, ResolvedSync
-from dbt_reverse_etl.delivery.facts import RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ReverseEtlError
 from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.ledger import Overview, Refusal
 from dbt_reverse_etl.one_sync import Known
 from dbt_reverse_etl.push import Pusher
-from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
+from dbt_reverse_etl.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Options
 from dbt_reverse_etl.sinks.sqlite import SqliteSink
 from dbt_reverse_etl.spark import Head
+from dbt_reverse_etl.spec import Spec, given_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})
@@ -85,10 +87,7 @@ def test_what_was_pushed_well_or_is_overtaken_is_left_out_and_nothing_else(
     assert len(said) == 3 - len(left)
 
 
-def test_without_it_both_are_errors() -> None:
-    with pytest.raises(ReverseEtlError, match="which were pushed before"):
-        refuse_repeat_of(RUN, [A], overview("inv-1", "succeeded"), pusher(orders=5))
-    refuse_repeat_of(RUN, [A], overview("inv-1", "partial", REJECTED), pusher(orders=5))
+def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> None:
     with pytest.raises(ReverseEtlError, match="snapshot 5 of orders; its changelog is at 6"):
         refuse_older(DUE, pusher(orders=6, customers=5))
 
@@ -108,3 +107,37 @@ def test_without_it_both_are_errors() -> None:
 )
 def test_a_retry_pushes_what_did_not_end_well_and_whatever_left_a_row(told: Overview, names: set[str]) -> None:
     assert left_behind(DUE, told) == names
+
+
+def at(snapshot: int, changelog: str = "uuid", where: str | None = None, **how: Any) -> Overview:
+    """The destination of sync `a` has reached this snapshot, through this filter."""
+    given = given_spec(A.sync.settings.model_copy(update={"where": where}))
+    spec = Spec((("id", "id", "bigint"),), where, A.sync.settings.mode, given)
+    places = (Range(0, BUCKETS, snapshot, spec.id),)
+    state = State(1, changelog, places, specs={spec.id: spec.text}, **{"status": "succeeded", **how})
+    return Overview({id_of(A): state})
+
+
+@pytest.mark.parametrize(
+    ("told", "heads", "is_behind"),
+    [
+        (Overview(), {}, False),
+        (Overview(), {"orders": 5}, True),
+        (at(5), {"orders": 5}, False),
+        (at(4), {"orders": 5}, True),
+        (at(6), {"orders": 5}, True),
+        (at(5), {}, True),
+        (at(5, changelog="another"), {"orders": 5}, True),
+        (at(5, where="id > 3"), {"orders": 5}, True),
+        (at(5, status="failed"), {"orders": 5}, True),
+        (at(5, status="partial", undelivered={"k": REJECTED}), {"orders": 5}, True),
+        (at(5, finished=False), {"orders": 5}, True),
+        (replace(at(5), refusals={"a": Refusal("blocked", "", NOW)}), {"orders": 5}, True),
+    ],
+)
+def test_a_push_concerns_each_sync_whose_destination_may_not_hold_the_head_as_it_is_defined_now(
+    told: Overview, heads: dict[str, int], is_behind: bool
+) -> None:
+    warehouse = pusher(**heads)
+    warehouse._heads.setdefault(("orders", None), None)
+    assert behind([A], told, warehouse) == ({"a"} if is_behind else set())
