@@ -15,11 +15,12 @@ from dbt_reverse_etl.reconcile import Reconciled
 from dbt_reverse_etl.redaction import redact
 
 _WIDTH = 80
+_PLANNED = "planned"
 
 
 def line(number: int, total: int, report: Report) -> str:
     """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
-    return _dotted(number, total, "PLAN" if report.status == "planned" else "SYNC", report, _outcome(report))
+    return _dotted(number, total, "PLAN" if report.status == _PLANNED else "SYNC", report, _outcome(report))
 
 
 def reconciled_line(number: int, total: int, report: Reconciled) -> str:
@@ -29,7 +30,7 @@ def reconciled_line(number: int, total: int, report: Reconciled) -> str:
         outcome = "not compared"
     else:
         kinds = [f"{count} {kind}" for kind, count in found.counts.items() if count]
-        outcome = f"{found.rows} rows: {', '.join(kinds) or 'as delivered'}"
+        outcome = f"{number_of(found.rows, 'row')}: {', '.join(kinds) or 'as delivered'}"
     return _dotted(number, total, "RECONCILE", report, outcome)
 
 
@@ -53,12 +54,23 @@ def level(report: Report) -> str:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """The last line of a push."""
-    failed = sum(report.exit_code is not ExitCode.OK for report in reports)
-    sent = sum((report.counts.delivered for report in reports), PerOperation())
-    left = sum(report.standing.undelivered for report in reports)
-    undelivered = f", {left} rows undelivered" if left else ""
-    return f"Pushed {len(reports)} syncs: {changes(sent)} delivered, {failed} failed{undelivered}"
+    """The last line of a push, or of a command that only planned."""
+    pushed = [report for report in reports if report.status != _PLANNED]
+    plans = number_of(len(reports) - len(pushed), "sync")
+    if not pushed:
+        return f"Planned {plans}: nothing was sent"
+    failed = sum(report.exit_code is not ExitCode.OK for report in pushed)
+    sent = sum((report.counts.delivered for report in pushed), PerOperation())
+    left = sum(report.standing.undelivered for report in pushed)
+    parts = [f"{changes(sent)} delivered", f"{failed} failed"]
+    parts += [f"{number_of(left, 'row')} undelivered"] if left else []
+    parts += [f"{plans} only planned"] if len(pushed) < len(reports) else []
+    return f"Pushed {number_of(len(pushed), 'sync')}: {', '.join(parts)}"
+
+
+def number_of(count: int, name: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def details(report: Report) -> list[str]:
@@ -106,7 +118,7 @@ def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
 
 
 def _outcome(report: Report) -> str:
-    if report.status == "planned":
+    if report.status == _PLANNED:
         return changes(report.planned) if report.planned.total else "nothing to send"
     if report.status == Status.IDLE:
         left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]

@@ -1,0 +1,38 @@
+"""The last line of a push."""
+
+from __future__ import annotations
+
+import pytest
+
+from dbt_reverse_etl import console
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.health import Health, Left, Standing
+from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.one_sync import Report
+
+SENT = Report(
+    "a", "crm.a", "succeeded", ExitCode.OK, counts=Counts(delivered=PerOperation(2, 1, 0)), standing=Standing(Health.OK)
+)
+REFUSED = Report(
+    "b",
+    "crm.b",
+    "partial",
+    ExitCode.FAILED,
+    counts=Counts(delivered=PerOperation(0, 0, 3)),
+    standing=Standing(Health.FAILING, (Left("rejected", "HTTP 422", 1, "at_a_time"),)),
+)
+PLANNED = Report("c", "crm.c", "planned", ExitCode.OK, planned=PerOperation(5, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("reports", "line"),
+    [
+        ([SENT], "Pushed 1 sync: +2 ~1 -0 delivered, 0 failed"),
+        ([SENT, REFUSED], "Pushed 2 syncs: +2 ~1 -3 delivered, 1 failed, 1 row undelivered"),
+        ([SENT, PLANNED], "Pushed 1 sync: +2 ~1 -0 delivered, 0 failed, 1 sync only planned"),
+        ([PLANNED], "Planned 1 sync: nothing was sent"),
+        ([PLANNED, PLANNED], "Planned 2 syncs: nothing was sent"),
+    ],
+)
+def test_the_last_line_counts_what_was_pushed_and_never_calls_a_plan_a_push(reports: list[Report], line: str) -> None:
+    assert console.summary(reports) == line
