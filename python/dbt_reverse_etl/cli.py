@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,13 @@ import click
 import orjson
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, TARGET_PATH
+from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, project_options, say, screen_of, shown
 from dbt_reverse_etl.config import PlanOnly
-from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError, unexpected
-from dbt_reverse_etl.interrupts import apart, interrupts
-from dbt_reverse_etl.output import screen
+from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.interrupts import interrupts
 from dbt_reverse_etl.place import Opened, Place
 from dbt_reverse_etl.redaction import redact
-from dbt_reverse_etl.screen import Screen
 from dbt_reverse_etl.wide_table_cli import wide_table
-
-_SCREEN = "dbt_reverse_etl.screen"  # where the context keeps it
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,83 +44,22 @@ def main() -> None:
 def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -> int:
     """The exit code of a command that ended with an error, which is shown. What a signal cut short fails in any way."""
     if interrupted or isinstance(error, (click.Abort, KeyboardInterrupt)):
-        _screen(kept).say("interrupted: the next run goes on", "error")
+        screen_of(kept).say("interrupted: the next run goes on", "error")
         return ExitCode.INTERRUPTED
     if isinstance(error, ReverseEtlError):
-        _screen(kept).say(redact(str(error)), "error")
+        screen_of(kept).say(redact(str(error)), "error")
         return error.exit_code
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
     if isinstance(error, SystemExit):
         raise error
-    _screen(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
+    screen_of(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
     return ExitCode.FAILED
 
 
-def _screen(kept: Mapping[str, Any]) -> Screen:
-    found: Screen | None = kept.get(_SCREEN)
-    return found or screen("text", os.environ, quiet=False, verbose=False, document=False)
-
-
-def _shown() -> Screen:
-    return _screen(click.get_current_context().ensure_object(dict))
-
-
-def _say(text: str, level: str, **about: Any) -> None:
-    _shown().say(text, level, **about)
-
-
-def _project_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        PROJECT_DIR,
-        PROFILES_DIR,
-        click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
-        TARGET_PATH,
-        click.option(
-            "--select",
-            "selectors",
-            multiple=True,
-            help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
-        click.option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            help="Lines for people, or one JSON object per line.",
-        ),
-        click.option("-q", "--quiet", is_flag=True, help="Errors only."),
-        click.option("-v", "--verbose", is_flag=True, help="Also each wave, repeated request and pause."),
-    )
-    for option in reversed(options):
-        command = option(command)
-
-    @wraps(command)
-    def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
-        kept = click.get_current_context().ensure_object(dict)
-        kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
-        _import_spark()
-        place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
-        return command(place=place, **rest)
-
-    return wrapped
-
-
-@apart  # no signal shall cut it in two
-def _import_spark() -> None:
-    try:
-        import_module("dbt_reverse_etl.invocation")
-    except ModuleNotFoundError as error:
-        found = f"no package {error.name}"
-        raise ReverseEtlError(
-            Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
-        ) from error
-
-
 @cli.command()
-@_project_options
+@project_options
 @click.option(
     "--override", "overrides", multiple=True, help="Let one blocked push pass, as its message says. Repeatable."
 )
@@ -147,7 +80,7 @@ def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tup
 
 
 @cli.command()
-@_project_options
+@project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
     from dbt_reverse_etl.invocation import Ask
@@ -159,17 +92,17 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
 
     project.configuration(project.manifest())
-    shown = _shown()
-    reports = invocation.after_dbt(project, place.session(project.target), shown.say, screen=shown, **how)
+    screen = shown()
+    reports = invocation.after_dbt(project, place.session(project.target), screen.say, screen=screen, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:
-        _say(console.summary(reports) if reports else "Nothing to push.", "info")
+        say(console.summary(reports) if reports else "Nothing to push.", "info")
     return max((report.exit_code for report in reports), default=ExitCode.OK)
 
 
 @cli.command()
-@_project_options
+@project_options
 @click.option("--sample", default=5, show_default=True, help="Show so many pending rows by key.")
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
 def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
@@ -185,15 +118,15 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
 
         click.echo(as_markdown(reports))
     elif reports:
-        _say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
+        say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
         for report in reports:
             if report.message:
-                _say(f"{report.sync}: {report.message}", console.level(report), sync=report.sync)
+                say(f"{report.sync}: {report.message}", console.level(report), sync=report.sync)
     return max((report.exit_code for report in reports), default=ExitCode.OK)
 
 
 @cli.command()
-@_project_options
+@project_options
 @click.option("--repair", "repaired", is_flag=True, help="Push the rows that differ; foreign ones are left alone.")
 @click.option(
     "--leftovers",
@@ -212,29 +145,29 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
         due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]
         reports: list[Any] = []
         if due:
-            shown = _shown()
-            opened.pusher.watch = invocation.watch(shown)
-            with shown:
-                invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, shown.glance)
+            screen = shown()
+            opened.pusher.watch = invocation.watch(screen)
+            with screen:
+                invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, screen.glance)
     if as_json:
         _print_json([console.reconciled_as_json(found, sample) for found in results])
     else:
         for number, found in enumerate(results, 1):
             level = console.reconciled_level(found)
-            _say(console.reconciled_line(number, len(results), found), level)
+            say(console.reconciled_line(number, len(results), found), level)
             if found.message:
-                _say(f"  {found.message}", level)
+                say(f"  {found.message}", level)
             for one in found.differences.first[:sample] if found.differences else ():
-                _say(f"    {one.kind:9} {one.key}", "info")
+                say(f"    {one.kind:9} {one.key}", "info")
         for number, report in enumerate(reports, 1):
-            invocation.tell(report, number, len(reports), _say)
+            invocation.tell(report, number, len(reports), say)
     codes = [one.exit_code for one in [*results, *reports]]
     waiting = ExitCode.FAILED if any(report.counts.skipped.total for report in reports) else ExitCode.OK
     return int(max([waiting, *codes]))
 
 
 @cli.command()
-@_project_options
+@project_options
 def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Show how each sync stands: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl import console
@@ -250,14 +183,14 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
         click.echo(console.table(columns, rows))
         for row in rows:
             if row["problem"]:
-                _say(row["problem"], "error", sync=row["sync"])
+                say(row["problem"], "error", sync=row["sync"])
         for text in console.status_details(rows):
             click.echo(text)
     return ExitCode.OK
 
 
 @cli.command()
-@_project_options
+@project_options
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), help="The file to write."
 )
@@ -284,12 +217,12 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
     else:
         file.write_text(render(made), encoding="utf-8")
-        _say(f"Wrote {file}", "info")
+        say(f"Wrote {file}", "info")
     return ExitCode.OK
 
 
 @cli.command()
-@_project_options
+@project_options
 def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Validate the configuration and reach each destination, read-only."""
     from dbt_reverse_etl import console
@@ -304,13 +237,13 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
         _print_json(results)
     else:
         plan_only = isinstance(configuration.destinations, PlanOnly)
-        _say(
+        say(
             f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid"
             + (", plan only" if plan_only else ""),
             "info",
         )
         for result in results:
-            _say(
+            say(
                 f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}",
                 "error" if result["message"] else "info",
             )
@@ -338,9 +271,7 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
     """Write the pieces of a first sync into a dbt project; never overwrites a file."""
     from dbt_reverse_etl.scaffold import initialize
 
-    initialize(
-        project_dir.resolve(), lambda text: _say(text, "info"), model=model, key=key, write_profile=write_profile
-    )
+    initialize(project_dir.resolve(), lambda text: say(text, "info"), model=model, key=key, write_profile=write_profile)
     return ExitCode.OK
 
 
@@ -351,7 +282,7 @@ def serve(project_dir: Path, profiles_dir: Path | None) -> int:
     """Push after each successful run of a dbt Cloud job: receives its webhook."""
     from dbt_reverse_etl.serve import service
 
-    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _shown().say))
+    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), shown().say))
 
 
 @cli.command()
@@ -362,7 +293,7 @@ def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
     """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
     from dbt_reverse_etl.serve import service
 
-    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), _shown().say)
+    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), shown().say)
     return service.poll(around, once=once)
 
 
