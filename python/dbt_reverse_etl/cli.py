@@ -79,6 +79,26 @@ def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tup
     return _pushed(project, place, as_json, selectors=selectors, ask=ask)
 
 
+@cli.command("run")
+@project_options
+@click.argument("dbt_arguments", metavar="-- DBT_ARGUMENTS...", nargs=-1, required=True)
+def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: tuple[str, ...]) -> int:
+    """Run `dbt` as it is on PATH, then push what it made due: for a dbt that loads no plugin.
+
+    For example: dbt-reverse-etl run -- build --select orders
+    """
+    from dbt_reverse_etl import dbt_command
+    from dbt_reverse_etl.invocation import OFF, SWITCH, Ask
+
+    project = place.project("")
+    before = project.newest_results()
+    code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
+    if project.newest_results() in (None, before):
+        return code  # dbt has run nothing
+    ask = Ask.DBT_RETRY if dbt_arguments[0] == dbt_command.RETRY else Ask.RUN
+    return max(code, _pushed(place.project(place.pushed_target()), place, as_json, selectors=selectors, ask=ask))
+
+
 @cli.command()
 @project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
@@ -168,9 +188,11 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
 @cli.command()
 @project_options
-def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
+@click.option("--fail", is_flag=True, help="End with 1 if a sync is not well.")
+def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
     """Show how each sync stands: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl import console
+    from dbt_reverse_etl.delivery.health import Health
 
     with Opened(place, selectors) as opened:
         rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
@@ -186,6 +208,32 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
                 say(row["problem"], "error", sync=row["sync"])
         for text in console.status_details(rows):
             click.echo(text)
+    well = all(Health(row["health"]).is_well for row in rows)
+    return ExitCode.OK if well or not fail else ExitCode.FAILED
+
+
+@cli.command()
+@project_options
+@click.argument("syncs", metavar="[SYNC]...", nargs=-1)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Show so many rows of each.")
+def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
+    """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
+    from dbt_reverse_etl import console
+
+    with Opened(place, (*selectors, *syncs)) as opened:
+        found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
+    rows = [row for some in found.values() for row in some[:limit]]
+    if as_json:
+        _print_json(rows)
+        return ExitCode.OK
+    if rows:
+        columns = ("sync", "key", "operation", "outcome", "attempts", "next_attempt", "reason")
+        click.echo(console.table(columns, rows))
+    for name, some in found.items():
+        if len(some) > limit:
+            say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")
+    if not rows:
+        say("Every row is delivered.", "info")
     return ExitCode.OK
 
 

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.health import explained
+from dbt_reverse_etl.delivery.health import explained, next_attempt
 from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.identity import id_of
+from dbt_reverse_etl.ledger import Overview
 from dbt_reverse_etl.one_sync import Report
 from dbt_reverse_etl.reconcile import Reconciled
 from dbt_reverse_etl.redaction import redact
@@ -143,6 +148,25 @@ def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Below the table of `status`: why a sync is not well, and which rows are undelivered."""
     told = ((row["sync"], text) for row in rows for text in (row["message"], *row["details"]) if text)
     return [f"{sync}: {redact(text)}" for sync, text in told]
+
+
+def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
+    """The rows of a sync that its destination does not have, as plain values, by key."""
+    rows, now = overview.states.get(id_of(one), State()).undelivered, SystemClock().now()
+    park_doubt = one.sync.settings.on_unknown == "park"
+    return [
+        {
+            "sync": one.sync.name,
+            "key": key,
+            "operation": row.operation,
+            "outcome": row.outcome,
+            "attempts": row.attempts,
+            "next_attempt": next_attempt(row, now, park_doubt=park_doubt),
+            "reason": redact(row.reason),
+            "first_failed_at": row.first_failed_at.isoformat(timespec="seconds"),
+        }
+        for key, row in sorted(rows.items())
+    ]
 
 
 def plan(reports: Sequence[Report]) -> str:

@@ -79,6 +79,10 @@ class Project:
     def run_results(self) -> dict[str, Any]:
         return read_json(self._results)
 
+    def newest_results(self) -> str | None:
+        """The id of the invocation that wrote them; None: there are none."""
+        return str(self.run_results()["metadata"]["invocation_id"]) if self._results.exists() else None
+
     @property
     def _results(self) -> Path:
         return self.artifacts / "run_results.json"

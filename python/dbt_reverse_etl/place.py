@@ -24,6 +24,13 @@ class Place:
         self.profiles = profile_directories(profiles_dir, folder, self.env)
         self.artifacts = folder / target_path
         self._target = target
+        given = {"--profiles-dir": profiles_dir and profiles_dir.resolve(), "--target": target}
+        self._given = {**given, "--target-path": target_path if target_path != Path("target") else None}
+
+    def dbt_options(self) -> list[str]:
+        """What tells dbt of the same place."""
+        given = {"--project-dir": self.folder, **self._given}
+        return [str(part) for name, value in given.items() if value for part in (name, value)]
 
     def project(self, target: str | None = None) -> Any:
         from dbt_reverse_etl.invocation import Project

@@ -119,6 +119,14 @@ def explained(standing: Standing) -> list[str]:
     return lines + more
 
 
+def next_attempt(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
+    """When a row is tried again: `next run`, a time in UTC, `on a change` of the row or the mapping, or `by retry`."""
+    again = _again(row, now, park_doubt=park_doubt)
+    if again == AT_A_TIME and row.next_attempt_at is not None:
+        return _minute(row.next_attempt_at)
+    return {ON_CHANGE: "on a change", ON_RETRY: "by retry"}.get(again, "next run")
+
+
 def exit_code(status: str, health: Health) -> ExitCode:
     """Of a push that ended so and left its sync so."""
     if status == Status.SUPERSEDED:
@@ -155,5 +163,9 @@ def _when(left: Left) -> str:
             ON_CHANGE: "tried again when the row or the mapping changes, or by dbt-reverse-etl retry",
             ON_RETRY: "tried again by dbt-reverse-etl retry alone",
         }[left.again]
-    first, last = (f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M}" for at in (left.first, left.last))
+    first, last = _minute(left.first), _minute(left.last)
     return f"tried again after {first} UTC" if first == last else f"tried again from {first} to {last} UTC"
+
+
+def _minute(at: datetime) -> str:
+    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M}"

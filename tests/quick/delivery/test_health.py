@@ -12,7 +12,7 @@ import pytest
 from dbt_reverse_etl import alerts, console
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undelivered
-from dbt_reverse_etl.delivery.health import Health, exit_code, explained, health, standing
+from dbt_reverse_etl.delivery.health import Health, exit_code, explained, health, next_attempt, standing
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
@@ -203,6 +203,10 @@ def test_it_is_said_how_many_rows_are_undelivered_why_and_when_each_is_tried_aga
     ]
     parked = standing(left(*rows), Health.FAILING, NOW, park_doubt=True)
     assert explained(parked)[-1] == "undelivered: 1 unknown: no answer; tried again by dbt-reverse-etl retry alone"
+    assert [next_attempt(one, NOW, park_doubt=False) for one in rows] == [
+        "2024-01-01 00:05", "2024-01-01 02:00", "2024-01-01 00:05", "on a change", "next run", "2024-01-01 00:05",
+    ]  # fmt: skip
+    assert next_attempt(rows[4], NOW, park_doubt=True) == "by retry"
     many = standing(left(*(row(str(n), "rejected", f"reason {n}") for n in range(9))), Health.FAILING, NOW)
     assert len(explained(many)) == 6
     assert explained(many)[-1] == "undelivered: 4 for 4 other reasons: see undelivered_rows"

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from click.testing import Result
 from pyspark.sql import SparkSession
 
-from tests.support.dbt.project import Project, Result
+from tests.support.dbt.command import call, read
+from tests.support.dbt.project import Project
+from tests.support.dbt.project import Result as Run
 
 pytestmark = pytest.mark.full
 
@@ -22,8 +25,9 @@ class Told:
     """The runs, and after each the rows of every object and of the view of the undelivered ones."""
 
     project: Project
-    runs: list[Result] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     after: list[dict[str, Any]] = field(default_factory=list)
+    commands: dict[str, Result] = field(default_factory=dict)
 
     def source(self, *rows: str, name: str = "source") -> None:
         self.project.table(name, f"select * from values {', '.join(rows)} as t (id, name, plan)")
@@ -74,6 +78,11 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     for name in ("source", "others"):
         told.source(ANN, BOB, CEM, name=name)
     told.run("run")
+    told.commands["undelivered"] = call(project, "undelivered", "refused", "--json")
+    told.commands["shown"] = call(project, "undelivered")
+    told.commands["status"] = call(project, "status", "--select", "refused")
+    told.commands["status --fail"] = call(project, "status", "--fail")
+    told.commands["one is well"] = call(project, "status", "--fail", "--select", "guarded")
     told.run()
 
     told.source(ANN, "(2, 'Bea', 'trial')")
@@ -115,6 +124,21 @@ def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(to
     assert told.after[2]["undelivered"] == []
     assert gone.sync("refused") == "+0 ~0 -1"
     assert told.after[3]["refused"] == [(1, "Ann")]
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_the_command_line_lists_the_undelivered_rows_and_ends_with_1_where_a_sync_is_not_well_if_asked(
+    told: Told,
+) -> None:
+    [row] = read(told.commands["undelivered"])
+    assert (row["sync"], row["key"], row["operation"], row["outcome"]) == ("refused", '{"id":2}', "insert", "rejected")
+    assert (row["attempts"], row["reason"]) == (1, "CHECK constraint failed: short")
+    assert row["next_attempt"].startswith("20")
+    heads, line = told.commands["shown"].output.splitlines()
+    assert heads.split() == ["sync", "key", "operation", "outcome", "attempts", "next", "attempt", "reason"]
+    assert line.split()[:4] == ["refused", '{"id":2}', "insert", "rejected"]
+    codes = [told.commands[name].return_value for name in ("undelivered", "status", "status --fail", "one is well")]
+    assert codes == [0, 0, 1, 0]
 
 
 @pytest.mark.guarantee("Guards")
