@@ -34,8 +34,13 @@ class Configuration(NamedTuple):
     alerts: Sequence[Channel] = ()
 
 
-def configure(manifest: Node, directories: Sequence[Path], target: str, env: Mapping[str, str]) -> Configuration:
+def configure(
+    manifest: Node, directories: Sequence[Path], target: str, env: Mapping[str, str], project_dir: Path | None = None
+) -> Configuration:
     """Syncs, destinations and both joined; `resolved` is empty where the target only plans or no sync is there.
+
+    Args:
+        project_dir: where files stand that a sync's options name.
 
     Raises:
         ConfigurationError: with every problem of all of them.
@@ -53,7 +58,7 @@ def configure(manifest: Node, directories: Sequence[Path], target: str, env: Map
         return Configuration(found, loaded, [])
     problems.extend(loaded.problems)
     enabled = [sync for sync in found if sync.enabled]
-    resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems)
+    resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
     alerts = collect_channels(directories, target, env, problems)
     raise_if_any(problems)
     return Configuration(found, loaded.destinations, resolved, alerts)

@@ -8,11 +8,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.profiles import mapping_of, profile_directories, read_target, render
 from dbt_reverse_etl.redaction import names_a_secret, redact, register_secret, text_leaves
 from dbt_reverse_etl.settings import Guards, Sync
-from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink
+from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
 from dbt_reverse_etl.validation import LONGEST_SHOWN, Place, closest, described, raise_if_any, secret_names, validate
 from dbt_reverse_etl.validation import Path as KeyPath
 
@@ -213,14 +215,50 @@ def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> l
 
 
 def collect_resolved(
-    syncs: Iterable[Sync], destinations: Mapping[str, Destination], broken: frozenset[str], problems: list[Problem]
+    syncs: Iterable[Sync],
+    destinations: Mapping[str, Destination],
+    broken: frozenset[str],
+    problems: list[Problem],
+    project_dir: Path | None = None,
 ) -> list[ResolvedSync]:
     """As `resolve`, but problems are appended; syncs of a `broken` destination are left out, for it has its own."""
     wanted = [sync for sync in syncs if sync.settings.destination not in broken]
     joined = [_resolved(sync, destinations, problems) for sync in wanted]
     resolved = [one for one in joined if one]
     _refuse_two_owners(resolved, problems)
+    for one in resolved:
+        _refuse_early(one, project_dir, problems)
     return resolved
+
+
+def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: list[Problem]) -> None:
+    """What its sink says of a sync before the model is read."""
+    _, destination, _, _ = resolved
+    if not destination.sink.validates_early or resolved.sync.settings.mode not in destination.sink.modes:
+        return
+    try:
+        destination.sink(destination.settings).validate(_early_task(resolved, project_dir))
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+
+
+def _early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
+    sync, settings = resolved.sync, resolved.sync.settings
+    mapped = {column.casefold(): name for column, name in (settings.fields or {}).items()}
+    key = tuple(mapped.get(column.casefold(), column) for column in sync.changelog.key)
+    return SinkTask(
+        sync_id="",
+        sync=sync.name,
+        fence=0,
+        object=settings.object,
+        mode=settings.mode,
+        key=key,
+        schema=pa.schema([(name, pa.string()) for name in (mapped.values() or key)]),
+        options=resolved.options,
+        project_dir=project_dir,
+        full_load=settings.owns_object,
+        known="names" if settings.fields else "key",
+    )
 
 
 def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:

@@ -63,7 +63,7 @@ class Project:
     @apart  # it imports sinks
     def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
         """Everything that is configured; all problems at once."""
-        return configure(manifest, self.profiles, self.target, self.env)
+        return configure(manifest, self.profiles, self.target, self.env, self.folder)
 
     @property
     def switch(self) -> str:

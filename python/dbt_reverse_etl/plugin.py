@@ -214,7 +214,8 @@ def _check_configuration(manifest: Any) -> None:
     from dbt_reverse_etl.errors import ReverseEtlError
 
     try:
-        configure(manifest.writable_manifest().to_dict(omit_none=False), _profiles(), _target_name(), dict(os.environ))
+        written = manifest.writable_manifest().to_dict(omit_none=False)
+        configure(written, _profiles(), _target_name(), dict(os.environ), _project_root())
     except ReverseEtlError as error:
         raise DbtRuntimeError(f"dbt-reverse-etl: nothing was captured or sent.\n{error}") from None
 
