@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2 import Template as Jinja
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 256 * 2**20  # characters of a body
@@ -51,8 +53,19 @@ def _json(value: object) -> str:
     return value if isinstance(value, _Json) else orjson.dumps(value).decode()
 
 
+@pass_context
+def _finalized(_: Context, value: object) -> str:
+    """With a context, so that nothing is worked out while a template is compiled, where there are no bounds."""
+    return _json(value)
+
+
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=StrictUndefined, finalize=_json, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    undefined=StrictUndefined,
+    finalize=_finalized,
+    optimized=False,
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 _ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
 
@@ -98,16 +111,7 @@ class BodyTemplate:
             "alone": alone,
             "whole": whole,
         }
-        command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
-        try:
-            ended = subprocess.run(  # noqa: S603  (this Python)
-                command, input=json.dumps(told).encode(), capture_output=True, timeout=_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise UnsafeError("body_template does not end") from None
-        if ended.returncode:
-            raise UnsafeError("body_template needs too much time or memory")
-        wrong, is_unsafe = json.loads(ended.stdout)
+        wrong, is_unsafe = _asked(json.dumps(told))
         if wrong:
             raise UnsafeError(wrong) if is_unsafe else BodyError(wrong)
 
@@ -163,6 +167,22 @@ def _inner_attribute(tree: nodes.Template) -> str:
         arguments = [*one.args, *(keyword.value for keyword in one.kwargs)]
         named += [str(argument.value) for argument in arguments if isinstance(argument, nodes.Const)]
     return next((name for name in named if name.startswith("__") and name.endswith("__")), "")
+
+
+@lru_cache(maxsize=256)
+def _asked(told: str) -> tuple[str, bool]:
+    """What the process of a trial says; once for the same trial, for a template often serves several operations and syncs."""
+    command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
+    try:
+        ended = subprocess.run(  # noqa: S603  (this Python)
+            command, input=told.encode(), capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "body_template does not end", True
+    if ended.returncode:
+        return "body_template needs too much time or memory", True
+    wrong, is_unsafe = json.loads(ended.stdout)
+    return wrong, is_unsafe
 
 
 def child() -> None:
