@@ -25,17 +25,23 @@ _FOUND = {
     "control": "a control character",
 }
 _SUB_QUERY = re.compile(r"\(\s*select\b", re.IGNORECASE)
-_CHANGING = re.compile(
-    r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id|now|localtimestamp|user"
-    r"|session_user|current_(?:date|time|timestamp|timezone|user|catalog|database|schema|path))\s*\(",
+_BY_ITSELF = re.compile(
+    r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id)\s*\(",
+    re.IGNORECASE,
+)
+OF_SESSION = re.compile(
+    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\s*\(",
     re.IGNORECASE,
 )
 
 
 def unfit(text: str) -> str:
     """Why a text is no deterministic condition over the columns of a row; an empty text: nothing is known against it."""
-    if len(text) > LONGEST:
-        return f"{len(text)} characters"
+    return f"{len(text)} characters" if len(text) > LONGEST else _misplaced(text) or _not_of_a_row(text)
+
+
+def _misplaced(text: str) -> str:
+    """The first sign that ends the condition, or that lets the text around it be mistaken for a part of it."""
     depth = 0
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup or ""
@@ -44,10 +50,13 @@ def unfit(text: str) -> str:
             return _FOUND[kind]
         if depth < 0 or depth > DEEPEST:
             return "a parenthesis that closes nothing" if depth < 0 else f"parentheses more than {DEEPEST} deep"
-    if depth:
-        return "a parenthesis that does not close"
+    return "a parenthesis that does not close" if depth else ""
+
+
+def _not_of_a_row(text: str) -> str:
     bare = _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
     if _SUB_QUERY.search(bare):
         return "a sub-query"
-    changing = _CHANGING.search(bare)
-    return f"{changing[1].lower()}(), which changes by itself" if changing else ""
+    if _BY_ITSELF.search(bare):
+        return "an expression that changes by itself"
+    return "an expression that depends on the time or on the session" if OF_SESSION.search(bare) else ""

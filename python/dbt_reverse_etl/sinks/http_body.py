@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -133,7 +133,7 @@ class BodyTemplate:
         return text.strip()
 
 
-def _within(parts: Iterable[str], longest: int) -> Iterator[str]:
+def _within(parts: Iterator[str], longest: int) -> Iterator[str]:
     length = 0
     for part in parts:
         length += len(part)

@@ -238,3 +238,18 @@ def test_a_hostile_configuration_is_refused_before_dbt_runs_a_model(
     assert refused.value.exit_code is ExitCode.USAGE
     for problem in refused.value.problems:
         assert_three_parts(problem)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "name is not null and not name like 'x;%'",
+        "name = 'it''s -- (fine' or name = \"/*\"",
+        "name = 'a\\'b)' or `odd ``name(` = r'\\'",
+        "exists(parts, part -> part.n > 1)",
+        "name = 'current_date()' or rand = 1 or `select` > 2",
+        "(" * 100 + "1=1" + ")" * 100,
+    ],
+)
+def test_quotes_hide_what_stands_in_them(project: Path, where: str) -> None:
+    assert configured(project, "sqlite", {"where": where}).syncs[0].settings.where == where
