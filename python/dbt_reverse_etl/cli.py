@@ -154,8 +154,11 @@ def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
+    from dbt_reverse_etl.artifacts import select
 
-    project.configuration(project.manifest())
+    configuration = project.configuration(project.manifest())
+    chosen = select(configuration.syncs, how["selectors"])
+    configuration.refuse_unset(pushed=chosen if project.switch == invocation.ON else ())
     shown = _shown()
     reports = invocation.after_dbt(project, place.session(project.target), shown.say, screen=shown, **how)
     if as_json:
@@ -204,7 +207,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
     if how["leftovers"] and not how["repaired"]:
         raise click.UsageError("--leftovers goes with --repair")
-    with Opened(place, selectors) as opened:
+    with Opened(place, selectors, reaches=True) as opened:
         results = [opened.pusher.reconcile(one, opened.overview, **how) for one in opened.chosen]
         due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]
         reports: list[Any] = []
@@ -293,7 +296,9 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
     project = place.project()
     configuration = project.configuration(project.manifest())
-    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    asked = select(configuration.syncs, selectors)
+    configuration.refuse_unset(pushed=asked)
+    chosen = {sync.unique_id for sync in asked}
     named = {one.destination.name: one.destination for one in configuration.resolved if one.sync.unique_id in chosen}
     results = [_checked(name, destination) for name, destination in sorted(named.items())]
     if as_json:

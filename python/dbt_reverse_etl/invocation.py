@@ -28,6 +28,7 @@ from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.repeats import left_behind, refuse_older, refuse_repeat_of, still_due
 from dbt_reverse_etl.screen import Screen
+from dbt_reverse_etl.settings import Sync
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
 from dbt_reverse_etl.sql import quoted
 from dbt_reverse_etl.tracing import trace_captures, tracers
@@ -98,14 +99,22 @@ class Due:
     plan: list[ResolvedSync]
 
 
-def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
-    """The syncs to push and to plan; where the target or the switch says `plan`, nothing is pushed."""
+def asked_of(
+    invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str
+) -> tuple[list[Sync], list[Sync]]:
+    """The syncs to push and to plan; where the switch says `plan`, nothing is pushed."""
     chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
-    resolved = {one.sync.unique_id: one for one in configuration.resolved if one.sync.unique_id in chosen}
-    push = [resolved[sync.unique_id] for sync in invocation.push if sync.unique_id in resolved]
-    plan = [resolved[sync.unique_id] for sync in invocation.plan if sync.unique_id in resolved]
-    if switch == PLAN:
-        push, plan = [], push + plan
+    push, plan = ([sync for sync in some if sync.unique_id in chosen] for some in (invocation.push, invocation.plan))
+    return ([], push + plan) if switch == PLAN else (push, plan)
+
+
+def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
+    """The same with their destinations; there are none where the target says `plan`."""
+    resolved = {one.sync.unique_id: one for one in configuration.resolved}
+    push, plan = (
+        [resolved[sync.unique_id] for sync in some if sync.unique_id in resolved]
+        for some in asked_of(invocation, configuration, selectors, switch)
+    )
     return Due(push, plan)
 
 
@@ -143,6 +152,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
+    configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
     # A run-operation leaves artifacts by which nothing is due. A queue brings those of a run, and must not start Spark for nothing.
     asked_again = retried or (refuse_repeat and not skip_stale)
     if not (wanted.push or wanted.plan or asked_again or invocation.failed_tests or invocation.passed_tests):
@@ -154,6 +164,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         again = wanted.plan if project.switch == PLAN else wanted.push
         names = {*overview.requests, *(left_behind(configuration.resolved, overview) if retried else ())}
         again.extend(_more(configuration, selectors, again, names))
+        configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
     pusher = Pusher(
         spark,
         ledger,
@@ -197,6 +208,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, say)
         return []
+    configuration.refuse_unset(*asked_of(invocation, configuration, (), project.switch))
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
     overrides = project.env.get(OVERRIDE, "").split()

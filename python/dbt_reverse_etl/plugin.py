@@ -62,11 +62,23 @@ class _Listener:
 
     def _judge(self, said: str) -> None:
         """Refuse what the syncs of a changelog cannot send, while nothing of it is captured yet."""
-        if self.configuration is None or not _runs_here():
+        if self.configuration is None:
             return
         model, _, columns = said.removeprefix(COLUMNS_OF).partition(": ")
         with _told("nothing was captured"):
-            _refuse_unfit(self.configuration, model, json.loads(columns))
+            self.configuration.refuse_unset(pushed=self._to_push(model))
+            if _runs_here():
+                _refuse_unfit(self.configuration, model, json.loads(columns))
+
+    def _to_push(self, model: str) -> list[Any]:
+        """The syncs of a changelog that this command will push."""
+        from dbt_reverse_etl.invocation import ON, SWITCH
+
+        if _flag("EMPTY") or _flag("SAMPLE") or os.environ.get(SWITCH, ON).lower() != ON:
+            return []
+        commands = set(PUSHING) if self._retried else {_flag("WHICH")}
+        syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
+        return [sync for sync in syncs if commands & sync.settings.push_on]
 
     def _complete(self, *, succeeded: bool) -> None:
         from dbt_reverse_etl.interrupts import interrupts

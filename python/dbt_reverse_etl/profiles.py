@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from dbt_reverse_etl.validation import Place, described
 
 FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
 _KEYS = ("outputs", SERVE, ALERTS)
+# In place of a variable that is not set: what a header, a password and a key in base64 take.
+UNSET = base64.b64encode(b"an environment variable that is not set").decode()
 
 _ALLOWED = "plain text and {{ env_var('NAME') }} or {{ env_var('NAME', 'default') }}"
 # Only the parser is used, nothing is ever evaluated; and it sees the expressions alone, for it alters plain text.
@@ -183,15 +186,24 @@ class Rendered:
         value: the block.
         used: what came out of the environment: key path, variable, value.
         problems: texts that could not be rendered.
+        unset: the problems of variables that are not set, by key path; `UNSET` stands in their place.
     """
 
     value: Any = None
     used: list[tuple[tuple[str, ...], str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    unset: dict[tuple[str, ...], Problem] = field(default_factory=dict)
 
 
 def render(value: object, env: Mapping[str, str], place: Place) -> Rendered:
     """Replace `env_var` in every text of the block; keys stay as they are."""
+    rendered = render_lazily(value, env, place)
+    rendered.problems.extend(rendered.unset.values())
+    return rendered
+
+
+def render_lazily(value: object, env: Mapping[str, str], place: Place) -> Rendered:
+    """As `render`, but that a variable is not set is no problem yet."""
     rendered = Rendered()
     rendered.value = _rendered(value, (), env, place, rendered)
     return rendered
@@ -248,8 +260,8 @@ def _looked_up(
         problem = Problem(
             place.at(*path), f"environment variable {name}, which is not set", "a value for it", f"export {name}=..."
         )
-        to.problems.append(problem)
-        return ""
+        to.unset[path] = problem
+        return UNSET
     to.used.append((path, name, value))
     return value
 
