@@ -274,11 +274,15 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 )
 def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
+    from dbt_reverse_etl.report.key_reading import fitting
     from dbt_reverse_etl.report.page import render
     from dbt_reverse_etl.report.reading import Asked
 
     file = out.resolve()  # the session changes the folder
-    with Opened(place, selectors) as opened:
+    found = Opened(place, selectors)
+    for key in asked["keys"]:
+        fitting(key, [one.sync.changelog for one in found.chosen])
+    with found as opened:
         made = opened.report(Asked(opened.target, **asked))
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())

@@ -19,7 +19,8 @@ from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watch, Watches
-from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.guards import refuse_unknown
 from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
@@ -68,11 +69,33 @@ class Project:
 
     @property
     def switch(self) -> str:
-        """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says."""
-        word = self.env.get(SWITCH, ON).lower()
-        if word not in (OFF, PLAN, ON):
-            raise ReverseEtlError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
-        return word
+        """off, plan or on."""
+        return switch_of(self.env)
+
+
+def switch_of(env: Mapping[str, str]) -> str:
+    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says.
+
+    Raises:
+        ConfigurationError: another word.
+    """
+    word = env.get(SWITCH, ON).lower()
+    if word not in (OFF, PLAN, ON):
+        raise ConfigurationError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
+    return word
+
+
+def overrides_of(configuration: Configuration, env: Mapping[str, str]) -> list[str]:
+    """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync."""
+    given = env.get(OVERRIDE, "").split()
+    refuse_unknown(given, {sync.name for sync in configuration.syncs})
+    return given
+
+
+def refuse_unknown_words(configuration: Configuration, env: Mapping[str, str]) -> None:
+    """Look at what the environment says of a push. Raises ConfigurationError."""
+    switch_of(env)
+    overrides_of(configuration, env)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -146,6 +169,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     manifest = project.manifest()
     invocation = run(project.run_results(), manifest)
     configuration = project.configuration(manifest)
+    overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []
     if isinstance(configuration.destinations, PlanOnly):
@@ -170,7 +194,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         ledger,
         Policy(retry_now=retry_now),
         invocation_id=invocation.invocation_id,
-        overrides=project.env.get(OVERRIDE, "").split(),
+        overrides=overrides,
         known=_known(invocation),
         resolved=configuration.resolved,
         reached=overview.reached,
@@ -211,7 +235,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     configuration.refuse_unset(*asked_of(invocation, configuration, (), project.switch))
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
-    overrides = project.env.get(OVERRIDE, "").split()
+    overrides = overrides_of(configuration, project.env)
     pusher = Pusher(
         spark,
         ledger,

@@ -78,7 +78,12 @@ class Place:
             raise ReverseEtlError(
                 Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
             )
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        try:
+            read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            read = None
+        if not isinstance(read, Mapping):
+            raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
         return read_profile(self.profiles, str(read.get("profile")))
 
     def _default_target(self) -> str:

@@ -72,9 +72,9 @@ class _Listener:
 
     def _to_push(self, model: str) -> list[Any]:
         """The syncs of a changelog that this command will push."""
-        from dbt_reverse_etl.invocation import ON, SWITCH
+        from dbt_reverse_etl.invocation import ON, switch_of
 
-        if _flag("EMPTY") or _flag("SAMPLE") or os.environ.get(SWITCH, ON).lower() != ON:
+        if _flag("EMPTY") or _flag("SAMPLE") or switch_of(os.environ) != ON:
             return []
         commands = set(PUSHING) if self._retried else {_flag("WHICH")}
         syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
@@ -246,9 +246,14 @@ def _has_syncs(folder: Path) -> bool:
 def _checked_configuration(manifest: Any) -> Any:
     from dbt_reverse_etl.artifacts import configure
 
+    written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
     with _told("nothing was captured or sent"):
-        written = manifest.writable_manifest().to_dict(omit_none=False)
-        return configure(written, _profiles(), _target_name(), dict(os.environ), _project_root())
+        configuration = configure(written, _profiles(), _target_name(), env, _project_root())
+        if configuration.syncs:
+            from dbt_reverse_etl.invocation import refuse_unknown_words
+
+            refuse_unknown_words(configuration, env)
+        return configuration
 
 
 def _refuse_unfit(configuration: Any, model: str, columns: Sequence[Mapping[str, str]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 from dbt_reverse_etl.errors import ConfigurationError, Problem
-from dbt_reverse_etl.redaction import MASK, redact, text_leaves
+from dbt_reverse_etl.redaction import MASK, SHORTEST, redact, text_leaves
 
 Path = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -117,8 +117,15 @@ def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     for path, text in text_leaves(given):
         if place.hides(path) and text:
-            message = message.replace(text, MASK)
+            message = _without(message, text)
     return redact(message)
+
+
+def _without(message: str, secret: str) -> str:
+    """The message without a text; a short one is taken out where it stands alone."""
+    if len(secret) >= SHORTEST:
+        return message.replace(secret, MASK)
+    return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, message)
 
 
 def _key_path(loc: tuple[int | str, ...], given: Any) -> Path:
