@@ -95,3 +95,55 @@ def test_no_table_is_made_for_a_changelog_whose_sync_is_refused(told: Told) -> N
 def test_what_is_refused_holds_back_no_changelog_of_sound_syncs(told: Told) -> None:
     assert told.results["a first capture"].statuses["people"] == "success"
     assert told.captured["a first capture"] > told.captured["without a sync"]
+
+
+@pytest.fixture(scope="module")
+def secretive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """A sync whose destination has a password, in an environment that has not."""
+    project = Project(tmp_path_factory.mktemp("secretive") / "shop", spark, "secrets_when_used")
+    password = "{{ env_var('CRM_PASSWORD_OF_NOBODY') }}"
+    login = {"host": "127.0.0.1", "port": 9, "database": "crm", "user": "etl", "password": password}
+    project.destinations |= {"pg": {"type": "postgres", **login}}
+    project.table("source", "select * from values (1, 'Ann', '2024-01-01') as t (id, name, day)")
+    project.model("stg_orders", "select 1 as id")
+    project.changelog("people", ROWS.format(project.schema))
+    project.changelog("others", ROWS.format(project.schema))
+    project.sync("of_others", "others", object="others", fields=["id", "name"])
+    project.sync("of_people", "people", destination="pg", object="people", fields=["id", "name"])
+    told = Told(project)
+    told.results["another model"] = project.dbt("run", "--select", "stg_orders")
+    told.results["another sync"] = project.dbt("run", "--select", "others")
+    told.results["pushed"] = project.dbt("run", "--select", "people")
+    told.captured["pushed"] = spark.catalog.tableExists(f"{project.schema}.people")
+    for switch in ("off", "plan", "maybe"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DBT_REVERSE_ETL_PUSH", switch)
+            told.results[switch] = project.dbt("run", "--select", "people")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DBT_REVERSE_ETL_OVERRIDE", "nobody@1:+1~0-0")
+        told.results["unknown override"] = project.dbt("run", "--select", "others")
+    return told
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("name", ["another model", "another sync", "off", "plan"])
+def test_a_command_that_does_not_reach_a_destination_does_not_need_its_secret(secretive: Told, name: str) -> None:
+    result = secretive.results[name]
+    assert result.success, result.text
+    assert "CRM_PASSWORD_OF_NOBODY" not in result.text
+    assert secretive.results["plan"].sync("of_people")
+
+
+def test_a_secret_that_is_not_set_stops_the_capture_that_it_would_push(secretive: Told) -> None:
+    message = secretive.results["pushed"].messages["people"]
+    assert "variable CRM_PASSWORD_OF_NOBODY, which is not set" in message
+    assert "nothing was captured" in message
+    assert not secretive.captured["pushed"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("maybe", "off, plan or on"), ("unknown override", "one of a sync")])
+def test_a_word_of_the_environment_that_nothing_understands_stops_dbt_before_its_models(
+    secretive: Told, name: str, said: str
+) -> None:
+    assert said in secretive.results[name].text
+    assert not secretive.results[name].statuses
