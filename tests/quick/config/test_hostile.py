@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from dbt_reverse_etl.artifacts import Configuration, configure
+from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.errors import ConfigurationError, ExitCode, Problem
 
 # A destination of each type as a user writes it, and the settings of a sync that it takes.
@@ -125,7 +128,16 @@ HOSTILE: dict[str, list[dict[str, Any]]] = {
     ],
     "braze": [{"fields": {"id": "id"}}, {"options": {"batch": {"rows": 0}}}],
 }
+# What may be right: the model may have these columns.
+OF_UNKNOWN_COLUMNS: list[tuple[str, dict[str, Any]]] = [
+    ("files", {"options": {"partition_by": ["country"]}}),
+    ("files", {"options": {"partition_by": ["id"]}}),
+    ("http", {"options": {"upsert": PUT | {"path": "contacts/{id}/{email}"}}}),
+    ("http", {"options": {"upsert": PUT | {"body_template": "sum.j2"}}}),
+    ("http", {"options": {"upsert": PUT | {"body_template": "sum.j2"}}, "fields": ["id", "score"]}),
+]
 TEMPLATES = {
+    "sum.j2": '{"sum": {{ row.score + 1 }}}',
     "broken.j2": "{{ row",
     "leaves.j2": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "leaves_by_filter.j2": "{{ row | attr('__class__') | attr('__mro__') | list | length }}",
@@ -226,6 +238,24 @@ def assert_three_parts(problem: Problem) -> None:
 @pytest.mark.parametrize("destination", DESTINATIONS)
 def test_a_sound_sync_is_accepted_before_anything_is_known_of_its_model(project: Path, destination: str) -> None:
     assert [one.sync.name for one in configured(project, destination, {}).resolved] == ["sync"]
+
+
+@pytest.mark.parametrize(("destination", "settings"), OF_UNKNOWN_COLUMNS, ids=str)
+def test_what_the_columns_of_the_model_may_allow_is_not_refused_before_they_are_known(
+    project: Path, destination: str, settings: dict[str, Any]
+) -> None:
+    assert configured(project, destination, settings).resolved
+
+
+@pytest.mark.guarantee("Configuration")
+def test_check_ends_with_the_code_of_a_wrong_configuration(project: Path) -> None:
+    target = project / "target"
+    target.mkdir()
+    (target / "manifest.json").write_text(json.dumps(manifest("files", {"object": "../../escape"})))
+    answer = CliRunner().invoke(cli, ["check", "--project-dir", str(project), "--target", "dev"])
+    assert isinstance(answer.exception, ConfigurationError)
+    assert answer.exception.exit_code == 2
+    assert "no plain relative path" in str(answer.exception)
 
 
 @pytest.mark.guarantee("Configuration")

@@ -40,6 +40,7 @@ NAMELESS: dict[str, dict[str, Any]] = {
     "host": {**POSTGRES, "host": PASSWORD, "password": "known well"},
     "type": {**POSTGRES, "type": PASSWORD, "password": "known well"},
     "url": {"type": "sqlalchemy", "url": PASSWORD},
+    "a part of a url": {"type": "sqlalchemy", "url": f"duckdb:////tmp/none/{PASSWORD}.duckdb"},
     "singer": {"type": "singer", "command": ["target-none"], "config": {"host": PASSWORD}},
 }
 VALUE = "d2Vic29ja2V0LXNlY3JldC1vZi10aGlydHktdHdv"  # as each of them takes it
