@@ -25,6 +25,7 @@ class FolderSink(Sink):
     type = "folder"
     settings_model = FolderSettings
     modes = frozenset({Mode.MIRROR, Mode.UPSERT})
+    validates_early = True
     promise = "At least once, and a repeat changes nothing: a row is one file, replaced at once."
 
     def __init__(self, settings: Settings) -> None:
@@ -41,7 +42,7 @@ class FolderSink(Sink):
         return Limits(rows=500, concurrency=4)
 
     def validate(self, task: SinkTask) -> None:
-        """What can never work is said before anything is sent."""
+        """What can never work is said before anything is captured: it depends on no field, so `validates_early`."""
         if "/" in task.object or task.object in ("", ".", ".."):
             found = f"the object '{task.object}'"
             raise ConfigurationError(Problem(f"sync {task.sync}", found, "the name of a folder", "correct `object`"))

@@ -25,6 +25,10 @@
 {% endmacro %}
 
 
+{# The plugin hears it, and raises what the syncs of this changelog have against these columns: nothing is written yet. #}
+{% macro _tell_columns(columns) %}{%- do log('dbt-reverse-etl: columns of ' ~ model.unique_id ~ ': ' ~ tojson(columns)) -%}{% endmacro %}
+
+
 {% macro _drop_model_query(query) %}
     {%- call statement('drop_model_query') -%} drop {{ 'table' if query.stored else 'view' }} if exists {{ query.name }} {%- endcall -%}
 {% endmacro %}

@@ -1,6 +1,6 @@
 {#
   The capture: one snapshot of the model's changes, in one atomic commit; with labels, one for each.
-    settings -> relation -> head -> the model query, once -> candidate keys -> stage (change-sized) -> keys checked -> commit -> read back
+    settings -> relation -> head -> the model query, once -> its syncs fit it -> candidate keys -> stage (change-sized) -> keys checked -> commit -> read back
 #}
 {% materialization changelog, adapter='spark', supported_languages=['sql'] %}
     {%- set settings = reverse_etl._changelog_settings() -%}
@@ -13,6 +13,7 @@
     {%- do reverse_etl._drop_leftovers(target) -%}
     {%- set head = reverse_etl._head(target) if existing else none -%}
     {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
+    {%- if query is not none -%}{%- do reverse_etl._tell_columns(query.columns) -%}{%- endif -%}
     {%- if not existing -%}
         {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
     {%- endif -%}

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dbt_reverse_etl.config import hides_of, register_values
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.profiles import BLOCK, mapping_of, read_alerts, render
+from dbt_reverse_etl.profiles import BLOCK, mapping_of, read_alerts, render_lazily
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.validation import Place, described, secret_names, validate
@@ -151,20 +151,26 @@ _MODELS: dict[str, type[Channel]] = {"webhook": Webhook, "slack": Slack, "email"
 
 
 def collect_channels(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], problems: list[Problem]
+    directories: Sequence[Path], target: str, env: Mapping[str, str], problems: list[Problem], unset: list[Problem]
 ) -> list[Channel]:
-    """The channels of one dbt target; what is wrong with them is appended to `problems`."""
+    """The channels of one dbt target; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
     file, written = read_alerts(directories)
     place = Place(file, (BLOCK, "alerts"))
     if not isinstance(written, list):
         problems.append(Problem(place.at(), described(written), "a list of channels", "begin each with `- type:`"))
         return []
-    found = [_channel(block, str(index), target, env, place, problems) for index, block in enumerate(written)]
+    found = [_channel(block, str(index), target, env, place, problems, unset) for index, block in enumerate(written)]
     return [channel for channel in found if channel]
 
 
 def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
-    block: object, index: str, target: str, env: Mapping[str, str], alerts: Place, problems: list[Problem]
+    block: object,
+    index: str,
+    target: str,
+    env: Mapping[str, str],
+    alerts: Place,
+    problems: list[Problem],
+    unset: list[Problem],
 ) -> Channel | None:
     place = Place(alerts.file, (*alerts.keys, index))
     given = mapping_of(block, place.at(), "a mapping with `type`", problems)
@@ -175,9 +181,10 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
         found = described(given.get("type"))
         problems.append(Problem(place.at("type"), found, f"one of {', '.join(_MODELS)}", "correct it"))
         return None
-    rendered = render(given, env, place)
+    rendered = render_lazily(given, env, place)
     problems.extend(rendered.problems)
-    if rendered.problems:
+    unset.extend(rendered.unset.values())
+    if rendered.problems or rendered.unset:
         return None
     secret = secret_names(model)
     register_values(rendered.value, rendered.used, secret)

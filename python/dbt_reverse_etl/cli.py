@@ -110,8 +110,11 @@ def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl import console, invocation
+    from dbt_reverse_etl.artifacts import select
 
-    project.configuration(project.manifest())
+    configuration = project.configuration(project.manifest())
+    chosen = select(configuration.syncs, how["selectors"])
+    configuration.refuse_unset(pushed=chosen if project.switch == invocation.ON else ())
     screen = shown()
     reports = invocation.after_dbt(project, place.session(project.target), screen.say, screen=screen, **how)
     if as_json:
@@ -160,7 +163,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
     if how["leftovers"] and not how["repaired"]:
         raise click.UsageError("--leftovers goes with --repair")
-    with Opened(place, selectors) as opened:
+    with Opened(place, selectors, reaches=True) as opened:
         results = [opened.pusher.reconcile(one, opened.overview, **how) for one in opened.chosen]
         due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]
         reports: list[Any] = []
@@ -255,11 +258,15 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
 )
 def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
+    from dbt_reverse_etl.report.key_reading import fitting
     from dbt_reverse_etl.report.page import render
     from dbt_reverse_etl.report.reading import Asked
 
     file = out.resolve()  # the session changes the folder
-    with Opened(place, selectors) as opened:
+    found = Opened(place, selectors)
+    for key in asked["keys"]:
+        fitting(key, [one.sync.changelog for one in found.chosen])
+    with found as opened:
         made = opened.report(Asked(opened.target, **asked))
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
@@ -278,7 +285,9 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
     project = place.project()
     configuration = project.configuration(project.manifest())
-    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    asked = select(configuration.syncs, selectors)
+    configuration.refuse_unset(pushed=asked)
+    chosen = {sync.unique_id for sync in asked}
     named = {one.destination.name: one.destination for one in configuration.resolved if one.sync.unique_id in chosen}
     results = [_checked(name, destination) for name, destination in sorted(named.items())]
     if as_json:

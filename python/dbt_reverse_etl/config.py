@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.profiles import mapping_of, profile_directories, read_target, render
+from dbt_reverse_etl.profiles import UNSET, Rendered, mapping_of, profile_directories, read_target, render_lazily
 from dbt_reverse_etl.redaction import names_a_secret, redact, register_secret, text_leaves
 from dbt_reverse_etl.settings import Guards, Sync
-from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink
+from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
 from dbt_reverse_etl.validation import LONGEST_SHOWN, Place, closest, described, raise_if_any, secret_names, validate
 from dbt_reverse_etl.validation import Path as KeyPath
 
@@ -74,11 +76,15 @@ class ResolvedSync(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What could be read of a target, the problems of the rest, and the names of the destinations that have one."""
+    """What could be read of a target, the names and the problems of the rest, and by destination what is not set.
+
+    A destination of which only secrets are not set is there, with `UNSET` in their place: enough to name it and to plan.
+    """
 
     destinations: dict[str, Destination]
     broken: frozenset[str]
     problems: list[Problem]
+    unset: dict[str, list[Problem]]
 
 
 def load_destinations(
@@ -99,7 +105,7 @@ def load_destinations(
     loaded = collect_destinations(directories, target, env)
     if isinstance(loaded, PlanOnly):
         return loaded
-    raise_if_any(loaded.problems)
+    raise_if_any([*loaded.problems, *(problem for some in loaded.unset.values() for problem in some)])
     return loaded.destinations
 
 
@@ -109,20 +115,58 @@ def collect_destinations(directories: Sequence[Path], target: str, env: Mapping[
     if written == "plan":
         return PlanOnly(target)
     problems: list[Problem] = []
+    unset: dict[str, list[Problem]] = {}
     named = mapping_of(written, place.at(), "`plan`, or destinations by name", problems) or {}
-    loaded = {name: _destination(name, block, place, env, problems) for name, block in named.items()}
+    loaded = {name: _destination(name, block, place, env, problems, unset) for name, block in named.items()}
     good = {name: destination for name, destination in loaded.items() if destination}
-    return Loaded(good, frozenset(loaded) - frozenset(good), problems)
+    return Loaded(good, frozenset(loaded) - frozenset(good), problems, unset)
 
 
-def _destination(
-    name: str, written: object, target: Place, env: Mapping[str, str], problems: list[Problem]
+def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
+    name: str,
+    written: object,
+    target: Place,
+    env: Mapping[str, str],
+    problems: list[Problem],
+    unset: dict[str, list[Problem]],
 ) -> Destination | None:
     place = Place(target.file, (*target.keys, name))
     if mapping_of(written, place.at(), "a mapping with `type`", problems) is None:
         return None
-    rendered = render(written, env, place)
+    rendered = render_lazily(written, env, place)
     problems.extend(rendered.problems)
+    if not rendered.unset:
+        return _validated(name, rendered, place, problems)
+    unset[name] = list(rendered.unset.values())
+    of_rest: list[Problem] = []
+    found = _validated(name, rendered, place, of_rest)
+    # What is said of the block as a whole may be due to what is not set.
+    silent = {place.at(), *(place.at(*path) for path in rendered.unset)}
+    problems.extend(problem for problem in of_rest if problem.where not in silent)
+    return found if found and _is_named_without(rendered, found, place) else None
+
+
+def _is_named_without(rendered: Rendered, found: Destination, place: Place) -> bool:
+    """Whether only secrets are not set: any other text in their place leaves the destination the same."""
+    other = _validated(
+        found.name, replace(rendered, value=_replaced(rendered.value, UNSET, UNSET.swapcase())), place, []
+    )
+    secret = secret_names(found.sink.settings_model)
+    if other is None or not all(secret.intersection(path) for path in rendered.unset):
+        return False
+    return found.sink(found.settings).identity == other.sink(other.settings).identity
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """The same data with another text inside its texts."""
+    if isinstance(value, Mapping):
+        return {key: _replaced(inner, old, new) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, old, new) for inner in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def _validated(name: str, rendered: Rendered, place: Place, problems: list[Problem]) -> Destination | None:
     block: dict[str, Any] = rendered.value
     from_env = {path for path, _, _ in rendered.used}
     sink = _sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
@@ -213,14 +257,50 @@ def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> l
 
 
 def collect_resolved(
-    syncs: Iterable[Sync], destinations: Mapping[str, Destination], broken: frozenset[str], problems: list[Problem]
+    syncs: Iterable[Sync],
+    destinations: Mapping[str, Destination],
+    broken: frozenset[str],
+    problems: list[Problem],
+    project_dir: Path | None = None,
 ) -> list[ResolvedSync]:
     """As `resolve`, but problems are appended; syncs of a `broken` destination are left out, for it has its own."""
     wanted = [sync for sync in syncs if sync.settings.destination not in broken]
     joined = [_resolved(sync, destinations, problems) for sync in wanted]
     resolved = [one for one in joined if one]
     _refuse_two_owners(resolved, problems)
+    for one in resolved:
+        _refuse_early(one, project_dir, problems)
     return resolved
+
+
+def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: list[Problem]) -> None:
+    """What its sink says of a sync before the model is read."""
+    _, destination, _, _ = resolved
+    if not destination.sink.validates_early or resolved.sync.settings.mode not in destination.sink.modes:
+        return
+    try:
+        destination.sink(destination.settings).validate(_early_task(resolved, project_dir))
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+
+
+def _early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
+    sync, settings = resolved.sync, resolved.sync.settings
+    mapped = {column.casefold(): name for column, name in (settings.fields or {}).items()}
+    key = tuple(mapped.get(column.casefold(), column) for column in sync.changelog.key)
+    return SinkTask(
+        sync_id="",
+        sync=sync.name,
+        fence=0,
+        object=settings.object,
+        mode=settings.mode,
+        key=key,
+        schema=pa.schema([(name, pa.string()) for name in (mapped.values() or key)]),
+        options=resolved.options,
+        project_dir=project_dir,
+        full_load=settings.owns_object,
+        known="names" if settings.fields else "key",
+    )
 
 
 def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:

@@ -43,12 +43,12 @@ class Problem:
 
 
 class ReverseEtlError(Exception):
-    """A failure that a user can act on; it is shown without a traceback."""
+    """A failure that a user can act on; it is shown without a traceback, and with lines that say more."""
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    def __init__(self, *problems: Problem, more: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([*map(str, problems), *more]))
         self.problems: Sequence[Problem] = problems
 
 

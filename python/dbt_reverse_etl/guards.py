@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.errors import GuardBlocked, Problem
+from dbt_reverse_etl.errors import ConfigurationError, GuardBlocked, Problem
 from dbt_reverse_etl.settings import Guards
+from dbt_reverse_etl.validation import LONGEST_SHOWN, closest, described
+
+_OVERRIDE = re.compile(r"(.+)@[0-9]{1,18}:\+[0-9]{1,18}~[0-9]{1,18}-[0-9]{1,18}")
+
+
+def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
+    """Look at overrides before anything else: one that names no sync would let nothing pass.
+
+    Raises:
+        ConfigurationError: with every one that no blocked push has printed.
+    """
+    problems = []
+    for override in overrides:
+        shown = repr(override) if len(override) <= 2 * LONGEST_SHOWN else described(override)
+        match = _OVERRIDE.fullmatch(override)
+        if match is None:
+            expected, next_step = (
+                "SYNC@SNAPSHOT:+INSERTS~UPDATES-DELETES",
+                "copy it from the message of the blocked push",
+            )
+            problems.append(Problem("override", shown, expected, next_step))
+        elif match[1] not in syncs:
+            expected = f"one of a sync: {', '.join(sorted(syncs)) or 'there is none'}"
+            next_step = f"{closest(match[1], sorted(syncs))}Correct or remove it"
+            problems.append(Problem("override", shown, expected, next_step))
+    if problems:
+        raise ConfigurationError(*problems)
 
 
 def check_guards(

@@ -20,7 +20,8 @@ from dbt_reverse_etl.config import PlanOnly, ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watch, Watches
-from dbt_reverse_etl.errors import Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.guards import refuse_unknown
 from dbt_reverse_etl.identity import id_of
 from dbt_reverse_etl.interrupts import apart
 from dbt_reverse_etl.ledger import DeltaLedger, Overview
@@ -29,6 +30,7 @@ from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.screen import Screen
+from dbt_reverse_etl.settings import Sync
 from dbt_reverse_etl.spark import cancel_jobs, uncompressed_cache
 from dbt_reverse_etl.sql import quoted
 from dbt_reverse_etl.tracing import trace_captures, tracers
@@ -104,15 +106,37 @@ class Project:
     @apart  # it imports sinks
     def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
         """Everything that is configured; all problems at once."""
-        return configure(manifest, self.profiles, self.target, self.env)
+        return configure(manifest, self.profiles, self.target, self.env, self.folder)
 
     @property
     def switch(self) -> str:
-        """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says."""
-        word = self.env.get(SWITCH, ON).lower()
-        if word not in (OFF, PLAN, ON):
-            raise ReverseEtlError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
-        return word
+        """off, plan or on."""
+        return switch_of(self.env)
+
+
+def switch_of(env: Mapping[str, str]) -> str:
+    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says.
+
+    Raises:
+        ConfigurationError: another word.
+    """
+    word = env.get(SWITCH, ON).lower()
+    if word not in (OFF, PLAN, ON):
+        raise ConfigurationError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
+    return word
+
+
+def overrides_of(configuration: Configuration, env: Mapping[str, str]) -> list[str]:
+    """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync."""
+    given = env.get(OVERRIDE, "").split()
+    refuse_unknown(given, {sync.name for sync in configuration.syncs})
+    return given
+
+
+def refuse_unknown_words(configuration: Configuration, env: Mapping[str, str]) -> None:
+    """Look at what the environment says of a push. Raises ConfigurationError."""
+    switch_of(env)
+    overrides_of(configuration, env)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -139,13 +163,22 @@ class Due:
     plan: list[ResolvedSync]
 
 
+def asked_of(
+    invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str
+) -> tuple[list[Sync], list[Sync]]:
+    """The syncs to push and to plan; where the switch says `plan`, nothing is pushed."""
+    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
+    push, plan = ([sync for sync in some if sync.unique_id in chosen] for some in (invocation.push, invocation.plan))
+    return ([], push + plan) if switch == PLAN else (push, plan)
+
+
 def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
-    """The syncs to push and to plan; where the target or the switch says `plan`, nothing is pushed."""
-    resolved = {one.sync.unique_id: one for one in _chosen(configuration, selectors)}
-    push = [resolved[sync.unique_id] for sync in invocation.push if sync.unique_id in resolved]
-    plan = [resolved[sync.unique_id] for sync in invocation.plan if sync.unique_id in resolved]
-    if switch == PLAN:
-        push, plan = [], push + plan
+    """The same with their destinations; there are none where the target says `plan`."""
+    resolved = {one.sync.unique_id: one for one in configuration.resolved}
+    push, plan = (
+        [resolved[sync.unique_id] for sync in some if sync.unique_id in resolved]
+        for some in asked_of(invocation, configuration, selectors, switch)
+    )
     return Due(push, plan)
 
 
@@ -170,12 +203,14 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     manifest = project.manifest()
     invocation = project.invocation(manifest, ask)
     configuration = project.configuration(manifest)
+    overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
+    configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
     # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
     is_told = wanted.push or wanted.plan or invocation.failed_tests or invocation.passed_tests
     if ask.is_from_artifacts and not is_told:
@@ -188,7 +223,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         ledger,
         Policy(retry_now=ask is Ask.RETRY),
         invocation_id=invocation.invocation_id,
-        overrides=project.env.get(OVERRIDE, "").split(),
+        overrides=overrides,
         known=_known(invocation),
         resolved=configuration.resolved,
         reached=overview.reached,
@@ -198,6 +233,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     wanted = _wanted(ask, wanted, _chosen(configuration, selectors), overview, pusher)
     if project.switch == PLAN:
         wanted = Due([], wanted.push + wanted.plan)
+    configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
     if ask is Ask.IF_DUE:
         wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, say))
     elif ask is Ask.PUSH:
@@ -238,9 +274,10 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, say)
         return []
+    configuration.refuse_unset(*asked_of(invocation, configuration, (), project.switch))
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
-    overrides = project.env.get(OVERRIDE, "").split()
+    overrides = overrides_of(configuration, project.env)
     pusher = Pusher(
         spark,
         ledger,

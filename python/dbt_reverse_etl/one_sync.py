@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
@@ -41,6 +40,7 @@ from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image, read_head, visible_rows
 from dbt_reverse_etl.spec import Spec, given_spec, resolve
+from dbt_reverse_etl.tasks import task_of
 from dbt_reverse_etl.whole_push import WholePush, one_wave
 
 __all__ = ["Known", "OneSync", "Report", "Shared"]
@@ -377,19 +377,7 @@ class OneSync:
         return [Spec.of(self.state.specs[place.spec]) for place in places if place.snapshot]
 
     def _task(self, spec: Spec | None) -> SinkTask:
-        """Of this spec; without one, nobody may open it."""
-        names = {column: name for column, name, _ in spec.fields} if spec else {}
-        return SinkTask(
-            sync_id=self.id,
-            sync=self._resolved.sync.name,
-            fence=0,
-            object=self._settings.object,
-            mode=self._settings.mode,
-            key=tuple(names[column] for column in self._resolved.sync.changelog.key) if spec else (),
-            schema=spec.arrow_schema() if spec else pa.schema([]),
-            options=self._resolved.options,
-            project_dir=self._shared.project_dir,
-        )
+        return task_of(self._resolved, self.id, spec, self._shared.project_dir)
 
     def _job(self, known: Known, spec: Spec | None) -> Job:
         said, captures = self._said(known), {known.snapshot: known.capture} if known.capture else {}

@@ -85,19 +85,29 @@ class Place:
             raise ReverseEtlError(
                 Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
             )
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        try:
+            read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            read = None
+        if not isinstance(read, Mapping):
+            raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
         return read_profile(self.profiles, str(read.get("profile")))
 
     def _default_target(self) -> str:
         place, profile = self._profile()
         rendered = render(profile.get("target", "default"), self.env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
         return str(rendered.value)
 
 
 class Opened:
-    """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session."""
+    """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session.
 
-    def __init__(self, place: Place, selectors: Iterable[str]) -> None:
+    With `reaches`, the destinations are asked, so that their secrets are needed.
+    """
+
+    def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False) -> None:
         from dbt_reverse_etl.artifacts import select
 
         self._project = place.project()
@@ -109,7 +119,9 @@ class Opened:
             raise ReverseEtlError(
                 Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
             )
-        chosen = {sync.unique_id for sync in select(configuration.syncs, tuple(selectors))}
+        named = select(configuration.syncs, tuple(selectors))
+        configuration.refuse_unset(pushed=named if reaches else (), planned=named)
+        chosen = {sync.unique_id for sync in named}
         self._resolved = configuration.resolved
         self.chosen = [one for one in self._resolved if one.sync.unique_id in chosen]
 

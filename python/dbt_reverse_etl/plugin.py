@@ -5,14 +5,18 @@ dbt's plugin interface is marked experimental, so everything that touches dbt's 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dbt.plugins.manager import dbt_hook, dbtPlugin
 
 PUSHING = ("run", "build", "retry")
+COLUMNS_OF = "dbt-reverse-etl: columns of "  # what the macro _tell_columns says before it writes
 
 
 class ReverseEtlPlugin(dbtPlugin):
@@ -30,7 +34,7 @@ class ReverseEtlPlugin(dbtPlugin):
     def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
         """Configuration errors stop dbt here, before anything is captured. Adds no artifact."""
         if _flag("WHICH") in PUSHING and _concerns_us(manifest):
-            _check_configuration(manifest)
+            self._listener.configuration = _checked_configuration(manifest)
         return {}
 
 
@@ -42,16 +46,39 @@ class _Listener:
         self._artifacts: Path | None = None
         self._captured = False
         self._done = False
+        self.configuration: Any = None
 
     def __call__(self, event: Any) -> None:
         name = event.info.name
         if name == "ArtifactWritten" and event.data.artifact_type == "RunExecutionResult":
             self._artifacts = Path(event.data.artifact_path).parent
+        elif name == "JinjaLogDebug" and event.data.msg.startswith(COLUMNS_OF):
+            self._judge(event.data.msg)
         elif name == "NodeFinished":
             self._captured |= event.data.node_info.materialized == "changelog"
         elif name == "CommandCompleted" and not self._done:
             self._done = True
             self._complete(succeeded=event.data.success)
+
+    def _judge(self, said: str) -> None:
+        """Refuse what the syncs of a changelog cannot send, while nothing of it is captured yet."""
+        if self.configuration is None:
+            return
+        model, _, columns = said.removeprefix(COLUMNS_OF).partition(": ")
+        with _told("nothing was captured"):
+            self.configuration.refuse_unset(pushed=self._to_push(model))
+            if _runs_here():
+                _refuse_unfit(self.configuration, model, json.loads(columns))
+
+    def _to_push(self, model: str) -> list[Any]:
+        """The syncs of a changelog that this command will push."""
+        from dbt_reverse_etl.invocation import ON, switch_of
+
+        if _flag("EMPTY") or _flag("SAMPLE") or switch_of(os.environ) != ON:
+            return []
+        commands = set(PUSHING) if self._retried else {_flag("WHICH")}
+        syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
+        return [sync for sync in syncs if commands & sync.settings.push_on]
 
     def _complete(self, *, succeeded: bool) -> None:
         from dbt_reverse_etl.interrupts import interrupts
@@ -167,6 +194,16 @@ def _target_path() -> Path:
     return _project_root() / str(_adapter().config.target_path)
 
 
+def _method() -> Any:
+    method = getattr(_adapter().config.credentials, "method", None)
+    return getattr(method, "value", method)
+
+
+def _runs_here() -> bool:
+    """Whether dbt's Spark is a session of this process."""
+    return bool(_adapter().type() == "spark" and _method() == "session")
+
+
 def _spark() -> Any:
     """The very session that dbt used.
 
@@ -176,9 +213,8 @@ def _spark() -> Any:
     from dbt_reverse_etl.errors import Problem, ReverseEtlError
 
     adapter = _adapter()
-    method = getattr(adapter.config.credentials, "method", None)
-    if adapter.type() != "spark" or str(getattr(method, "value", method)) != "session":
-        found = f"adapter {adapter.type()} with method {method}"
+    if not _runs_here():
+        found = f"adapter {adapter.type()} with method {_method()}"
         raise ReverseEtlError(
             Problem(
                 "profiles.yml",
@@ -208,16 +244,48 @@ def _has_syncs(folder: Path) -> bool:
     return any("reverse_etl" in (e.get("config", {}).get("meta") or e.get("meta") or {}) for e in exposures)
 
 
-def _check_configuration(manifest: Any) -> None:
+def _checked_configuration(manifest: Any) -> Any:
+    from dbt_reverse_etl.artifacts import configure
+
+    written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
+    with _told("nothing was captured or sent"):
+        configuration = configure(written, _profiles(), _target_name(), env, _project_root())
+        if configuration.syncs:
+            from dbt_reverse_etl.invocation import refuse_unknown_words
+
+            refuse_unknown_words(configuration, env)
+        return configuration
+
+
+def _refuse_unfit(configuration: Any, model: str, columns: Sequence[Mapping[str, str]]) -> None:
+    """Raises ReverseEtlError with the problems of all syncs of a changelog."""
+    from dbt_reverse_etl.errors import ConfigurationError, Problem
+    from dbt_reverse_etl.tasks import refuse_unfit
+
+    named = [(column["name"], column["type"]) for column in columns]
+    problems: list[Problem] = []
+    for one in configuration.resolved:
+        if one.sync.changelog.unique_id == model:
+            try:
+                refuse_unfit(_spark(), one, named, _project_root())
+            except ConfigurationError as error:
+                problems.extend(error.problems)
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Our errors as dbt's."""
     from dbt_common.exceptions import DbtRuntimeError
 
-    from dbt_reverse_etl.artifacts import configure
     from dbt_reverse_etl.errors import ReverseEtlError
+    from dbt_reverse_etl.redaction import redact
 
     try:
-        configure(manifest.writable_manifest().to_dict(omit_none=False), _profiles(), _target_name(), dict(os.environ))
+        yield
     except ReverseEtlError as error:
-        raise DbtRuntimeError(f"dbt-reverse-etl: nothing was captured or sent.\n{error}") from None
+        raise DbtRuntimeError(redact(f"dbt-reverse-etl: {what}.\n{error}")) from None
 
 
 def _is_interrupted(error: BaseException | None) -> bool:

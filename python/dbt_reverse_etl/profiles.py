@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from dbt_reverse_etl.validation import Place, described
 
 FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
 _KEYS = ("outputs", SERVE, ALERTS)
+MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
+# In place of a variable that is not set: what a header, a password and a key in base64 take.
+UNSET = base64.b64encode(b"an environment variable that is not set").decode()
 
 _ALLOWED = "plain text and {{ env_var('NAME') }} or {{ env_var('NAME', 'default') }}"
 # Only the parser is used, nothing is ever evaluated; and it sees the expressions alone, for it alters plain text.
@@ -134,7 +138,7 @@ def _block(file: Path, name: str) -> Any:
         pairs = root.value if isinstance(root, yaml.MappingNode) else []
         found = [value for key, value in pairs if key.value == name]
         for node in found:
-            _refuse_repeated_keys(file, node, (name,))
+            _refuse_repeated_keys(file, node, (name,), iter(range(MOST_NODES)))
         if len(found) > 1:
             raise _error(
                 f"{file}:{found[1].start_mark.line + 1}", f"{name} a second time", "each key once", "join them"
@@ -146,6 +150,8 @@ def _block(file: Path, name: str) -> Any:
         raise _error(
             place, "text that is not YAML", "YAML", "correct the line; quote values with special signs"
         ) from None
+    except RecursionError:
+        raise _error(str(file), "blocks too deep in each other", "plain data", "write it flatter") from None
     except (yaml.YAMLError, ValueError):
         raise _error(
             str(file), "content that is not YAML", "YAML in UTF-8", "save the file as UTF-8, and quote dates"
@@ -155,16 +161,22 @@ def _block(file: Path, name: str) -> Any:
 
 
 def _refuse_repeated_keys(
-    file: Path, node: yaml.Node, path: tuple[str, ...], above: tuple[yaml.Node, ...] = ()
+    file: Path, node: yaml.Node, path: tuple[str, ...], left: Iterator[int], above: tuple[yaml.Node, ...] = ()
 ) -> None:
-    """YAML keeps the last of two equal keys: a destination would vanish without a word."""
+    """YAML keeps the last of two equal keys: a destination would vanish without a word.
+
+    Args:
+        left: yields once for each node that may follow: aliases of aliases stand for more than any memory holds.
+    """
+    if next(left, None) is None:
+        raise _error(f"{file}: {path[0]}", f"more than {MOST_NODES} values", "fewer", "write out what aliases repeat")
     if node in above:
         raise _error(
             f"{file}:{node.start_mark.line + 1}", "an alias inside its own anchor", "plain data", "write it out"
         )
     if isinstance(node, yaml.SequenceNode):
         for inner in node.value:
-            _refuse_repeated_keys(file, inner, path, (*above, node))
+            _refuse_repeated_keys(file, inner, path, left, (*above, node))
     seen: set[str] = set()
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         name = str(key.value)
@@ -172,7 +184,7 @@ def _refuse_repeated_keys(
             where = f"{file}:{key.start_mark.line + 1}: {'.'.join((*path, name))}"
             raise _error(where, "the key a second time", "each key once", "remove or rename one of them")
         seen.add(name)
-        _refuse_repeated_keys(file, value, (*path, name), (*above, node))
+        _refuse_repeated_keys(file, value, (*path, name), left, (*above, node))
 
 
 @dataclass
@@ -183,15 +195,24 @@ class Rendered:
         value: the block.
         used: what came out of the environment: key path, variable, value.
         problems: texts that could not be rendered.
+        unset: the problems of variables that are not set, by key path; `UNSET` stands in their place.
     """
 
     value: Any = None
     used: list[tuple[tuple[str, ...], str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    unset: dict[tuple[str, ...], Problem] = field(default_factory=dict)
 
 
 def render(value: object, env: Mapping[str, str], place: Place) -> Rendered:
     """Replace `env_var` in every text of the block; keys stay as they are."""
+    rendered = render_lazily(value, env, place)
+    rendered.problems.extend(rendered.unset.values())
+    return rendered
+
+
+def render_lazily(value: object, env: Mapping[str, str], place: Place) -> Rendered:
+    """As `render`, but that a variable is not set is no problem yet."""
     rendered = Rendered()
     rendered.value = _rendered(value, (), env, place, rendered)
     return rendered
@@ -248,8 +269,8 @@ def _looked_up(
         problem = Problem(
             place.at(*path), f"environment variable {name}, which is not set", "a value for it", f"export {name}=..."
         )
-        to.problems.append(problem)
-        return ""
+        to.unset[path] = problem
+        return UNSET
     to.used.append((path, name, value))
     return value
 

@@ -40,9 +40,9 @@ def push(dbt: Any, session: SparkSession, profiles: str) -> DataFrame:
     project = Project(folder, [folder], syncs["target"], folder, dict(os.environ))
     reports = after_models(project, syncs, session, _say)
     if any(report.exit_code is not ExitCode.OK for report in reports):
-        said = "; ".join(f"{report.sync}: {', '.join(console.details(report)) or report.status}" for report in reports)
-        found = f"{console.summary(reports)}: {said}"
-        raise ReverseEtlError(Problem(str(dbt.this), found, "every sync delivered", "dbt retry, or the next dbt build"))
+        said = [f"{report.sync}: {text}" for report in reports for text in console.details(report) or [report.status]]
+        found, next_step = console.summary(reports), "dbt retry, or the next dbt build"
+        raise ReverseEtlError(Problem(str(dbt.this), found, "every sync delivered", next_step), more=said)
     return session.createDataFrame([_row(report) for report in reports], _RESULT)
 
 

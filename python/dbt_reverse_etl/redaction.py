@@ -27,6 +27,7 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 # Fewer characters than this say too little about a secret, and would blank out ordinary words.
 _SHORTEST_FRAGMENT = 8
+SHORTEST = 4
 
 
 class Redactor:
@@ -38,7 +39,9 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
 
     def register(self, secret: str) -> None:
-        """Remember a value. An empty one is ignored."""
+        """Remember a value. A shorter one than `SHORTEST` is ignored: it would blank out words, and so tell what it is."""
+        if len(secret.strip()) < SHORTEST:
+            return
         with self._lock:
             self._forms |= set(_forms(secret))
             # The longest first, or a form would be cut short by one that it begins with.

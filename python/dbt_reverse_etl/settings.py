@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -22,10 +23,24 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from dbt_reverse_etl.condition import unfit
 from dbt_reverse_etl.sinks.base import Mode, Settings
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Command = Literal["run", "build"]
+
+
+def _condition(text: str) -> str:
+    """A filter that no text around it can be mistaken for."""
+    if found := unfit(text):
+        raise ValueError(
+            f"found {found}; expected one deterministic SQL condition over the columns of the changelog, without comments; "
+            "next: correct the expression, or filter in the model"
+        )
+    return text
+
+
+Condition = Annotated[Text, AfterValidator(_condition)]
 
 # What a wave holds beside the fields.
 _OWN_FIELDS = {
@@ -123,7 +138,7 @@ class SyncSettings(Settings):
     object: Text
     mode: Mode = Mode.UPSERT
     fields: Annotated[dict[Text, Text] | None, BeforeValidator(_mapping)] = None
-    where: Text | None = None
+    where: Condition | None = None
     guards: Guards = Guards()
     push_on: frozenset[Command] = frozenset({"run", "build"})
     on_unknown: Literal["send_again", "park"] = "send_again"

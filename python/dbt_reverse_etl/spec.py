@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from dbt_reverse_etl.condition import OF_SESSION
 from dbt_reverse_etl.errors import ConfigurationError, Problem
 from dbt_reverse_etl.settings import Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
@@ -25,10 +27,6 @@ _REFUSED = {
     "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE": "an expression that is no condition",
     "INVALID_NON_DETERMINISTIC_EXPRESSIONS": "an expression that changes by itself",
 }
-_OF_SESSION = re.compile(
-    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\(",
-    re.I,
-)
 _SUB_QUERY = re.compile(r"(scalar-subquery|exists|list)#\d+ \[")
 
 
@@ -151,7 +149,7 @@ def _place(sync: Sync, key: str) -> str:
 def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> None:
     place, expected = _place(sync, "where"), "a deterministic SQL condition over the columns of the changelog"
     try:
-        found = _changes_by_itself(spark, where, types)
+        found = _changes_by_itself(spark, where, tuple(types.items()))
     except PySparkException as error:
         found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
     if found:
@@ -159,13 +157,14 @@ def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str, types: Mappi
         raise ConfigurationError(Problem(place, found, expected, next_step)) from None
 
 
-def _changes_by_itself(spark: SparkSession, where: str, types: Mapping[str, str]) -> str:
+@lru_cache(maxsize=256)  # asked before the capture and before the push
+def _changes_by_itself(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...]) -> str:
     """What of the filter depends on more than the row; an empty text: nothing. Asked without a table, and without a JVM of this process.
 
     Raises:
         PySparkException: the filter is no condition of a join over these columns.
     """
-    columns = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in types.items())
+    columns = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in types)
     query = f"select * from (select {columns}) join (select 1 as _one) on ({where})"  # noqa: S608
     _ = spark.sql(query).schema  # EXPLAIN would tell an error as its result
     plan = str(spark.sql(f"explain extended {query}").collect()[0][0])
@@ -173,4 +172,4 @@ def _changes_by_itself(spark: SparkSession, where: str, types: Mapping[str, str]
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
-    return "an expression that depends on the time or on the session" if _OF_SESSION.search(where + analyzed) else ""
+    return "an expression that depends on the time or on the session" if OF_SESSION.search(where + analyzed) else ""

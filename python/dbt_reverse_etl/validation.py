@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 from dbt_reverse_etl.errors import ConfigurationError, Problem
-from dbt_reverse_etl.redaction import MASK, redact, text_leaves
+from dbt_reverse_etl.redaction import MASK, SHORTEST, redact, text_leaves
 
 Path = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -19,6 +20,8 @@ M = TypeVar("M", bound=BaseModel)
 _RENAMED = {"drift": "grace"}
 _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
 LONGEST_SHOWN = 40
+# What a validator says in three parts.
+_PARTS = re.compile(r"found (?P<found>.*?); expected (?P<expected>.*); next: (?P<next_step>.*)", re.DOTALL)
 
 
 def shows_all(_path: Path) -> bool:
@@ -92,8 +95,11 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
             return Problem(where, "a former name", f"its name of now, {renamed}", f"rename it to `{renamed}`")
         expected = f"one of {', '.join(allowed)}" if allowed else "no key here"
         return Problem(where, "an unknown key", expected, f"{closest(path[-1], allowed)}Correct its name or remove it")
+    said = _said(detail, given, place)
+    if parts := _PARTS.fullmatch(said):
+        return Problem(where, *parts.groups())
     found = described(detail["input"]) if place.hides(path) else _shown(kind, detail["input"])
-    return Problem(where, found, _expected(detail, given, place), "correct the value")
+    return Problem(where, found, said, "correct the value")
 
 
 def _shown(kind: str, value: object) -> str:
@@ -104,14 +110,22 @@ def _shown(kind: str, value: object) -> str:
     return described(value)
 
 
-def _expected(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str:
+def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str:
+    """The message of a validator: what was expected, or three parts."""
     if detail["type"] == "union_tag_invalid":
         return f"one of {detail['ctx']['expected_tags']}"
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     for path, text in text_leaves(given):
         if place.hides(path) and text:
-            message = message.replace(text, MASK)
+            message = _without(message, text)
     return redact(message)
+
+
+def _without(message: str, secret: str) -> str:
+    """The message without a text; a short one is taken out where it stands alone."""
+    if len(secret) >= SHORTEST:
+        return message.replace(secret, MASK)
+    return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, message)
 
 
 def _key_path(loc: tuple[int | str, ...], given: Any) -> Path:

@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 from dbt_reverse_etl import sql
 from dbt_reverse_etl.config import ResolvedSync
-from dbt_reverse_etl.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
 from dbt_reverse_etl.settings import Changelog
@@ -40,8 +40,7 @@ def read_keys(
     changelogs = {one.sync.changelog.unique_id: one.sync.changelog for one in syncs}
     found = []
     for given in keys:
-        fitting = _fitting(given, list(changelogs.values()))
-        for changelog in fitting:
+        for changelog in fitting(given, list(changelogs.values())):
             of = {i: n for i, n in names.items() if n in _names_of(changelog, syncs)}
             found.append(_read(pusher, changelog, of, _spelled(given, changelog.key), show_values=show_values))
     return found
@@ -75,23 +74,29 @@ def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
     )
 
 
-def _fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
+def fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
     """The changelogs whose key has the columns of the text. Its values are not repeated in an error."""
     try:
         read = json.loads(given)
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
         expected = 'a key as JSON, such as {"customer_id": 1}'
-        raise ReverseEtlError(Problem("--key", "text that is no JSON object", expected, "put it into single quotes"))
+        raise ConfigurationError(Problem("--key", "text that is no JSON object", expected, "put it into single quotes"))
+    if any(isinstance(value, dict | list) for value in read.values()):
+        raise ConfigurationError(
+            Problem("--key", "a list or an object as a value", "plain values", "write the key as the model has it")
+        )
     columns = {name.casefold() for name in read}
-    fitting = [one for one in changelogs if {name.casefold() for name in one.key} == columns]
-    if not fitting:
+    found = [
+        one for one in changelogs if {name.casefold() for name in one.key} == columns and len(read) == len(columns)
+    ]
+    if not found:
         known = "; ".join(f"{one.name}: {', '.join(one.key)}" for one in changelogs) or "none"
-        raise ReverseEtlError(
+        raise ConfigurationError(
             Problem("--key", f"the columns {', '.join(read)}", f"the key of a chosen changelog: {known}", "correct it")
         )
-    return fitting
+    return found
 
 
 def _names_of(changelog: Changelog, syncs: Iterable[ResolvedSync]) -> set[str]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -98,6 +98,8 @@ class SinkTask:
         texts: contents of those files, where the task is another machine's that has no project: `Sink.texts`.
         full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
+        known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
+            names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
     """
 
     sync_id: str
@@ -112,6 +114,7 @@ class SinkTask:
     project_dir: Path | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     full_load: bool = False
+    known: Literal["key", "names", "types"] = "types"
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class Sink(ABC):
         distributable: it can be made and opened in several processes on other machines at once, each of which delivers other
             rows of one claim; the driver then closes the claim with an empty batch.
         full_loads: it can carry out a task with `full_load`.
+        validates_early: `validate` is asked before the model is read, too, and heeds `SinkTask.known`.
         promise: one sentence for the documentation.
     """
 
@@ -190,6 +194,7 @@ class Sink(ABC):
     settles_buckets: ClassVar[bool] = False
     distributable: ClassVar[bool] = False
     full_loads: ClassVar[bool] = False
+    validates_early: ClassVar[bool] = False
     promise: ClassVar[str]
 
     @abstractmethod

@@ -56,6 +56,7 @@ class DatabaseSink(Sink):
     settles_buckets = True
     distributable = True
     full_loads = True
+    validates_early = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     database: ClassVar[Database]

@@ -63,6 +63,7 @@ RESYNC = "restore the table, or dbt run-operation resync for this sync"
 _STEPS = 1_000_000  # commits of one run
 _ATTEMPTS = 3
 _SPARK_ERRORS = (PySparkException, Py4JError)
+_TABLE = re.compile(r"[^\s./`;\x00-\x1f\x7f]{1,255}")
 _CHAR = re.compile(r"\bchar\(")
 _OF_A_ROW = ("DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_EXCEED_CHAR_VARCHAR_LIMIT")
 
@@ -97,6 +98,7 @@ class DeltaSink(SparkSink):
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY})
     transactional = True
     full_loads = True
+    validates_early = True
     promise = "Exactly-once effect: all rows of a push and their record are one commit."
 
     def __init__(self, settings: Settings) -> None:
@@ -114,12 +116,15 @@ class DeltaSink(SparkSink):
         return Limits(rows=500_000, bytes=256 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse paths that leave the folder, keys that are not mapped, types that Spark has not."""
+        """Refuse what names no table, paths that leave the folder, keys that are not mapped, types that Spark has not."""
         problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
         if is_remote():  # what its commits record is asked of a JVM of this process
             expected = "a session of Spark in this process"
             next_step = "push where Spark runs in the process"
             problems.append(Problem(f"Delta, {self.identity}", "a session of Spark Connect", expected, next_step))
+        if self._settings.schema_name and not _TABLE.fullmatch(task.object):
+            expected = "the name of a table, without blanks, dots and slashes"
+            problems.append(Problem(f"sync {task.sync}: object", "another text", expected, "correct it"))
         parts = PurePosixPath(task.object).parts
         if self._settings.path and (".." in parts or task.object.startswith("/") or "`" in task.object):
             found = f"the object '{task.object}'"

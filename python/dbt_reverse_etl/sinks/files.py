@@ -57,6 +57,7 @@ class FilesSink(Sink):
     modes = frozenset({Mode.UPSERT, Mode.MIRROR})
     transactional = True
     full_loads = True
+    validates_early = True
     promise = (
         "exactly-once listing: manifest.json lists each complete part once, and no part of a claim that was cut off"
     )

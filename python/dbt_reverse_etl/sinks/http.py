@@ -39,6 +39,7 @@ class HttpSink(Sink):
     options_model = HttpOptions
     distributable = True
     modes = frozenset({Mode.UPSERT, Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
+    validates_early = True
     promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
 
     def __init__(self, settings: Settings) -> None:
@@ -68,7 +69,7 @@ class HttpSink(Sink):
 
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
-        _plan, problems = self._planned(task)
+        _plan, problems = self._planned(task, tries=True)
         if find_spec("urllib3") is None:
             problems.append(_NO_CLIENT)
         if problems:
@@ -124,9 +125,9 @@ class HttpSink(Sink):
             raise RuntimeError("prepare and deliver need open first")
         return self._plan, self._transport
 
-    def _planned(self, task: SinkTask) -> tuple[Plan, list[Problem]]:
+    def _planned(self, task: SinkTask, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
         try:
-            return plan_of(task, self._options(task))
+            return plan_of(task, self._options(task), tries=tries)
         except ValidationError as error:
             places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False)}
             where = f"sync {task.sync}: options.{', options.'.join(sorted(places))}"

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from dbt_reverse_etl.encoding import encode_rows, texts
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION
+from dbt_reverse_etl.sinks.http_body import BodyTemplate
 from dbt_reverse_etl.sinks.http_options import HttpOptions, ResultsOptions
 from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
-from dbt_reverse_etl.sinks.http_template import BodyTemplate
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 

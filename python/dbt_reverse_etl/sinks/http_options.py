@@ -168,5 +168,7 @@ class HttpOptions(Options):
                 "next: remove the status or describe results"
             )
         if any(300 <= status < 400 for status in self.success.status):
-            raise ValueError("found a redirect in success.status; redirects are never followed; next: remove it")
+            raise ValueError(
+                "found a redirect in success.status; expected none, for they are never followed; next: remove it"
+            )
         return self

@@ -12,11 +12,12 @@ import pyarrow as pa
 from dbt_reverse_etl.encoding import is_scalar, unsupported
 from dbt_reverse_etl.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http_body import BodyError, BodyTemplate, UnsafeError, compiled
 from dbt_reverse_etl.sinks.http_call import Call, Template, resolves_elsewhere
 from dbt_reverse_etl.sinks.http_options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http_request import Plan
 from dbt_reverse_etl.sinks.http_settings import HEADER_VALUE
-from dbt_reverse_etl.sinks.http_template import BodyError, BodyTemplate, compiled, samples, template_text
+from dbt_reverse_etl.sinks.http_template import PRESET, samples, template_text
 
 _USED = {
     Mode.UPSERT: {"insert": "insert", "update": "update"},
@@ -25,11 +26,16 @@ _USED = {
     Mode.INSERT_ONLY: {"insert": "insert", "update": "insert"},
     Mode.UPDATE_ONLY: {"insert": "update", "update": "update"},
 }
+_A_TEMPLATE = "a Jinja file of the dbt project that writes JSON with `row` (in batches `rows`), `object` and `key`"
 _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 
 
-def plan_of(task: SinkTask, options: HttpOptions) -> tuple[Plan, list[Problem]]:
-    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is."""
+def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
+    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is.
+
+    Args:
+        tries: templates are tried with a sample of rows, so that no mistake waits until something is sent.
+    """
     problems = [*_field_problems(task, options)]
     if wrong_key := _key_problem(task, options):
         return Plan({}, task.key, task.mode, options), [wrong_key, *problems]  # the requests would only say it again
@@ -46,6 +52,8 @@ def plan_of(task: SinkTask, options: HttpOptions) -> tuple[Plan, list[Problem]]:
         problems += _call_problems(call, name, where, task)
         if written.body_template is not None:
             template, wrong = _template(written, call, where, task, options)
+            if template is not None and tries:
+                wrong = _tried(template, call, f"{where}.body_template", written.body_template, task, options)
             problems += wrong
             call = replace(call, template=template)
         calls[operation] = call
@@ -91,9 +99,8 @@ def _named(text: str, task: SinkTask) -> str:
 def _template(
     written: OperationOptions, call: Call, where: str, task: SinkTask, options: HttpOptions
 ) -> tuple[BodyTemplate | None, list[Problem]]:
-    """The compiled template, tried with a sample of rows, so that no mistake waits until something is sent."""
+    """The compiled template, and what is wrong with it."""
     place, name = f"{where}.body_template", written.body_template or ""
-    expected = "a Jinja file of the dbt project that writes JSON with `row` (in batches `rows`), `object` and `key`"
     if options.batch.wrap is not None or call.body == "none":
         return None, [Problem(place, "batch.wrap or body: none beside it", "the whole body in the file", "remove it")]
     fields = task.key if call.body == "key" else tuple(task.schema.names)
@@ -101,12 +108,27 @@ def _template(
         return None, []  # said already, and no sample can be made
     try:
         text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
-        template = compiled(text, task.object, task.key)
-        rows = samples(pa.schema([task.schema.field(field) for field in fields]), min(call.rows, 2), options.constants)
-        template.render(rows, alone=call.alone)
+        return compiled(text, task.object, task.key), []
     except BodyError as problem:
-        return None, [Problem(place, f"{problem} (tried with sample rows)", expected, f"correct {name}")]
-    return template, []
+        return None, [Problem(place, str(problem), _A_TEMPLATE, f"correct {name}")]
+
+
+def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
+    template: BodyTemplate, call: Call, place: str, name: str, task: SinkTask, options: HttpOptions
+) -> list[Problem]:
+    """What a sample of rows shows. Where their types are not known, only what is wrong with any rows."""
+    fields = task.key if call.body == "key" else tuple(task.schema.names)
+    count, is_typed = min(call.rows, 2), task.known == "types"
+    rows = samples(pa.schema([task.schema.field(field) for field in fields]), count, options.constants)
+    try:
+        if name.startswith(PRESET):  # its bounds are known
+            template.render(rows, alone=call.alone)
+        else:
+            template.try_out(rows, alone=call.alone, whole=is_typed)
+    except BodyError as problem:
+        if is_typed or isinstance(problem, UnsafeError):
+            return [Problem(place, f"{problem} (tried with sample rows)", _A_TEMPLATE, f"correct {name}")]
+    return []
 
 
 def _key_problem(task: SinkTask, options: HttpOptions) -> Problem | None:
@@ -130,7 +152,7 @@ def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
 def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterator[Problem]:
     yield from _text_problems(call, where)
     known = set(task.key) if name == "delete" else set(task.schema.names)
-    for field in sorted(call.fields - known):
+    for field in sorted(call.fields - known) if name == "delete" or task.known != "key" else ():
         expected = f"one of {', '.join(sorted(known))}"
         yield Problem(where, f"placeholder {{{field}}}", expected, "use the destination field's name")
     for field in sorted(call.fields & known):

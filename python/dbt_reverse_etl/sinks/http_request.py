@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.encoding import json_array, ndjson
 from dbt_reverse_etl.sinks.base import OPERATION, Mode
+from dbt_reverse_etl.sinks.http_body import BodyError
 from dbt_reverse_etl.sinks.http_call import Call, Ready, ready
 from dbt_reverse_etl.sinks.http_options import HttpOptions, ResultsOptions
-from dbt_reverse_etl.sinks.http_template import BodyError
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def _checked_url(url: str) -> SplitResult:
     if parts.query or parts.fragment:
         raise ValueError("found ? or # in url; expected a base URL; next: move the query to the paths of the sync")
     if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
-        raise ValueError("found a character or a /../ that a base URL cannot hold; next: percent-encode it")
+        raise ValueError("found a character or a /../; expected what a base URL can hold; next: percent-encode it")
     if is_metadata_host(parts.hostname):
         raise ValueError("found an address of cloud metadata; expected a destination; next: change url")
     return parts

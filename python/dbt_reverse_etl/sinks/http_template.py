@@ -1,82 +1,22 @@
-"""Bodies from a Jinja file of the dbt project, in a sandbox. Every value that it writes is JSON, whatever it holds."""
+"""The files of body templates, and rows to try them with."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from importlib.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError
-from jinja2 import Template as Jinja
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dbt_reverse_etl.encoding import encode_rows
+from dbt_reverse_etl.sinks.http_body import BodyError
 from dbt_reverse_etl.sinks.http_preset import DIRECTORY as PRESETS
 
 PRESET = "preset:"
-
-
-class BodyError(Exception):
-    """A template that cannot write these rows; the text holds no value of them."""
-
-
-class _Json(str):
-    """Text that is JSON already."""
-
-    __slots__ = ()
-
-
-def _json(value: object) -> str:
-    if isinstance(value, StrictUndefined):
-        return str(value)  # raises, and names the variable
-    return value if isinstance(value, _Json) else orjson.dumps(value).decode()
-
-
-_ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=StrictUndefined, finalize=_json, autoescape=False, trim_blocks=True, lstrip_blocks=True
-)
-_ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
-
-
-@dataclass(frozen=True)
-class BodyTemplate:
-    """A compiled template and what it knows beside the rows.
-
-    Attributes:
-        jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
-        object: of the sync.
-        key: the key fields.
-    """
-
-    jinja: Jinja = field(compare=False, repr=False)
-    text: str
-    object: str
-    key: tuple[str, ...]
-
-    def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
-        """The body for rows that are encoded as JSON objects: `row` where each is sent alone, else `rows`.
-
-        Raises:
-            BodyError: it fails with these rows, or writes no JSON.
-        """
-        loaded = [orjson.loads(row) for row in rows]
-        names: dict[str, Any] = {"row": loaded[0]} if alone else {"rows": loaded}
-        try:
-            text = self.jinja.render(names, object=self.object, key=list(self.key)).encode()
-        except Exception as error:  # a template may do anything to a value
-            raise BodyError(f"body_template fails with {type(error).__name__}") from None
-        try:
-            orjson.loads(text)
-        except orjson.JSONDecodeError:
-            raise BodyError("body_template writes no JSON") from None
-        return text.strip()
 
 
 def template_text(name: str, project: Path | None) -> str:
@@ -89,20 +29,6 @@ def template_text(name: str, project: Path | None) -> str:
         return _file(name, project).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise BodyError("a file that cannot be read") from None
-
-
-def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
-    """A template.
-
-    Raises:
-        BodyError: it is no Jinja; the text says where.
-    """
-    try:
-        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key)
-    except TemplateSyntaxError as error:
-        raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
-    except TemplateError:
-        raise BodyError("no Jinja") from None
 
 
 def _file(name: str, project: Path | None) -> Traversable:

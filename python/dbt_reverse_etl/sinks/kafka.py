@@ -69,6 +69,7 @@ class KafkaSink(Sink):
     options_model = KafkaOptions
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.CHANGELOG})
     distributable = True
+    validates_early = True
     promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
 
     def __init__(self, settings: Settings) -> None:

@@ -49,6 +49,7 @@ class SingerSink(Sink):
     settings_model = SingerSettings
     options_model = SingerOptions
     modes = frozenset({Mode.UPSERT, Mode.MIRROR})
+    validates_early = True
     promise = "At least once; a repeat is harmless where the target upserts by key."
 
     def __init__(self, settings: Settings) -> None:

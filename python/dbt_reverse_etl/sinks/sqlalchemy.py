@@ -62,6 +62,7 @@ class SqlalchemySink(Sink):
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
     transactional = True
     settles_buckets = True
+    validates_early = True
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     def __init__(self, settings: Settings) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.errors import GuardBlocked
-from dbt_reverse_etl.guards import check_guards, failed_tests, violations
+from dbt_reverse_etl.errors import ConfigurationError, GuardBlocked
+from dbt_reverse_etl.guards import check_guards, failed_tests, refuse_unknown, violations
 from dbt_reverse_etl.settings import Guards
 
 counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)
@@ -58,3 +58,17 @@ def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
         "failed tests of people: current_unique_people_id"
     ]
+
+
+@pytest.mark.guarantee("Guards")
+@given(counts, st.integers(1, 99))
+def test_an_override_that_a_blocked_push_has_printed_is_known_and_no_other(planned: PerOperation, head: int) -> None:
+    with pytest.raises(GuardBlocked) as blocked:
+        check_guards("crm", ["too much"], planned, head, [])
+    printed = str(blocked.value).rpartition("--override '")[2].removesuffix("'")
+    refuse_unknown([printed], {"crm"})
+    for wrong in ("crm", printed.replace("crm", "crn"), f"{printed}x", printed.replace("@", "@-"), "x" * 10**6):
+        with pytest.raises(ConfigurationError) as refused:
+            refuse_unknown([printed, wrong], {"crm"})
+        assert len(str(refused.value)) < 300
+    assert refused.value.exit_code == 2

@@ -110,6 +110,26 @@ class TestTargets:
         assert "canary" not in problem
         assert "profiles.yml" in problem
 
+    @pytest.mark.guarantee("Configuration")
+    @pytest.mark.parametrize(
+        "repeated", ["[*a{0}, *a{0}, *a{0}, *a{0}]", "{{x: *a{0}, y: *a{0}, z: *a{0}, <<: [*a{0}, *a{0}]}}"]
+    )
+    def test_aliases_that_stand_for_more_than_any_memory_holds_are_refused_at_once(
+        self, write: Callable[[Any], Path], repeated: str
+    ) -> None:
+        lines = ["dbt_reverse_etl:", "  outputs:", "    prod:", "      a0: &a0 {type: shelf}"]
+        lines += [f"      a{level}: &a{level} {repeated.format(level - 1)}" for level in range(1, 40)]
+        (problem,) = refused(write("\n".join(lines)))
+        assert "more than 100000 values; expected fewer" in problem
+
+    @pytest.mark.parametrize("opened", ["[", "{a: "])
+    def test_blocks_that_stand_too_deep_in_each_other_are_refused(
+        self, write: Callable[[Any], Path], opened: str
+    ) -> None:
+        closed = "]" if opened == "[" else "}"
+        text = f"dbt_reverse_etl: {{outputs: {{prod: {opened * 5000}1{closed * 5000}}}}}"
+        assert "too deep" in refused(write(text))[0]
+
     def test_bytes_that_are_no_text_are_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "profiles.yml").write_bytes(b"dbt_reverse_etl: \xff\xfe")
         assert "UTF-8" in refused(tmp_path)[0]

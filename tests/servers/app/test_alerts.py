@@ -269,7 +269,7 @@ def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> t
     document = {"dbt_reverse_etl": {"outputs": {}, "alerts": written}}
     (folder / "profiles.yml").write_text(yaml.safe_dump(document))
     problems: list[Problem] = []
-    return collect_channels([folder], target, env, problems), [str(problem) for problem in problems]
+    return collect_channels([folder], target, env, problems, problems), [str(problem) for problem in problems]
 
 
 @pytest.mark.guarantee("Report and alerts")

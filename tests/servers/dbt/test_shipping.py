@@ -16,7 +16,8 @@ import dbt_reverse_etl
 from dbt_reverse_etl.executors import Work
 from dbt_reverse_etl.sinks import http, kafka, mysql, postgres
 from dbt_reverse_etl.sinks.http_preset import load_preset, preset_names
-from dbt_reverse_etl.sinks.http_template import compiled, template_text
+from dbt_reverse_etl.sinks.http_body import compiled
+from dbt_reverse_etl.sinks.http_template import template_text
 
 assert ".zip/" in dbt_reverse_etl.__file__
 for name in preset_names():

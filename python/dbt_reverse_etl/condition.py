@@ -1,0 +1,62 @@
+"""What of an SQL condition is wrong whatever the columns are. Pure: the session of Spark says the rest."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST, DEEPEST = 20_000, 100
+
+_TOKEN = re.compile(
+    r"""
+      (?P<quoted> \b[rR](?:'[^']*'|"[^"]*") | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*` )
+    | (?P<comment> -- | /\* )
+    | (?P<open> \( )
+    | (?P<close> \) )
+    | (?P<lone> ['"`] )
+    | (?P<end> ; )
+    | (?P<control> [\x00-\x08\x0b\x0c\x0e-\x1f\x7f] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_FOUND = {
+    "comment": "a comment",
+    "lone": "a quote that does not end",
+    "end": "a semicolon",
+    "control": "a control character",
+}
+_SUB_QUERY = re.compile(r"\(\s*select\b", re.IGNORECASE)
+_BY_ITSELF = re.compile(
+    r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id)\s*\(",
+    re.IGNORECASE,
+)
+OF_SESSION = re.compile(
+    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\s*\(",
+    re.IGNORECASE,
+)
+
+
+def unfit(text: str) -> str:
+    """Why a text is no deterministic condition over the columns of a row; an empty text: nothing is known against it."""
+    return f"{len(text)} characters" if len(text) > LONGEST else _misplaced(text) or _not_of_a_row(text)
+
+
+def _misplaced(text: str) -> str:
+    """The first sign that ends the condition, or that lets the text around it be mistaken for a part of it."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup or ""
+        depth += (kind == "open") - (kind == "close")
+        if kind in _FOUND:
+            return _FOUND[kind]
+        if depth < 0 or depth > DEEPEST:
+            return "a parenthesis that closes nothing" if depth < 0 else f"parentheses more than {DEEPEST} deep"
+    return "a parenthesis that does not close" if depth else ""
+
+
+def _not_of_a_row(text: str) -> str:
+    bare = _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
+    if _SUB_QUERY.search(bare):
+        return "a sub-query"
+    if _BY_ITSELF.search(bare):
+        return "an expression that changes by itself"
+    return "an expression that depends on the time or on the session" if OF_SESSION.search(bare) else ""

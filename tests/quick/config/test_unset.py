@@ -1,0 +1,137 @@
+"""Secrets are asked for only where they are used; what else is wrong is told all the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dbt_reverse_etl.artifacts import Configuration, configure
+from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.identity import id_of
+
+PASSWORD = "{{ env_var('CRM_PASSWORD') }}"
+POSTGRES = {"type": "postgres", "host": "db.example.com", "database": "crm", "user": "etl", "password": PASSWORD}
+# Each with a secret in another place.
+SECRETS: dict[str, dict[str, Any]] = {
+    "postgres": POSTGRES,
+    "mysql": {**POSTGRES, "type": "mysql"},
+    "bearer": {"type": "http", "url": "https://crm.example.com", "auth": {"type": "bearer", "token": PASSWORD}},
+    "webhook": {
+        "type": "http",
+        "url": "https://crm.example.com",
+        "auth": {"type": "standard_webhooks", "secret": PASSWORD},
+    },
+    "header": {"type": "http", "url": "https://crm.example.com", "headers": {"X-Key": "key " + PASSWORD}},
+    "kafka": {
+        "type": "kafka",
+        "bootstrap_servers": "kafka.example.com:9092",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "etl",
+        "sasl_password": PASSWORD,
+    },
+}
+# Without the variable nobody knows which system it is.
+NAMELESS: dict[str, dict[str, Any]] = {
+    "host": {**POSTGRES, "host": PASSWORD, "password": "known well"},
+    "type": {**POSTGRES, "type": PASSWORD, "password": "known well"},
+    "url": {"type": "sqlalchemy", "url": PASSWORD},
+    "a part of a url": {"type": "sqlalchemy", "url": f"duckdb:////tmp/none/{PASSWORD}.duckdb"},
+    "singer": {"type": "singer", "command": ["target-none"], "config": {"host": PASSWORD}},
+}
+VALUE = "d2Vic29ja2V0LXNlY3JldC1vZi10aGlydHktdHdv"  # as each of them takes it
+Made = Callable[..., Configuration]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """The configuration of two changelogs, with a sync each: `pays` into the destination `crm`, `free` into a file."""
+
+    def made(crm: Mapping[str, Any], alerts: Any = (), env: Mapping[str, str] | None = None, **settings: Any) -> Any:
+        outputs = {"dev": {"crm": dict(crm), "file": {"type": "sqlite", "path": "/tmp/none/crm.db"}}}
+        block = {"outputs": outputs, "alerts": list(alerts)}
+        (tmp_path / "profiles.yml").write_text(yaml.safe_dump({"dbt_reverse_etl": block}))
+        options = {"options": {"partitions": 3}} if crm["type"] == "kafka" else {}
+        syncs = {"pays": {"destination": "crm", **options, **settings}, "free": {"destination": "file"}}
+        return configure(manifest(syncs), [tmp_path], "dev", env or {}, tmp_path)
+
+    return made
+
+
+def manifest(syncs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """As dbt writes it."""
+    nodes, exposures = {}, {}
+    for name, settings in syncs.items():
+        config = {"materialized": "changelog", "unique_key": "id"}
+        model = {"unique_id": f"model.shop.{name}", "name": name, "resource_type": "model", "config": config}
+        nodes[model["unique_id"]] = model
+        exposures[name] = {
+            "unique_id": f"exposure.shop.{name}",
+            "name": name,
+            "config": {"meta": {"reverse_etl": {"object": "people", **settings}}},
+            "depends_on": {"nodes": [model["unique_id"]]},
+        }
+    version = {"dbt_schema_version": "https://schemas.getdbt.com/dbt/manifest/v12.json"}
+    return {"metadata": version, "nodes": nodes, "exposures": exposures}
+
+
+def named(configuration: Configuration, *names: str) -> list[Any]:
+    return [sync for sync in configuration.syncs if sync.name in names]
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_is_not_set_is_asked_for_by_a_push_of_its_destination_alone(made: Made, name: str) -> None:
+    configuration = made(SECRETS[name])
+    assert {one.sync.name for one in configuration.resolved} == {"pays", "free"}
+    configuration.refuse_unset()
+    configuration.refuse_unset(pushed=named(configuration, "free"), planned=named(configuration, "pays"))
+    with pytest.raises(ConfigurationError, match=r"variable CRM_PASSWORD, which is not set"):
+        configuration.refuse_unset(pushed=named(configuration, "pays"))
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_sync_is_the_same_with_and_without_its_secret(made: Made, name: str) -> None:
+    without, whole = (
+        {one.sync.name: id_of(one) for one in made(SECRETS[name], env=env).resolved}
+        for env in ({}, {"CRM_PASSWORD": VALUE})
+    )
+    assert without == whole
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("name", NAMELESS)
+def test_a_destination_that_has_no_name_without_its_variable_stops_every_push_and_its_own_plan(
+    made: Made, name: str
+) -> None:
+    configuration = made(NAMELESS[name])
+    assert [one.sync.name for one in configuration.resolved] == ["free"]
+    configuration.refuse_unset()
+    configuration.refuse_unset(planned=named(configuration, "free"))
+    for used in ({"pushed": named(configuration, "free")}, {"planned": named(configuration, "pays")}):
+        with pytest.raises(ConfigurationError, match=r"variable CRM_PASSWORD, which is not set"):
+            configuration.refuse_unset(**used)
+
+
+def test_what_else_is_wrong_is_told_although_a_secret_is_not_set(made: Made) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        made({**POSTGRES, "prot": 1}, mode="changelog")
+    assert "prot" in str(refused.value)
+    with pytest.raises(ConfigurationError) as refused:
+        made(POSTGRES, object="a.b.c", where="1=1) or (1=1")
+    assert "where" in str(refused.value)
+    with pytest.raises(ConfigurationError, match=r"sync pays, object"):
+        made(POSTGRES, object="a.b.c")
+    assert not re.search("CRM_PASSWORD", str(refused.value))
+
+
+def test_the_address_of_an_alert_is_asked_for_by_pushes_alone(made: Made) -> None:
+    alerts = [{"type": "slack", "url": "{{ env_var('SLACK_URL') }}"}]
+    configuration = made(POSTGRES, alerts)
+    configuration.refuse_unset(planned=configuration.syncs)
+    with pytest.raises(ConfigurationError, match="SLACK_URL"):
+        configuration.refuse_unset(pushed=named(configuration, "free"))
