@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import dbt.jsonschemas.jsonschemas as schemas
 from dbt.cli.main import dbtRunner
 
-from dbt_reverse_etl.scaffold import initialize
+from dbt_reverse_etl.app.scaffold import initialize
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 STRICT = ("--warn-error-options", "{error: [Deprecations]}", "--show-all-deprecations")

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from dbt_reverse_etl.settings import ChangelogSettings, SyncSettings, Threshold
+from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings, Threshold
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"

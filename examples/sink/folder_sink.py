@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from dbt_reverse_etl.encoding import encode_rows, texts
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.values.encoding import encode_rows, texts
 
 
 class FolderSettings(Settings):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from folder_sink import FolderSink
 
-from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.testing import ReadBack, SinkContract
+from dbt_reverse_etl.values.encoding import encode_values
 
 
 class TestFolder(SinkContract):

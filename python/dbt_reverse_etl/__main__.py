@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbt_reverse_etl.interrupts import end_at_once
+from dbt_reverse_etl.base.interrupts import end_at_once
 
 
 def main() -> None:

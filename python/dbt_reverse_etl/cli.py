@@ -12,13 +12,13 @@ import click
 import orjson
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.cli_options import PROFILES_DIR, PROJECT_DIR, project_options, say, screen_of, shown
-from dbt_reverse_etl.config import PlanOnly
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError, unexpected
-from dbt_reverse_etl.interrupts import interrupts
-from dbt_reverse_etl.place import Opened, Place
-from dbt_reverse_etl.redaction import redact
-from dbt_reverse_etl.wide_table_cli import wide_table
+from dbt_reverse_etl.app.place import Opened, Place
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.base.interrupts import interrupts
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.terminal.options import PROFILES_DIR, PROJECT_DIR, project_options, say, screen_of, shown
+from dbt_reverse_etl.wide.commands import wide_table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,7 +70,7 @@ def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -
 )
 def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
     """Push each sync that is behind, whichever dbt command ran last."""
-    from dbt_reverse_etl import invocation
+    from dbt_reverse_etl.app import invocation
 
     target = place.pushed_target()
     project = place.project(target)
@@ -87,8 +87,8 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
 
     For example: dbt-reverse-etl run -- build --select orders
     """
-    from dbt_reverse_etl import dbt_command
-    from dbt_reverse_etl.invocation import OFF, SWITCH, Ask
+    from dbt_reverse_etl.app import dbt_command
+    from dbt_reverse_etl.app.invocation import OFF, SWITCH, Ask
 
     project = place.project("")
     before = project.newest_results()
@@ -103,14 +103,15 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
 @project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
-    from dbt_reverse_etl.invocation import Ask
+    from dbt_reverse_etl.app.invocation import Ask
 
     return _pushed(place.project(place.pushed_target()), place, as_json, selectors=selectors, ask=Ask.RETRY)
 
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
-    from dbt_reverse_etl import console, invocation
-    from dbt_reverse_etl.artifacts import select
+    from dbt_reverse_etl.app import invocation
+    from dbt_reverse_etl.config.artifacts import select
+    from dbt_reverse_etl.terminal import console
 
     configuration = project.configuration(project.manifest())
     chosen = select(configuration.syncs, how["selectors"])
@@ -130,14 +131,14 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
 def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
-    from dbt_reverse_etl import console
+    from dbt_reverse_etl.terminal import console
 
     with Opened(place, selectors) as opened:
         reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
     if as_json:
         _print_json(map(console.as_json, reports))
     elif markdown:
-        from dbt_reverse_etl.review import as_markdown
+        from dbt_reverse_etl.terminal.review import as_markdown
 
         click.echo(as_markdown(reports))
     elif reports:
@@ -159,7 +160,8 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
 @click.option("--sample", default=5, show_default=True, help="Show so many keys that differ.")
 def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, **how: Any) -> int:
     """Compare each destination with what was delivered to it, key by key."""
-    from dbt_reverse_etl import console, invocation
+    from dbt_reverse_etl.app import invocation
+    from dbt_reverse_etl.terminal import console
 
     if how["leftovers"] and not how["repaired"]:
         raise click.UsageError("--leftovers goes with --repair")
@@ -194,8 +196,8 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 @click.option("--fail", is_flag=True, help="End with 1 if a sync is not well.")
 def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
     """Show how each sync stands: health, position, lag, undelivered rows and last run."""
-    from dbt_reverse_etl import console
     from dbt_reverse_etl.delivery.health import Health
+    from dbt_reverse_etl.terminal import console
 
     with Opened(place, selectors) as opened:
         rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
@@ -221,7 +223,7 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Show so many rows of each.")
 def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
-    from dbt_reverse_etl import console
+    from dbt_reverse_etl.terminal import console
 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
@@ -280,8 +282,8 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
 @project_options
 def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Validate the configuration and reach each destination, read-only."""
-    from dbt_reverse_etl import console
-    from dbt_reverse_etl.artifacts import select
+    from dbt_reverse_etl.config.artifacts import select
+    from dbt_reverse_etl.terminal import console
 
     project = place.project()
     configuration = project.configuration(project.manifest())
@@ -326,7 +328,7 @@ def _checked(name: str, destination: Any) -> dict[str, str]:
 @click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
 def init(project_dir: Path, model: str | None, key: str | None, write_profile: bool) -> int:
     """Write the pieces of a first sync into a dbt project; never overwrites a file."""
-    from dbt_reverse_etl.scaffold import initialize
+    from dbt_reverse_etl.app.scaffold import initialize
 
     initialize(project_dir.resolve(), lambda text: say(text, "info"), model=model, key=key, write_profile=write_profile)
     return ExitCode.OK

@@ -72,7 +72,7 @@ class _Listener:
 
     def _to_push(self, model: str) -> list[Any]:
         """The syncs of a changelog that this command will push."""
-        from dbt_reverse_etl.invocation import ON, switch_of
+        from dbt_reverse_etl.app.invocation import ON, switch_of
 
         if _flag("EMPTY") or _flag("SAMPLE") or switch_of(os.environ) != ON:
             return []
@@ -81,7 +81,7 @@ class _Listener:
         return [sync for sync in syncs if commands & sync.settings.push_on]
 
     def _complete(self, *, succeeded: bool) -> None:
-        from dbt_reverse_etl.interrupts import interrupts
+        from dbt_reverse_etl.base.interrupts import interrupts
 
         with interrupts() as signals:
             try:
@@ -109,8 +109,9 @@ class _Listener:
             return self._without_artifacts()
         if self._artifacts is None and not (self._retried and _has_adapter()):
             return True  # dbt stopped before it ran anything
-        from dbt_reverse_etl import console, invocation
-        from dbt_reverse_etl.errors import ExitCode
+        from dbt_reverse_etl.app import invocation
+        from dbt_reverse_etl.base.errors import ExitCode
+        from dbt_reverse_etl.terminal import console
 
         folder = self._artifacts or _target_path()
         project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), dict(os.environ))
@@ -135,7 +136,7 @@ class _Listener:
 
 def _screen() -> Any:
     """Bars below dbt's lines, if dbt shows lines and standard error is a terminal."""
-    from dbt_reverse_etl.screen import Bars, Screen, colours, on_terminal
+    from dbt_reverse_etl.terminal.screen import Bars, Screen, colours, on_terminal
 
     def write(text: str, level: str, about: object) -> None:  # noqa: ARG001  (the shape of Write)
         say(text, level)
@@ -210,7 +211,7 @@ def _spark() -> Any:
     Raises:
         ReverseEtlError: the adapter reaches Spark in another way.
     """
-    from dbt_reverse_etl.errors import Problem, ReverseEtlError
+    from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 
     adapter = _adapter()
     if not _runs_here():
@@ -223,7 +224,7 @@ def _spark() -> Any:
                 "push from a Spark of its own: dbt-reverse-etl push",
             )
         )
-    from dbt_reverse_etl.spark import connect
+    from dbt_reverse_etl.warehouse.spark import connect
 
     return connect(adapter.config.credentials.server_side_parameters or {})
 
@@ -238,20 +239,20 @@ def _concerns_us(manifest: Any) -> bool:
 
 
 def _has_syncs(folder: Path) -> bool:
-    from dbt_reverse_etl.invocation import read_json
+    from dbt_reverse_etl.app.invocation import read_json
 
     exposures = read_json(folder / "manifest.json")["exposures"].values()
     return any("reverse_etl" in (e.get("config", {}).get("meta") or e.get("meta") or {}) for e in exposures)
 
 
 def _checked_configuration(manifest: Any) -> Any:
-    from dbt_reverse_etl.artifacts import configure
+    from dbt_reverse_etl.config.artifacts import configure
 
     written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
     with _told("nothing was captured or sent"):
         configuration = configure(written, _profiles(), _target_name(), env, _project_root())
         if configuration.syncs:
-            from dbt_reverse_etl.invocation import refuse_unknown_words
+            from dbt_reverse_etl.app.invocation import refuse_unknown_words
 
             refuse_unknown_words(configuration, env)
         return configuration
@@ -259,8 +260,8 @@ def _checked_configuration(manifest: Any) -> Any:
 
 def _refuse_unfit(configuration: Any, model: str, columns: Sequence[Mapping[str, str]]) -> None:
     """Raises ReverseEtlError with the problems of all syncs of a changelog."""
-    from dbt_reverse_etl.errors import ConfigurationError, Problem
-    from dbt_reverse_etl.tasks import refuse_unfit
+    from dbt_reverse_etl.app.tasks import refuse_unfit
+    from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 
     named = [(column["name"], column["type"]) for column in columns]
     problems: list[Problem] = []
@@ -279,8 +280,8 @@ def _told(what: str) -> Iterator[None]:
     """Our errors as dbt's."""
     from dbt_common.exceptions import DbtRuntimeError
 
-    from dbt_reverse_etl.errors import ReverseEtlError
-    from dbt_reverse_etl.redaction import redact
+    from dbt_reverse_etl.base.errors import ReverseEtlError
+    from dbt_reverse_etl.base.redaction import redact
 
     try:
         yield
@@ -294,8 +295,8 @@ def _is_interrupted(error: BaseException | None) -> bool:
 
 
 def _described(error: BaseException) -> str:
-    from dbt_reverse_etl.errors import ReverseEtlError, unexpected
-    from dbt_reverse_etl.redaction import redact
+    from dbt_reverse_etl.base.errors import ReverseEtlError, unexpected
+    from dbt_reverse_etl.base.redaction import redact
 
     if isinstance(error, ReverseEtlError):
         return redact(f"dbt-reverse-etl: nothing was sent.\n{error}")

@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from dbt_reverse_etl import console
-from dbt_reverse_etl.errors import ExitCode, Problem, ReverseEtlError
-from dbt_reverse_etl.invocation import Project, after_models
-from dbt_reverse_etl.one_sync import Report
+from dbt_reverse_etl.app.invocation import Project, after_models
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.terminal import console
 
 _HOOK = "{{ reverse_etl.hand_over_syncs() }}"
 _MANIFEST = "https://schemas.getdbt.com/dbt/manifest/v12.json"  # what the hook hands over is a part of it

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from jinja2 import Environment
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import sql
+from dbt_reverse_etl.base import sql
 from tests.benchmarks.turns import fastest, report
 from tests.support.dbt.project import Project
 from tests.support.spark_session import spark_settings

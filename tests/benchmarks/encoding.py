@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import orjson
 import pyarrow as pa
 
-from dbt_reverse_etl.encoding import encode_lines, encode_rows
+from dbt_reverse_etl.values.encoding import encode_lines, encode_rows
 from tests.benchmarks.rows import people
 from tests.benchmarks.turns import fastest, report
 

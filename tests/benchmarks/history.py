@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.benchmarks.capture import COLUMNS, rendered_diff
 from tests.benchmarks.turns import fastest, report
 from tests.support.dbt.project import Project

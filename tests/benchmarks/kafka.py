@@ -16,10 +16,10 @@ from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import SNAPSHOT, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_messages import Entry, Message, Refused
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.kafka_topic import Cluster
+from dbt_reverse_etl.sinks.kafka.messages import Entry, Message, Refused
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
+from dbt_reverse_etl.sinks.kafka.topic import Cluster
 from tests.benchmarks.peers import AIOKAFKA, is_there
 from tests.benchmarks.rows import changes, task_of
 from tests.benchmarks.turns import fastest, report

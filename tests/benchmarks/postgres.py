@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.delivery.waves import batches
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.postgres_values import staged
+from dbt_reverse_etl.sinks.sql.postgres.values import staged
 from tests.benchmarks.peers import DLT, DRT, is_there
 from tests.benchmarks.rows import Work, changes, payload, task_of
 from tests.benchmarks.turns import fastest, report

@@ -16,10 +16,10 @@ import pyarrow as pa
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import one_sync
+from dbt_reverse_etl.app import sync
+from dbt_reverse_etl.app.reconcile import differences
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.reconcile import differences
-from dbt_reverse_etl.sinks.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import report
 from tests.support.dbt.project import Project
@@ -71,7 +71,7 @@ def counted_rows(spark: SparkSession) -> Iterator[tuple[list[int], list[int]]]:
         scanned.extend(_stages(spark)[before:])
         return found
 
-    with patch.object(SqliteSink, "read", counted), patch.object(one_sync, "differences", compared):
+    with patch.object(SqliteSink, "read", counted), patch.object(sync, "differences", compared):
         yield read, scanned
     os.chdir(here)  # dbt has left it
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
 from tests.benchmarks.turns import fastest, report
 
 

@@ -26,7 +26,7 @@ SECOND = {f"/people/{n}": f"person {n} {1 if n % 50 else 2}" for n in range(30, 
 RUNS = f"""
 from functools import partial
 from dbt.cli.main import dbtRunner
-from dbt_reverse_etl import invocation
+from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.delivery.waves import WaveSize
 
 waves = WaveSize(rows={WAVE}, grow_below=-1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 
-SINKS = [f"dbt_reverse_etl.sinks.{name}" for name in ("http", "http_transport", "mysql", "postgres", "sqlite")]
+SINKS = [
+    f"dbt_reverse_etl.sinks.{name}"
+    for name in ("http.sink", "http.transport", "sql.mysql.sink", "sql.postgres.sink", "sql.sqlite.sink")
+]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.delivery.victim", *SINKS, "tests.support.serve.process"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lost import busy, cut_off, vanished, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import DestinationError, Problem
 
 
 def refuse(job: Job, ports: Ports, state: State) -> None:

@@ -8,6 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
@@ -17,10 +19,8 @@ from dbt_reverse_etl.delivery.prepared import Prepared
 from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave, WavePart
 from dbt_reverse_etl.delivery.waves import anywhere
-from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns
 from dbt_reverse_etl.sinks.buckets import Buckets
-from dbt_reverse_etl.workers import at_once
 
 __all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
 

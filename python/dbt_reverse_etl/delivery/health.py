@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from enum import Enum
 from itertools import groupby
 
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import PARKED, Undelivered
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.outcome import Outcome
 
 _MOST_REASONS = 5  # in words; the ledger has all
 NEXT_RUN, AT_A_TIME, ON_CHANGE, ON_RETRY = "next_run", "at_a_time", "on_change", "on_retry"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dbt_reverse_etl.delivery.facts import RunStarted
-from dbt_reverse_etl.delivery.ports import Job, Ports
-from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import (
+from dbt_reverse_etl.base.errors import (
     OtherChangelog,
     OtherLedger,
     PositionLost,
@@ -16,6 +13,9 @@ from dbt_reverse_etl.errors import (
     ReverseEtlError,
     SyncBusy,
 )
+from dbt_reverse_etl.delivery.facts import RunStarted
+from dbt_reverse_etl.delivery.ports import Job, Ports
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import NewerFence, Sink
 
 

@@ -15,6 +15,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.admission import refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
@@ -44,8 +46,6 @@ from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
 from dbt_reverse_etl.delivery.undelivered import SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
-from dbt_reverse_etl.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
 from dbt_reverse_etl.sinks.ranges import coarse, minus, singles

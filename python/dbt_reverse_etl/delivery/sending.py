@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim, Undelivered
@@ -24,7 +25,6 @@ from dbt_reverse_etl.delivery.undelivered import (
     still_waiting,
 )
 from dbt_reverse_etl.delivery.wave import count_operations
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import OPERATION, Applied
 from dbt_reverse_etl.sinks.buckets import Buckets, Chunk
 from dbt_reverse_etl.sinks.ranges import Ranges

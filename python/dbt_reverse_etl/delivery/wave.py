@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import OPERATION, Batch
 from dbt_reverse_etl.sinks.buckets import BatchBuckets, Buckets
 

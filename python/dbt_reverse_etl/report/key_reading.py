@@ -9,12 +9,12 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from dbt_reverse_etl import sql
-from dbt_reverse_etl.config import ResolvedSync
-from dbt_reverse_etl.errors import ConfigurationError, Problem, ReverseEtlError
-from dbt_reverse_etl.push import Pusher
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
-from dbt_reverse_etl.settings import Changelog
 
 MOST_ROWS = 1000  # change rows of one key, the newest
 

@@ -9,17 +9,18 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from dbt_reverse_etl import __version__, sql
-from dbt_reverse_etl.config import ResolvedSync
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health
-from dbt_reverse_etl.interrupts import apart
-from dbt_reverse_etl.ledger import Overview
-from dbt_reverse_etl.push import Pusher
 from dbt_reverse_etl.report.key_reading import read_keys
 from dbt_reverse_etl.report.lineage import upstream
 from dbt_reverse_etl.report.model import Changelog, Reason, Report, Run, Snapshot, Sync
-from dbt_reverse_etl.wide_table_picture import pictures
+from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.wide.picture import pictures
 
 MOST_REASONS = 50  # of one sync; the rest is one line
 _OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped", "no_match")

@@ -15,10 +15,10 @@ import orjson
 
 from dbt_reverse_etl.serve.event import SUCCESS, parse_time
 from dbt_reverse_etl.serve.steps import Step
-from dbt_reverse_etl.sinks.http_answer import Answer, Failure, retry_after
-from dbt_reverse_etl.sinks.http_request import Request
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
-from dbt_reverse_etl.sinks.http_transport import Transport
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, retry_after
+from dbt_reverse_etl.sinks.http.request import Request
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.transport import Transport
 
 LARGEST_ANSWER = 512 * 2**20  # a manifest of a large project takes tens of MiB
 PAGE = 50

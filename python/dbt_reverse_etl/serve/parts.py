@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dbt_reverse_etl.base.errors import Problem, SyncBusy
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.profiles import profile_directories
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.errors import Problem, SyncBusy
-from dbt_reverse_etl.profiles import profile_directories
-from dbt_reverse_etl.redaction import redact
 from dbt_reverse_etl.serve.cloud import Cloud
 from dbt_reverse_etl.serve.fetching import Fetcher
 from dbt_reverse_etl.serve.metrics import Metrics

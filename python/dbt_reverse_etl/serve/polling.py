@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from dbt_reverse_etl.base.errors import unexpected
 from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.errors import unexpected
 from dbt_reverse_etl.serve.cloud import PAGE, Cloud, CloudError, FinishedRun
 from dbt_reverse_etl.serve.queue import Queue
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.serve.pushing import PushProcess, Stopped
 
 AT_MOST_EVERY = 60.0  # seconds from one beginning to the next

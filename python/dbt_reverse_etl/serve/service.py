@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dbt_reverse_etl.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
 
 try:
     import uvicorn

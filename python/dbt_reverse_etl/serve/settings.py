@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
 
-from dbt_reverse_etl.errors import ConfigurationError, Problem
-from dbt_reverse_etl.profiles import Rendered, mapping_of, read_serve, render
-from dbt_reverse_etl.redaction import register_secret
-from dbt_reverse_etl.sinks.http_settings import HttpSettings, SecretHeader, Strict
-from dbt_reverse_etl.validation import Place, described, raise_if_any, validate
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.redaction import register_secret
+from dbt_reverse_etl.config.profiles import Rendered, mapping_of, read_serve, render
+from dbt_reverse_etl.config.validation import Place, described, raise_if_any, validate
+from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Strict
 
 _SECRETS = ("token", "webhook_secret")
 

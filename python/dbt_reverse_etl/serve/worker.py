@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dbt_reverse_etl.base.errors import ExitCode, unexpected
 from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.errors import ExitCode, unexpected
 from dbt_reverse_etl.serve.cloud import CloudError
 from dbt_reverse_etl.serve.fetching import Fetcher, Unfit
 from dbt_reverse_etl.serve.metrics import Metrics

@@ -1,1 +1,1 @@
-"""Sinks: the code for one type of destination each. A sink is one file; `base.py` is the contract."""
+"""Sinks: the code for one type of destination each. `base` is the contract; each package's `sink` is its door."""

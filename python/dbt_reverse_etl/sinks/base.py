@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
 from dbt_reverse_etl.sinks.ranges import Ranges
 

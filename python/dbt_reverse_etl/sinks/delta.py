@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import (
     EVENT_ID,
     OPERATION,
@@ -30,7 +31,8 @@ from dbt_reverse_etl.sinks.base import (
     SparkSink,
     refuse_newer,
 )
-from dbt_reverse_etl.sinks.database import (
+from dbt_reverse_etl.sinks.reading import UNREADABLE
+from dbt_reverse_etl.sinks.sql.database import (
     LOST_RECORD,
     NEVER_DELETES,
     OTHER_RUN,
@@ -41,8 +43,6 @@ from dbt_reverse_etl.sinks.database import (
     rejections,
     unmapped_key,
 )
-from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.sql import quoted
 
 try:
     from py4j.protocol import Py4JError
@@ -52,7 +52,7 @@ try:
     from pyspark.sql.types import StructField, StructType
     from pyspark.sql.utils import is_remote
 
-    from dbt_reverse_etl.spark_types import spark_type
+    from dbt_reverse_etl.values.spark_types import spark_type
 except ModuleNotFoundError as error:
     next_step = "pip install 'dbt-reverse-etl[spark]'"
     raise ConfigurationError(

@@ -9,7 +9,7 @@ From texts, as databases give them, or from parsed objects, as streams do.
 | binary | hexadecimal |
 | timestamp | `2024-01-01 00:00:00.000000`, in UTC; a `+00` behind it is dropped |
 | date, time | `2024-01-01`, `09:30:00.000000` |
-| list, struct, map | JSON, as of `dbt_reverse_etl.encoding` |
+| list, struct, map | JSON, as of `dbt_reverse_etl.values.encoding` |
 
 A value of another form was not written by us: it is NULL here, and its row is marked.
 """
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dbt_reverse_etl.arrow import is_bytes, is_list, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, plain_type
 
 UNREADABLE = "_unreadable"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Batch, Mode, NewerFence, Settings, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing.rows import (

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from dbt_reverse_etl.config import resolve
+from dbt_reverse_etl.app.identity import former_of, id_of, left_elsewhere, renamed, written_name
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.config.destinations import resolve
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.identity import former_of, id_of, left_elsewhere, renamed, written_name
-from dbt_reverse_etl.ledger import Overview
+from dbt_reverse_etl.warehouse.ledger import Overview
 from tests.support.config.written import Written
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

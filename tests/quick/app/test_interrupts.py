@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.sync import Known
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.interrupts import INTERRUPTED, apart, interrupts
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.interrupts import INTERRUPTED, apart, interrupts
-from dbt_reverse_etl.ledger import Overview
-from dbt_reverse_etl.one_sync import Known
-from dbt_reverse_etl.push import Pusher
+from dbt_reverse_etl.warehouse.ledger import Overview
 from tests.support.config.written import Written
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -26,7 +26,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 # A call that nobody may cut in two: as that of a connection which is read from after it.
 CALLS = r"""
 import socket, sys, threading, time
-from dbt_reverse_etl.interrupts import apart, interrupts
+from dbt_reverse_etl.base.interrupts import apart, interrupts
 
 here, there = socket.socketpair()
 
@@ -62,7 +62,7 @@ with interrupts() as signals:
 # As a destructor does it: Python only writes that an exception was ignored.
 SWALLOWED = r"""
 import sys, time
-from dbt_reverse_etl.interrupts import apart, interrupts
+from dbt_reverse_etl.base.interrupts import apart, interrupts
 
 with interrupts() as signals:
     try:
@@ -115,7 +115,7 @@ def test_a_signal_that_was_swallowed_ends_the_next_wait() -> None:
 
 COMMAND = """
 import runpy, sys
-import dbt_reverse_etl.interrupts  # Python's own start is not ours
+import dbt_reverse_etl.base.interrupts  # Python's own start is not ours
 sys.argv = ["dbt-reverse-etl", "plan", "--project-dir", {folder!r}]
 print("begins", flush=True)
 runpy.run_module("dbt_reverse_etl", run_name="__main__")
@@ -138,7 +138,7 @@ def test_a_signal_ends_the_command_while_it_starts_and_while_it_ends(
 
 
 def test_a_command_that_is_not_to_hear_a_signal_does_not() -> None:
-    code = "import os, signal\nfrom dbt_reverse_etl.interrupts import interrupts\nprint(1, flush=True)\n"
+    code = "import os, signal\nfrom dbt_reverse_etl.base.interrupts import interrupts\nprint(1, flush=True)\n"
     code += "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwith interrupts(): os.kill(os.getpid(), signal.SIGINT)\nprint('deaf')"
     assert rest_of(started(code)) == "deaf\n", "as nohup wants it"
 

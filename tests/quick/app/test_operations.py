@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dbt_reverse_etl.app.operations import carry_out
+from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
-from dbt_reverse_etl.errors import OtherLedger, SyncBusy
-from dbt_reverse_etl.ledger import Request
-from dbt_reverse_etl.operations import carry_out
+from dbt_reverse_etl.warehouse.ledger import Request
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import Killed

@@ -11,12 +11,13 @@ from functools import partial
 
 import pytest
 
-from dbt_reverse_etl.overlap import Overlap, Unfinished
-from dbt_reverse_etl.workers import at_once
+from dbt_reverse_etl.app.overlap import Overlap, Unfinished
+from dbt_reverse_etl.base.workers import at_once
 
 PUSHES = r"""
 import signal, sys, threading, time
-from dbt_reverse_etl import overlap, workers
+from dbt_reverse_etl.app import overlap
+from dbt_reverse_etl.base import workers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with SIGINT ignored
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.artifacts import Invocation
-from dbt_reverse_etl.config import Destination, ResolvedSync
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
+from dbt_reverse_etl.app.sync import Known
+from dbt_reverse_etl.base.errors import ReverseEtlError
+from dbt_reverse_etl.config.artifacts import Invocation
+from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import ReverseEtlError
-from dbt_reverse_etl.identity import id_of
-from dbt_reverse_etl.ledger import Overview, Refusal
-from dbt_reverse_etl.one_sync import Known
-from dbt_reverse_etl.push import Pusher
-from dbt_reverse_etl.repeats import behind, left_behind, refuse_older, still_due
-from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.sqlite import SqliteSink
-from dbt_reverse_etl.spark import Head
-from dbt_reverse_etl.spec import Spec, given_spec
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
+from dbt_reverse_etl.warehouse.spark import Head
+from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.one_sync import Report
-from dbt_reverse_etl.review import as_markdown
+from dbt_reverse_etl.terminal.review import as_markdown
 
 SPACE = "\N{NO-BREAK SPACE}"
 CRM = Report("crm_contacts", "crm.contacts", "planned", planned=PerOperation(0, 1203, 4), sample=(("delete", "ann@x"),))

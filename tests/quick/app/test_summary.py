@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dbt_reverse_etl import console
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing
-from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.one_sync import Report
+from dbt_reverse_etl.terminal import console
 
 SENT = Report(
     "a", "crm.a", "succeeded", ExitCode.OK, counts=Counts(delivered=PerOperation(2, 1, 0)), standing=Standing(Health.OK)

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.config import (
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.base.redaction import MASK
+from dbt_reverse_etl.config.destinations import (
     Destination,
     PlanOnly,
     load_destinations,
     redact,
     resolve,
 )
-from dbt_reverse_etl.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.redaction import MASK
-from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
 
@@ -34,7 +34,7 @@ CANARY = "canary-Zq7/x+9"
 PLUGIN = """
 from typing import Annotated, Literal
 from pydantic import BaseModel, Field, SecretStr, field_validator
-from dbt_reverse_etl.outcome import Delivery
+from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink
 
 class Bearer(Settings):

@@ -11,14 +11,14 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.config import (
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.config.destinations import (
     PlanOnly,
     load_destinations,
     profile_directories,
 )
-from dbt_reverse_etl.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.profiles import render
-from dbt_reverse_etl.validation import Place
+from dbt_reverse_etl.config.profiles import render
+from dbt_reverse_etl.config.validation import Place
 
 CANARY = "canary-Zq7/x+9"
 ALIAS = "canary-Zq7"

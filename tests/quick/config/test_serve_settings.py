@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dbt_reverse_etl.config import load_destinations
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.redaction import redact
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.destinations import load_destinations
 from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
 from tests.support import ROOT
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.errors import Problem
-from dbt_reverse_etl.settings import ChangelogSettings, Guards, Threshold
-from dbt_reverse_etl.validation import Place, validate
+from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.config.settings import ChangelogSettings, Guards, Threshold
+from dbt_reverse_etl.config.validation import Place, validate
 
 counts = st.integers(0, 10**12)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dbt_reverse_etl import executors
+from dbt_reverse_etl.warehouse import executors
 from tests.support.delivery.histories import DEADLY, Bias, history
 from tests.support.delivery.memory_sinks import TransactionalSink
 from tests.support.delivery.reference import bucket

@@ -11,10 +11,10 @@ import pytest
 
 from dbt_reverse_etl.delivery.streams import PERIOD, Stripes, TaskStream, in_buckets, whole_claim
 from dbt_reverse_etl.delivery.waves import batches
-from dbt_reverse_etl.executors import _chunks
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits
 from dbt_reverse_etl.sinks.buckets import BatchBuckets, Buckets, Chunk
-from dbt_reverse_etl.sinks.claim_record import Part, answer_of, parts_of
+from dbt_reverse_etl.sinks.sql.claim_record import Part, answer_of, parts_of
+from dbt_reverse_etl.warehouse.executors import _chunks
 from tests.support.effort import scaled
 
 LO, HI = 128, 896  # the buckets of the claim
@@ -107,7 +107,7 @@ def test_a_bucket_is_delivered_where_all_its_rows_were_applied_and_in_doubt_wher
     start = random.SystemRandom().randrange(10**9)
     for seed in range(start, start + scaled(60)):
         rnd, truth = random.Random(seed), Truth()
-        monkeypatch.setattr("dbt_reverse_etl.executors._CHUNK", rnd.randint(1, 80))
+        monkeypatch.setattr("dbt_reverse_etl.warehouse.executors._CHUNK", rnd.randint(1, 80))
         for chunk, table in sender(rnd, planned(rnd, truth)):
             deliver(rnd, truth, chunk, table)
         answer = answer_of(truth.parts) or Applied()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.executors import _CHUNK, _chunks
 from dbt_reverse_etl.sinks.base import Limits
+from dbt_reverse_etl.warehouse.executors import _CHUNK, _chunks
 
 BATCHES = st.lists(st.integers(0, 30_000), max_size=40)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Limits
 from tests.support.delivery.engine_bench import (
     Bench,

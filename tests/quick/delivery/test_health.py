@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl import alerts, console
+from dbt_reverse_etl.alerts import alerts
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.health import Health, exit_code, explained, health, next_attempt, standing
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
-from dbt_reverse_etl.ledger import Overview, decode, encode
-from dbt_reverse_etl.one_sync import Report
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Mode
+from dbt_reverse_etl.terminal import console
+from dbt_reverse_etl.warehouse.ledger import Overview, decode, encode
 from tests.support.delivery.account import ATTEMPTS, CAP, FIRST, Account
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink

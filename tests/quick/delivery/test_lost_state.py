@@ -11,8 +11,8 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
 from dbt_reverse_etl.delivery.lost import why_lost
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.delivery.position import fold
-from dbt_reverse_etl.ledger import decode, encode
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.warehouse.ledger import decode, encode
 from tests.support.delivery.lost_world import LostWorld, Recording, Watched
 from tests.support.delivery.reference import SCHEMA
 

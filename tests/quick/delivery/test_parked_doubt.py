@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.delivery.position import Claim, Range, State
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink

@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery import position, run, sending
 from dbt_reverse_etl.delivery.facts import DoubtRecorded, Fact, Undelivered
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Applied
 from dbt_reverse_etl.sinks.ranges import union
 from tests.support.delivery import reference

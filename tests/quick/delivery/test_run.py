@@ -9,13 +9,13 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.base.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Retries
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.sinks.base import SinkTask
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dbt_reverse_etl.base.errors import SyncBusy
+from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import SyncBusy
-from dbt_reverse_etl.ledger import decode, encode
-from dbt_reverse_etl.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Batch
+from dbt_reverse_etl.warehouse.ledger import decode, encode
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import FakeClock, MemoryLedger

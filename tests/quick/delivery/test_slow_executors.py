@@ -7,13 +7,13 @@ from datetime import datetime
 
 import pytest
 
+from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import RunResult
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import Order, Sent
-from dbt_reverse_etl.executors import _MARGIN, Work
-from dbt_reverse_etl.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
+from dbt_reverse_etl.warehouse.executors import _MARGIN, Work
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spec import Spec
+from dbt_reverse_etl.warehouse.spec import Spec
 
 
 def spec(*fields: tuple[str, str], stopped: tuple[str, ...] = ()) -> Spec:

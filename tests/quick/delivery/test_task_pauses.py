@@ -16,9 +16,9 @@ import pytest
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
-from dbt_reverse_etl.executors import Work, _share
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.warehouse.executors import Work, _share
 from tests.support.delivery.reference import SCHEMA, WAVE_SCHEMA
 from tests.support.servers.http import Received, Reply, http_server
 from tests.support.sinks.http_sending import settings_of

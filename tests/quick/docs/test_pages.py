@@ -10,20 +10,20 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.errors import ExitCode
-from dbt_reverse_etl.settings import ChangelogSettings, SyncSettings
+from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
-from dbt_reverse_etl.sinks.http_options import HttpOptions
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.mysql_settings import MysqlOptions, MysqlSettings
-from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions, PostgresSettings
-from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
-from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings
-from dbt_reverse_etl.spark import LOCAL
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlOptions, MysqlSettings
+from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions, PostgresSettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings
+from dbt_reverse_etl.warehouse.spark import LOCAL
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl import encoding
-from dbt_reverse_etl.encoding import (
+from dbt_reverse_etl.values import encoding
+from dbt_reverse_etl.values.encoding import (
     encode_lines,
     encode_rows,
     encode_values,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from dbt_reverse_etl.spark_types import arrow_type, spark_type
+from dbt_reverse_etl.values.spark_types import arrow_type, spark_type
 
 # Spark's, Arrow's, Spark's in SQL.
 PAIRS = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.sql import value_of
-from dbt_reverse_etl.wide_table_chain import Wanted
+from dbt_reverse_etl.base.sql import value_of
+from dbt_reverse_etl.wide.chain import Wanted
 from tests.support.effort import scaled
 from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated
 from tests.support.wide.tables import Declaration, World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.sql import render, value_of
+from dbt_reverse_etl.base.sql import render, value_of
 from tests.support.wide.declarations import BILLING, CUSTOMERS, NODES, ORDERS, REGION
 
 RELATIONS = {"customers": "shop.customers", "billing": "app.billing", "region": "shop.regions"} | {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.sql import value_of
+from dbt_reverse_etl.base.sql import value_of
 from tests.support.dbt.ranges import GREATEST, LEAST, ranges_of
 
 ANYWHERE = st.integers(LEAST, GREATEST)

@@ -16,14 +16,14 @@ import yaml
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from dbt_reverse_etl import alerts
-from dbt_reverse_etl.alert_channels import Channel, Mail, Slack, Webhook, collect_channels
+from dbt_reverse_etl.alerts import alerts
+from dbt_reverse_etl.alerts.channels import Channel, Mail, Slack, Webhook, collect_channels
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode, Problem
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.errors import ExitCode, Problem
-from dbt_reverse_etl.ledger import Overview, Refusal
-from dbt_reverse_etl.one_sync import Report
+from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from dbt_reverse_etl.errors import ReverseEtlError
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.python_model import push
 
 

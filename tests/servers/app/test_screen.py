@@ -18,9 +18,9 @@ from typing import Any
 import pyte
 import pytest
 
-from dbt_reverse_etl import screen
 from dbt_reverse_etl.delivery.progress import Bound, Number
-from dbt_reverse_etl.progress import Board
+from dbt_reverse_etl.terminal import screen
+from dbt_reverse_etl.terminal.progress import Board
 from tests.support.delivery.world import FakeClock
 from tests.support.terminal.pushes import ROWS, SECRET
 

@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dbt_reverse_etl.artifacts import ChangelogResult, Invocation, run
+from dbt_reverse_etl.app.tracing import Tracing, trace_captures, tracers
+from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation, run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
-from dbt_reverse_etl.tracing import Tracing, trace_captures, tracers
 from tests.support.dbt.artifacts import CONTACTS, ORDERS, good_project
 from tests.support.terminal.pushes import ROWS, SECRET, push
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.artifacts import configure, run, select, syncs
-from dbt_reverse_etl.config import PlanOnly
-from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
-from dbt_reverse_etl.invocation import Project, after_dbt
-from dbt_reverse_etl.settings import Sync
+from dbt_reverse_etl.app.invocation import Project, after_dbt
+from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.config.artifacts import configure, run, select, syncs
+from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.config.settings import Sync
 from tests.support.dbt.artifacts import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 
 

@@ -114,7 +114,7 @@ def test_the_workflow_posts_a_plan_and_gives_no_secret_to_a_fork() -> None:
 
 
 def test_no_file_holds_a_secret() -> None:
-    from dbt_reverse_etl.redaction import literal_secrets
+    from dbt_reverse_etl.base.redaction import literal_secrets
 
     for name in ("kubernetes.yml", "plan-comment.yml"):
         for document in yaml.safe_load_all(text(name)):

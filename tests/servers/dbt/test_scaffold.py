@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl import scaffold
-from dbt_reverse_etl.config import PlanOnly, load_destinations
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.manifest import syncs
-from dbt_reverse_etl.sql import package_root
+from dbt_reverse_etl.app import scaffold
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.sql import package_root
+from dbt_reverse_etl.config.destinations import PlanOnly, load_destinations
+from dbt_reverse_etl.config.manifest import syncs
 from tests.support import ROOT
 from tests.support.servers import forks
 

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from dbt_reverse_etl import shipping
+from dbt_reverse_etl.warehouse import shipping
 from tests.support.servers.spark import environment, python_without_the_package
 
 IN_A_TASK = """
 import dbt_reverse_etl
-from dbt_reverse_etl.executors import Work
-from dbt_reverse_etl.sinks import http, kafka, mysql, postgres
-from dbt_reverse_etl.sinks.http_preset import load_preset, preset_names
-from dbt_reverse_etl.sinks.http_body import compiled
-from dbt_reverse_etl.sinks.http_template import template_text
+from dbt_reverse_etl.warehouse.executors import Work
+import dbt_reverse_etl.sinks.http.sink
+import dbt_reverse_etl.sinks.kafka.sink
+import dbt_reverse_etl.sinks.sql.mysql.sink
+import dbt_reverse_etl.sinks.sql.postgres.sink
+from dbt_reverse_etl.sinks.http.preset import load_preset, preset_names
+from dbt_reverse_etl.sinks.http.body import compiled
+from dbt_reverse_etl.sinks.http.template import template_text
 
 assert ".zip/" in dbt_reverse_etl.__file__
 for name in preset_names():
@@ -42,7 +45,7 @@ def test_the_archive_holds_all_that_tasks_import_and_read(tmp_path: Path) -> Non
 
 
 def test_it_goes_with_the_process(tmp_path: Path) -> None:
-    python = "import os; from dbt_reverse_etl.shipping import archive; print(archive())"
+    python = "import os; from dbt_reverse_etl.warehouse.shipping import archive; print(archive())"
     made = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=True).stdout.strip()
     assert made.endswith(".zip")
     assert not Path(made).parent.exists()

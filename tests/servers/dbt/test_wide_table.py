@@ -8,10 +8,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.sql import render, value_of
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.sql import render, value_of
-from dbt_reverse_etl.wide_table_picture import pictures
+from dbt_reverse_etl.wide.picture import pictures
 from tests.support.dbt.artifacts import ROOT, Json, Project
 from tests.support.wide.declarations import HINTS, NODES, TABLES
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.sql import render
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.sql import render
-from dbt_reverse_etl.wide_table_chain import OF_SCD2, Wanted
+from dbt_reverse_etl.wide.chain import OF_SCD2, Wanted
 from tests.support.dbt.artifacts import ROOT, Project, dbt
 from tests.support.wide.chains import CHANGELOGS, generated, table
 from tests.support.wide.declarations import COUNTRY, CUSTOMERS, HINTS, NODES, ORDERS, REGION, TABLES

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from dbt_reverse_etl import owner
+from dbt_reverse_etl.base import owner
 from tests.support.delivery.scene import SECOND, Place, Scene, state_of, wait_for
 from tests.support.delivery.victim import KEYS
 

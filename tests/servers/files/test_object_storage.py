@@ -14,13 +14,13 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pydantic import ValidationError
 
-from dbt_reverse_etl.encoding import encode_values
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.files import FilesSink
-from dbt_reverse_etl.sinks.files_bucket import BucketStore
-from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.files.bucket import BucketStore
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, Row, SinkContract, batch_of, next_run, opened, outcomes
+from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.sinks.files import full, inserted, killed, load, loaded, task_of
 from tests.support.sinks.files_consumer import listed, state, typed
@@ -248,9 +248,9 @@ def test_in_object_storage_a_kill_around_the_swap_shows_the_object_before_or_the
     loaded(storage.sink(), full(1), 1)
     program = f"""
     import os, signal
-    from dbt_reverse_etl.sinks.files import FilesSink
-    from dbt_reverse_etl.sinks.files_bucket import BucketStore
-    from dbt_reverse_etl.sinks.files_settings import FilesSettings
+    from dbt_reverse_etl.sinks.files.sink import FilesSink
+    from dbt_reverse_etl.sinks.files.bucket import BucketStore
+    from dbt_reverse_etl.sinks.files.settings import FilesSettings
     from dataclasses import replace
     from tests.support.sinks.files import inserted, task_of
     sink = FilesSink(FilesSettings.model_validate({storage.settings()!r}))

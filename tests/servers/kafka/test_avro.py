@@ -16,14 +16,14 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.arrow import exact
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka_avro_types import avro_schema
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
+from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import CAPTURED, PEOPLE, Change, deliver, opened, outcomes, person
+from dbt_reverse_etl.values.arrow import exact
 from tests.support import ROOT
 from tests.support.servers.kafka import Read, a_batch, a_task, produce, read, sink
 from tests.support.servers.schema_registry import SchemaRegistry, a_registry
@@ -169,7 +169,7 @@ def test_nested_times_keep_their_values() -> None:
 
 
 def test_loading_it_writes_nothing_to_the_terminal() -> None:
-    code = "import dbt_reverse_etl.sinks.kafka_avro"
+    code = "import dbt_reverse_etl.sinks.kafka.avro"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "python")
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -186,6 +186,6 @@ def test_what_avro_cannot_hold_is_refused_before_anything_is_sent(registry: Sche
 def test_avro_without_its_packages_is_refused_with_the_command_that_installs_them(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_formats.find_spec", lambda name: None)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.formats.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-avro\]'"):
         registry_sink(registry).validate(avro_task())

@@ -8,11 +8,11 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka_outcome import Reports, delivery_of
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
+from dbt_reverse_etl.sinks.kafka.outcome import Reports, delivery_of
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.testing import CAPTURED, SNAPSHOT_ID, Change, deliver, opened, outcomes, person
 from tests.support.servers.kafka import a_batch, a_task, a_topic, broker, make_topic, read, sink, topic_config
 

@@ -9,11 +9,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.encoding import encode_values
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.testing import ReadBack, SinkContract
+from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.servers.kafka import a_topic, read, settings, table
 

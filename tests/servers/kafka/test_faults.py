@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import kafka as kafka_sink
-from dbt_reverse_etl.sinks.kafka_outcome import Reports
+from dbt_reverse_etl.sinks.kafka import sink as kafka_sink
+from dbt_reverse_etl.sinks.kafka.outcome import Reports
 from dbt_reverse_etl.testing import Change, Row, deliver, opened, outcomes, person
 from tests.support import ROOT
 from tests.support.servers.kafka import a_batch, a_task, broker, read, settings, sink, table
@@ -139,8 +139,8 @@ def test_a_message_without_an_answer_in_time_is_unknown_and_a_later_value_stands
 VICTIM = """
     import json, os, signal, sys
     from dbt_reverse_etl.sinks.base import Mode, SinkTask
-    from dbt_reverse_etl.sinks.kafka import KafkaSink
-    from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+    from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
+    from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
     from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, person
 
     step, topic, settings = sys.argv[1], sys.argv[2], json.load(sys.stdin)

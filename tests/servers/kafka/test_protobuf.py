@@ -20,10 +20,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import DESCRIPTOR as TIMESTAMP
 from google.type import date_pb2, datetime_pb2, timeofday_pb2
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import CAPTURED, PEOPLE, Change, deliver, opened, outcomes, person
 from tests.support import ROOT
@@ -256,12 +256,12 @@ def test_what_protobuf_cannot_hold_is_refused_before_anything_is_sent() -> None:
 def test_protobuf_without_its_packages_is_refused_with_the_command_that_installs_them(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_formats.find_spec", lambda name: None)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.formats.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-protobuf\]'"):
         registry_sink(registry).validate(protobuf_task())
 
 
 def test_loading_it_writes_nothing_to_the_terminal() -> None:
-    code = "import dbt_reverse_etl.sinks.kafka_protobuf"
+    code = "import dbt_reverse_etl.sinks.kafka.protobuf"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "python")
     assert (done.stdout, done.stderr) == ("", "")

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import PEOPLE, Row, changes_to, deliver, opened, person
 from tests.support.servers.kafka import a_task, broker, make_topic, produce, sink
@@ -45,7 +45,7 @@ def test_a_topic_of_many_updates_deletes_and_returns_reads_as_the_table(mode: Mo
 
 @pytest.mark.guarantee("Kafka")
 def test_more_rows_than_one_table_holds_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_reading.ROWS", 30)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.reading.ROWS", 30)
     task = a_task()
     with opened(sink(), task) as kafka:
         deliver(kafka, task, [("insert", person(number)) for number in range(200)])
@@ -86,7 +86,7 @@ def test_a_value_that_is_written_while_it_reads_does_not_keep_it_reading(monkeyp
             deliver(kafka, task, [("update", person(number, "later")) for number in range(500)])
             return found
 
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_reading.Consumer", Overtaken)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.reading.Consumer", Overtaken)
     with opened(sink(), task) as kafka:
         deliver(kafka, task, [("insert", person(number)) for number in range(500)])
         assert held(task) == [person(number) for number in range(500)]
@@ -110,7 +110,7 @@ def test_reading_needs_no_group(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cluster_that_is_gone_is_said_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_topic.PATIENCE", 0.5)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.topic.PATIENCE", 0.5)
     nowhere: Any = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(DestinationError, match="no connection"):
         list(KafkaSink(nowhere).read(a_task()))

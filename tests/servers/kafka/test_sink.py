@@ -12,16 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Status
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import kafka_settings
 from dbt_reverse_etl.sinks.base import Batch
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.testing import SNAPSHOT_ID, Change, deliver, next_run, opened, outcomes, person
 from tests.support.delivery.desk import Desk
 from tests.support.servers.kafka import (
@@ -144,7 +143,7 @@ def test_the_values_of_a_key_stand_in_the_order_in_which_they_were_delivered() -
 def test_a_full_queue_is_waited_for_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = KafkaSettings.producer
     small = {"queue.buffering.max.messages": 5, "linger.ms": 50}
-    monkeypatch.setattr(kafka_settings.KafkaSettings, "producer", lambda self, limit: whole(self, limit) | small)
+    monkeypatch.setattr(KafkaSettings, "producer", lambda self, limit: whole(self, limit) | small)
     task = a_task()
     with opened(sink(), task) as kafka:
         assert deliver(kafka, task, people(*map(person, range(100)))) == [DELIVERED] * 100
@@ -282,7 +281,7 @@ def test_scram_over_tls_delivers_and_a_server_that_cannot_be_trusted_gets_no_log
     given = tls(sasl_mechanism=SCRAM, ssl_ca_location=str(trusted))
     with opened(KafkaSink(KafkaSettings.model_validate(given)), task) as kafka:
         assert deliver(kafka, task, people(person(1))) == [DELIVERED]
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_topic.PATIENCE", 3)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.topic.PATIENCE", 3)
     for wrong in (given | {"ssl_ca_location": str(other)}, tls()):  # another CA, and those of the system
         with pytest.raises(DestinationError, match="TLS failed"):
             KafkaSink(KafkaSettings.model_validate(wrong)).check()
@@ -309,7 +308,7 @@ def test_a_cluster_that_cannot_be_reached_is_said_in_our_words_and_nothing_is_wr
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka_topic.PATIENCE", patience)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.topic.PATIENCE", patience)
     kafka, task = sink(**wrong), a_task()
     for ask in (kafka.check, lambda: kafka.open(task), lambda: kafka.missing(next_run(task))):
         with pytest.raises(DestinationError, match=words) as caught:

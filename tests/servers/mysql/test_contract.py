@@ -13,8 +13,8 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.mysql import MysqlSink
-from dbt_reverse_etl.sinks.mysql_catalog import object_name
+from dbt_reverse_etl.sinks.sql.mysql.catalog import object_name
+from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import ReadBack, SinkContract
 from tests.support.servers.mysql import new_database
 

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS
-from dbt_reverse_etl.sinks.mysql_session import run
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.database import CLAIMS
+from dbt_reverse_etl.sinks.sql.mysql.session import run
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.servers.mysql import Database
 from tests.support.servers.proxy import Proxy

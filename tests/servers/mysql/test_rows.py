@@ -13,13 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import NO_ROW, OTHER_SPELLING
-from dbt_reverse_etl.sinks.mysql_catalog import Column, Name, object_name, quoted
-from dbt_reverse_etl.sinks.mysql_session import run
-from dbt_reverse_etl.sinks.mysql_values import BLANK_AT_END, NOT_FINITE, OUTSIDE_CHARSET, REQUIRED, TOO_LARGE, staged
+from dbt_reverse_etl.sinks.sql.database import NO_ROW, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.mysql.catalog import Column, Name, object_name, quoted
+from dbt_reverse_etl.sinks.sql.mysql.session import run
+from dbt_reverse_etl.sinks.sql.mysql.values import (
+    BLANK_AT_END,
+    NOT_FINITE,
+    OUTSIDE_CHARSET,
+    REQUIRED,
+    TOO_LARGE,
+    staged,
+)
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.effort import scaled
 from tests.support.servers.mysql import Database, new_database
@@ -149,7 +156,7 @@ def test_a_row_that_appears_while_its_update_finds_none_is_sent_again(
             db.run("INSERT INTO people VALUES (1, 'foreign', 0)")
         return run(connection, query)
 
-    monkeypatch.setattr("dbt_reverse_etl.sinks.mysql_rows.run", appears)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.mysql.rows.run", appears)
     task = a_task(mode=Mode.UPDATE_ONLY)
     with opened(db.sink(), task) as sink:
         assert deliver(sink, task, [("update", person(1))]) == [Outcome.RETRYABLE]

@@ -15,12 +15,12 @@ import pymysql
 import pytest
 from pydantic import ValidationError
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS
-from dbt_reverse_etl.sinks.mysql import MysqlSink
-from dbt_reverse_etl.sinks.mysql_session import LOST, connect, run
-from dbt_reverse_etl.sinks.mysql_settings import MysqlSettings
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.sql.database import CLAIMS
+from dbt_reverse_etl.sinks.sql.mysql.session import LOST, connect, run
+from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlSettings
+from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.mysql import Database, error_answer
 from tests.support.servers.proxy import Proxy

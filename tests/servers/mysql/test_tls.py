@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.mysql import MysqlSink
-from dbt_reverse_etl.sinks.mysql_session import run
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.mysql.session import run
+from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.servers.mysql import PASSWORD, Database
 from tests.support.sinks.people import a_task, people

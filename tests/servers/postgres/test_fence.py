@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dbt_reverse_etl.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS
-from dbt_reverse_etl.sinks.postgres import PostgresSink
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.sql.database import CLAIMS
+from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
 from dbt_reverse_etl.testing import batch_of, deliver, opened, person
 from tests.support.servers.postgres import Database, error_answer
 from tests.support.servers.proxy import Proxy

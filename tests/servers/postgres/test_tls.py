@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.postgres import PostgresSink
-from dbt_reverse_etl.sinks.postgres_session import connect_failure
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.postgres.session import connect_failure
+from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.servers.postgres import NOBODY, PASSWORD, Database
 from tests.support.servers.postgres_tls import BREAKS, SSL_REQUEST, TlsFront, tls_before

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import singer_process
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.singer import SingerSink
-from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer import process
+from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer.sink import SingerSink
 from dbt_reverse_etl.testing import (
     FakeClock,
     ReadBack,
@@ -133,7 +133,7 @@ def test_what_a_target_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
 def test_a_target_that_hangs_is_ended_with_all_its_children_and_its_rows_are_unknown(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(singer_process, "GRACE", 1.0)
+    monkeypatch.setattr(process, "GRACE", 1.0)
     with opened(hostile(what, tmp_path, timeout=1), task_of()) as sink:
         started = time.monotonic()
         delivery = sink.deliver(batch_of(task_of(), inserts(50_000)))

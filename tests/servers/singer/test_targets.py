@@ -13,10 +13,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.singer import SingerSink
-from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer.sink import SingerSink
 from dbt_reverse_etl.testing import PEOPLE, TYPES, Row, deliver, next_run, opened, person
 from tests.support.servers.postgres import PASSWORD, ROLE, Database, new_database
 from tests.support.servers.singer_targets import POSTGRES, SQLITE, installed

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.sql.database import CLAIMS, FENCES
 from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
 from tests.support.effort import scaled
 from tests.support.servers.proxy import Proxy, proxy_before

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import FENCES, OURS, beside
+from dbt_reverse_etl.sinks.sql.database import FENCES, OURS, beside
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.proxy import Proxy, proxy_before
 from tests.support.sinks.full_load_child import Child, loading_child

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.base import Sink, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS
+from dbt_reverse_etl.sinks.sql.database import CLAIMS
 from dbt_reverse_etl.testing import FakeClock, batch_of, next_run, opened, person
 from tests.support.servers.proxy import Proxy, proxy_before
 from tests.support.sinks.people import a_task, people, sink_on

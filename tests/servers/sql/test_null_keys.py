@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.testing import batch_of, opened, outcomes
 from tests.support.servers.postgres import new_database

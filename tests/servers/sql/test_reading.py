@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
-from dbt_reverse_etl.sinks.postgres_settings import PostgresOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
 from tests.support.servers.postgres import new_database
 
 SCHEMA = pa.schema(

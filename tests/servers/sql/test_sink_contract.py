@@ -18,14 +18,14 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
+from dbt_reverse_etl.base.errors import DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.clock import Clock
-from dbt_reverse_etl.errors import DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.files import FilesSink
-from dbt_reverse_etl.sinks.postgres import PostgresSink
-from dbt_reverse_etl.sinks.postgres_catalog import object_name
-from dbt_reverse_etl.sinks.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.files.sink import FilesSink
+from dbt_reverse_etl.sinks.sql.postgres.catalog import object_name
+from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
 from dbt_reverse_etl.testing import TYPES, FakeClock, ReadBack, SinkContract, batch_of, person
 from tests.support.servers.postgres import new_database
 from tests.support.sinks.json_values import as_text

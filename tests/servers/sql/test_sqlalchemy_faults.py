@@ -16,10 +16,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.database import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import PASSWORD, Database
 from tests.support.servers.proxy import Proxy

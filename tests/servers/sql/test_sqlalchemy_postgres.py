@@ -10,7 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.effort import scaled
 from tests.support.servers.postgres import new_database

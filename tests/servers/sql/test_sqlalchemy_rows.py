@@ -15,14 +15,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES, IGNORED, NO_ROW, NULL_KEY, OTHER_SPELLING
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
-from dbt_reverse_etl.sinks.sqlalchemy_values import NUL
+from dbt_reverse_etl.sinks.sql.database import CLAIMS, FENCES, IGNORED, NO_ROW, NULL_KEY, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
+from dbt_reverse_etl.sinks.sql.sqlalchemy.values import NUL
 from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, opened, person
 from tests.support.delivery.world import FakeClock
 from tests.support.servers.postgres import CITEXT, Database, new_database

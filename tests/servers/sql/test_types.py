@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import deliver

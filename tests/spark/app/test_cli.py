@@ -17,8 +17,8 @@ import pytest
 from click.testing import Result
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
-from dbt_reverse_etl.ledger import DeltaLedger
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 from tests.support.dbt.command import call, exit_code, read
 from tests.support.dbt.project import Project
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 PEOPLE, ORDERS = "model.shop.people", "model.shop.orders"

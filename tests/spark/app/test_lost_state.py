@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.errors import ExitCode
+from dbt_reverse_etl.base.errors import ExitCode
 from tests.support.dbt.command import call, exit_code, found_by, read
 from tests.support.dbt.project import Project, Result
 from tests.support.servers.http import http_server

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.errors import ExitCode, ReverseEtlError
 from tests.support.dbt.project import Project
 from tests.support.servers.http import Reply, http_server
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.spark import LOCAL, connect
+from dbt_reverse_etl.warehouse.spark import LOCAL, connect
 
 
 def test_a_session_that_dbt_has_started_keeps_its_settings_in_whichever_thread_the_push_runs(

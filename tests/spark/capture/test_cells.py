@@ -9,7 +9,7 @@ from operator import itemgetter
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render, value_of
+from dbt_reverse_etl.base.sql import render, value_of
 from tests.support.dbt.files_read import files_read
 from tests.support.dbt.project import Project
 from tests.support.dbt.ranges import GREATEST, LEAST, ranges_of

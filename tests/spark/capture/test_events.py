@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from dbt_reverse_etl.sinks.kafka import KafkaSink
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from tests.support.dbt.project import Project
 from tests.support.servers.kafka import a_topic, read, settings
 

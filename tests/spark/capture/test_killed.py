@@ -53,7 +53,7 @@ THE_COMMIT = "txnVersion"
 FROM_THE_EXECUTORS = """
 from functools import partial
 from dbt.cli.main import cli
-from dbt_reverse_etl import invocation
+from dbt_reverse_etl.app import invocation
 
 invocation.Policy = partial(invocation.Policy, executors_from=1)
 cli()

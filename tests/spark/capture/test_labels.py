@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as F
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt.labels import AFTER, BEFORE, LABEL, LABELS, Labelled, random_script
 from tests.support.dbt.operations import Operations, killed_after
 from tests.support.dbt.project import Project

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt.columns import Columns, Row, Table, random_models, random_row, relation
 from tests.support.dbt.operations import SETTINGS, Operations
 from tests.support.dbt.project import Project

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.base.sql import render
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.sql import render
 from tests.support.dbt.operations import Account, Operations, killed_after, random_script, random_states, store_states
 from tests.support.dbt.project import Project
 from tests.support.effort import scaled

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.base.sql import render
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
@@ -27,9 +28,8 @@ from dbt_reverse_etl.delivery.facts import (
     WaveAcknowledged,
 )
 from dbt_reverse_etl.delivery.position import State, fold, oldest_needed
-from dbt_reverse_etl.ledger import DeltaLedger
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, full_image
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.spark import Head, Pending, PendingRows, full_image
 from tests.support.dbt import pending
 from tests.support.dbt.pending import SNAPSHOTS, SPECS, Truth, bucket_of, change_rows, hashes, histories, states
 

@@ -10,7 +10,7 @@ import jinja2
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt.histories import COLUMNS, LABELS, SNAPSHOTS, TABLE_TYPE, History, captured_at, header_row
 from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, histories, query
 

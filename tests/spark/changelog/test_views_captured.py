@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support import ROOT
 from tests.support.dbt.project import Project, Result
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt import labels as business
 from tests.support.dbt.histories import COLUMNS, SNAPSHOTS, TABLE_TYPE, History, captured_at, carried, header_row
 from tests.support.dbt.views import CASES, KEY, SEED, TABLE, assert_shows, by_case, histories, query

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt.histories import SNAPSHOTS, History, captured_at
 from tests.support.dbt.views import CASES, KEY, SEED, TABLE, histories, query
 

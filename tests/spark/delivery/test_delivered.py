@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, RunStarted
-from dbt_reverse_etl.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 from tests.support.dbt.project import Project
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 

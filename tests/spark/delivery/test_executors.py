@@ -16,10 +16,11 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import executors, invocation
+from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, WaveSize
-from dbt_reverse_etl.executors import Executors
+from dbt_reverse_etl.warehouse import executors
+from dbt_reverse_etl.warehouse.executors import Executors
 from tests.support.dbt.project import Project
 from tests.support.servers.http import Received, Reply, http_server
 from tests.support.servers.postgres import new_database

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Fact, Range, RunStarted
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.ledger import _ADAPTERS, DeltaLedger, _row
+from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.one_sync import OneSync
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spark import Head, Pending, PendingRows, _bytes_of
-from dbt_reverse_etl.spec import Spec
+from dbt_reverse_etl.warehouse.spark import Head, Pending, PendingRows, _bytes_of
+from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.dbt.pending import (
     FIELDS,
     SEED,

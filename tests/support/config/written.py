@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dbt_reverse_etl.config import Destination, ResolvedSync
-from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spec import Spec
+from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.dbt.pending import FIELDS, SNAPSHOTS, Image
 
 Key = tuple[int, str]

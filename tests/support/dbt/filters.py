@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.settings import Changelog, ChangelogSettings, Sync, SyncSettings
-from dbt_reverse_etl.spec import resolve
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
+from dbt_reverse_etl.warehouse.spec import resolve
 
 _COLUMNS = {
     "id": "int",

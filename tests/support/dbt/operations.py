@@ -16,7 +16,7 @@ from dbt.adapters.spark.connections import SparkConnectionManager
 from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.sql import render
+from dbt_reverse_etl.base.sql import render
 from tests.support.dbt.project import Project, Result
 
 Image = dict[int, str | None]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl import sql
+from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.spec import Spec
+from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.delivery.reference import decide
 
 CASES = 150

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dbt_reverse_etl.sql import value_of
+from dbt_reverse_etl.base.sql import value_of
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from dbt_reverse_etl.app.operations import carry_out
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.ledger import Request
-from dbt_reverse_etl.operations import carry_out
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.warehouse.ledger import Request
 from tests.support.delivery.memory_sinks import PlainSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
 from tests.support.delivery.world import FakeClock, MemoryLedger

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Sink, SinkTask
 from tests.support.delivery.world import FakeClock
 

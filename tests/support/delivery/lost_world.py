@@ -9,16 +9,16 @@ from contextlib import suppress
 from copy import deepcopy
 from datetime import timedelta
 
+from dbt_reverse_etl.app.operations import carry_out, deliver_again
+from dbt_reverse_etl.base.errors import DestinationError, OtherLedger, PositionLost, Problem, RestoredChangelog
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.lost import why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.errors import DestinationError, OtherLedger, PositionLost, Problem, RestoredChangelog
-from dbt_reverse_etl.ledger import Request
-from dbt_reverse_etl.operations import carry_out, deliver_again
 from dbt_reverse_etl.sinks.base import Mode, SinkTask, refuse_newer
+from dbt_reverse_etl.warehouse.ledger import Request
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
 from tests.support.delivery.world import FakeClock, Killed, MemoryLedger

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dbt_reverse_etl.errors import DestinationError, Problem
-from dbt_reverse_etl.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.base.errors import DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.claim_record import Part, Unanswered, answer_of, parts_of, whole_part
+from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, parts_of, whole_part
 
 
 @dataclass

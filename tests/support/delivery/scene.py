@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, WaveAcknowledged
 from dbt_reverse_etl.sinks.base import Settings, Sink
-from dbt_reverse_etl.sinks.database import FENCES
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.mysql import MysqlSink
-from dbt_reverse_etl.sinks.postgres import PostgresSink
-from dbt_reverse_etl.sinks.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.sinks.sql.database import FENCES
+from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
+from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
 from tests.support.delivery.victim import KEYS, FileLedger, Orders, push
 from tests.support.processes import PROCESSES
 from tests.support.servers import mysql

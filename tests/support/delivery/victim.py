@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.policy import Policy, Retries
@@ -24,10 +25,9 @@ from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.run import Job, Ports, Source, run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import DestinationError, SyncBusy
-from dbt_reverse_etl.executors import Work
-from dbt_reverse_etl.ledger import decode, encode
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.warehouse.executors import Work
+from dbt_reverse_etl.warehouse.ledger import decode, encode
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Image, Spec
 
 KEYS = [f"k{number}" for number in range(8)]  # one in each bin

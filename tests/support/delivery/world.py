@@ -9,6 +9,8 @@ from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
+from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
@@ -16,10 +18,8 @@ from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
 from dbt_reverse_etl.delivery.streams import Stripes
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.errors import DestinationError, SyncBusy
-from dbt_reverse_etl.executors import _MARGIN, Work, after_a_lost_attempt
-from dbt_reverse_etl.outcome import Delivery
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
+from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
 from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
 

@@ -33,8 +33,8 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.testing import PEOPLE, Change, Row, batch_of
 from tests.support import ROOT
 from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker

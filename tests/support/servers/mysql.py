@@ -26,10 +26,10 @@ import trustme
 from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.mysql import MysqlSink
-from dbt_reverse_etl.sinks.mysql_catalog import Name, object_name, quoted
-from dbt_reverse_etl.sinks.mysql_settings import MysqlSettings
-from dbt_reverse_etl.sinks.mysql_table import create_table
+from dbt_reverse_etl.sinks.sql.mysql.catalog import Name, object_name, quoted
+from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlSettings
+from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
+from dbt_reverse_etl.sinks.sql.mysql.table import create_table
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"

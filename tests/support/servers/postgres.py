@@ -18,10 +18,10 @@ import psycopg
 from psycopg import sql
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.postgres import PostgresSink
-from dbt_reverse_etl.sinks.postgres_catalog import Name, object_name
-from dbt_reverse_etl.sinks.postgres_settings import PostgresSettings
-from dbt_reverse_etl.sinks.postgres_table import create_table
+from dbt_reverse_etl.sinks.sql.postgres.catalog import Name, object_name
+from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresSettings
+from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
+from dbt_reverse_etl.sinks.sql.postgres.table import create_table
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"

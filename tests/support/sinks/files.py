@@ -13,8 +13,8 @@ import orjson
 import pyarrow as pa
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.files import FilesSink
-from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, Row, batch_of, opened, person
 from tests.support.servers import forks
 from tests.support.sinks import files_consumer

@@ -41,7 +41,9 @@ class Child:
 def loading_child(type_name: str, settings: dict[str, Any]) -> Iterator[Child]:
     """Starts one; it is killed at the end."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, "dbt_reverse_etl.sinks.mysql", "dbt_reverse_etl.sinks.postgres"])
+    context.set_forkserver_preload(
+        [__name__, "dbt_reverse_etl.sinks.sql.mysql.sink", "dbt_reverse_etl.sinks.sql.postgres.sink"]
+    )
     ours, its = context.Pipe()
     process = context.Process(target=_load, args=(its, type_name, settings))
     process.start()

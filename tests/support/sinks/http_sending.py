@@ -7,11 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_options import HttpOptions
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
 
 CANARY = "canary-5772156649"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
 from dbt_reverse_etl.testing import PEOPLE
 from tests.support.effort import scaled
 

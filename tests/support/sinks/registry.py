@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt_reverse_etl.sinks.kafka import KafkaSink
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.testing import TYPES, Row
 from tests.support.servers.kafka import sink
 from tests.support.servers.schema_registry import PASSWORD, USER, SchemaRegistry

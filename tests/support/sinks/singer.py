@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.singer import SingerSink
-from dbt_reverse_etl.sinks.singer_settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
+from dbt_reverse_etl.sinks.singer.sink import SingerSink
 from dbt_reverse_etl.testing import (
     PEOPLE,
     person,

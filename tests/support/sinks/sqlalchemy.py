@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
-from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 from tests.support.servers.postgres import Database
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
-from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TASK = SinkTask("5c", "people", 1, "people", Mode.MIRROR, ("id",), SCHEMA)

@@ -8,17 +8,17 @@ import threading
 import uuid
 from functools import partial
 
-from dbt_reverse_etl import screen
+from dbt_reverse_etl.app.overlap import Overlap
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.progress import Bound, Watch
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.output import screen as screen_for
-from dbt_reverse_etl.overlap import Overlap
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.terminal import screen
+from dbt_reverse_etl.terminal.output import screen as screen_for
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
 from tests.support.delivery.world import MemoryLedger
 from tests.support.servers.http import Received, Reply, http_server

@@ -7,9 +7,9 @@ from typing import Any
 
 import jinja2
 
-from dbt_reverse_etl.sql import value_of
-from dbt_reverse_etl.wide_table_chain import ChainModel, Wanted, chain
-from dbt_reverse_etl.wide_table_inputs import Inputs
+from dbt_reverse_etl.base.sql import value_of
+from dbt_reverse_etl.wide.chain import ChainModel, Wanted, chain
+from dbt_reverse_etl.wide.inputs import Inputs
 from tests.support.wide.tables import World
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from dbt_reverse_etl.sql import render, value_of
+from dbt_reverse_etl.base.sql import render, value_of
 
 COLUMNS = ("h", "a", "b", "f", "g", "v")  # every table has them; h tells apart the histories that share a database
 SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS])

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.files import FilesSink
-from dbt_reverse_etl.sinks.files_csv import csv_part
-from dbt_reverse_etl.sinks.files_settings import FilesSettings
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.files.csv import csv_part
+from dbt_reverse_etl.sinks.files.settings import FilesSettings
+from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, batch_of, opened, outcomes, person
 from tests.support.effort import scaled
 from tests.support.sinks.files import task_of

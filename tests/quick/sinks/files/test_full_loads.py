@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.testing import batch_of, opened, outcomes, person
 from tests.support.effort import scaled
 from tests.support.sinks.files import changed, full, ids, inserted, loaded, manifest, sink_at, task_of

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import files_partitions
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.files_partitions import LONGEST_FOLDER, LONGEST_NAME
-from dbt_reverse_etl.sinks.files_settings import FilesOptions
+from dbt_reverse_etl.sinks.files import partitions
+from dbt_reverse_etl.sinks.files.partitions import LONGEST_FOLDER, LONGEST_NAME
+from dbt_reverse_etl.sinks.files.settings import FilesOptions
 from dbt_reverse_etl.testing import Change, Row, batch_of, next_run, opened, outcomes
 from tests.support.effort import scaled
 from tests.support.sinks.files import BY_ALL, TEXTS, VISITS, manifest, sink_at, task_of, visit, visits
@@ -125,7 +125,7 @@ def test_text_that_is_not_utf8_refuses_its_row_alone(tmp_path: Path) -> None:
 def test_a_batch_that_would_make_too_many_folders_stops_the_sync_and_writes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_partitions, "MOST_FOLDERS", 3)
+    monkeypatch.setattr(partitions, "MOST_FOLDERS", 3)
     task = visits("country")
     with opened(sink_at(tmp_path), task) as sink:
         rows: list[Change] = [("insert", visit(number, str(number))) for number in range(4)]

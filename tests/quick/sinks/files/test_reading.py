@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.sinks import files_reading
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.files_settings import FilesOptions
+from dbt_reverse_etl.sinks.files import reading
+from dbt_reverse_etl.sinks.files.settings import FilesOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import PEOPLE, Change, Row, batch_of, next_run, opened, person
 from tests.support import ROOT
@@ -40,8 +40,8 @@ def delivered(home: Path, task: SinkTask, *batches: Sequence[Change], form: Any 
 def test_the_newest_change_of_each_key_is_read_however_few_changes_are_folded_at_once(
     form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_reading, "_FOLD_AT_ONCE", 3)
-    monkeypatch.setattr(files_reading, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(reading, "_FOLD_AT_ONCE", 3)
+    monkeypatch.setattr(reading, "READ_AT_ONCE", 2)
     task = task_of()
     batches: list[list[Change]] = [
         [("insert", person(number, "old")) for number in range(6)],

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.encoding import encode_values
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks import files_disk
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.files import FilesSink
-from dbt_reverse_etl.sinks.files_settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files import disk
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
+from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.sinks.files import inserted, listed, manifest, sink_at, task_of
 from tests.support.sinks.files_consumer import state
@@ -244,7 +244,7 @@ def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothin
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=1))
+            patch.setattr(disk, "sync_directory", _fine(disk.sync_directory, times=1))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
         assert sink.deliver(inserted(task, 1)).results == ()
     assert [row["id"] for row in listed(tmp_path / "people")] == [1]
@@ -256,7 +256,7 @@ def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
     task = task_of()
     with opened(sink_at(tmp_path), task) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(files_disk, "sync_directory", _fine(files_disk.sync_directory, times=0))
+            patch.setattr(disk, "sync_directory", _fine(disk.sync_directory, times=0))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.RETRYABLE]
         assert listed(tmp_path / "people") == []
 

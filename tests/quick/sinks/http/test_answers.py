@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3 import HTTPHeaderDict
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge, retry_after
-from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge, retry_after
+from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.testing import outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server, json_reply

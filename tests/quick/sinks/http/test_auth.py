@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.redaction import MASK, redact
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_answer import Answer, Failure
-from dbt_reverse_etl.sinks.http_auth import Tokens, signature
-from dbt_reverse_etl.sinks.http_settings import HttpSettings, OAuth2
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure
+from dbt_reverse_etl.sinks.http.auth import Tokens, signature
+from dbt_reverse_etl.sinks.http.settings import HttpSettings, OAuth2
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply

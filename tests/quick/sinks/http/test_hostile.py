@@ -19,9 +19,9 @@ import trustme
 
 from dbt_reverse_etl.delivery.engine import Engine, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.sinks import http_connection
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
-from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http import connection
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of
 from tests.support.delivery.world import FakeClock
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
@@ -184,9 +184,7 @@ def test_a_name_that_leads_to_cloud_metadata_gets_no_byte(
 ) -> None:
     url = f"http://{name}:{server.port}"
     assert one(url)[0] is DELIVERED
-    monkeypatch.setattr(
-        http_connection, "is_metadata_host", lambda address: address == "127.0.0.1"
-    )  # none can be bound
+    monkeypatch.setattr(connection, "is_metadata_host", lambda address: address == "127.0.0.1")  # none can be bound
     assert one(url) == (FATAL, "the host name leads to an address of cloud metadata")
     assert len(server.received) == 1
 

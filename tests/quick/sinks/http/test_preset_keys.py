@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_options import HttpOptions
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from tests.support.servers.http import HttpServer
 from tests.support.sinks.http_sending import send
 

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_options import HttpOptions
-from dbt_reverse_etl.sinks.http_preset import DIRECTORY, load_preset, merged, preset_names
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.preset import DIRECTORY, load_preset, merged, preset_names
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
 from tests.support.sinks.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN

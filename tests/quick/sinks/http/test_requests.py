@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, http_server

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.http_answer import Answer, Sent, judge
-from dbt_reverse_etl.sinks.http_options import HttpOptions
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
+from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.testing import outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply

@@ -17,15 +17,15 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dbt_reverse_etl.config import load_destinations
-from dbt_reverse_etl.encoding import encode_values
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.redaction import MASK, redact
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config.destinations import load_destinations
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_options import HttpOptions
-from dbt_reverse_etl.sinks.http_settings import HttpSettings
+from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import ReadBack, SinkContract
+from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
 from tests.support.sinks.http_sending import BATCH, CANARY, settings_of, task_of
@@ -199,9 +199,9 @@ class TestSettings:
             """
             import sys
             sys.modules["urllib3"] = None
-            from dbt_reverse_etl.errors import DestinationError
-            from dbt_reverse_etl.sinks.http import HttpSink
-            from dbt_reverse_etl.sinks.http_settings import HttpSettings
+            from dbt_reverse_etl.base.errors import DestinationError
+            from dbt_reverse_etl.sinks.http.sink import HttpSink
+            from dbt_reverse_etl.sinks.http.settings import HttpSettings
             sink = HttpSink(HttpSettings(url="https://example.com"))
             try:
                 sink.check()

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.encoding import encode_rows
-from dbt_reverse_etl.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_body import compiled
-from dbt_reverse_etl.sinks.http_template import samples
+from dbt_reverse_etl.sinks.http.body import compiled
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.sinks.http.template import samples
 from dbt_reverse_etl.testing import outcomes, person
+from dbt_reverse_etl.values.encoding import encode_rows
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server
 from tests.support.sinks.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of

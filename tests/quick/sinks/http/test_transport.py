@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.http import HttpSink
-from dbt_reverse_etl.sinks.http_answer import Failure
-from dbt_reverse_etl.sinks.http_request import Request
-from dbt_reverse_etl.sinks.http_transport import BODY_CAP, Transport, decoded
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.http.answer import Failure
+from dbt_reverse_etl.sinks.http.request import Request
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.sinks.http.transport import BODY_CAP, Transport, decoded
 from dbt_reverse_etl.testing import batch_of
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 from tests.support.sinks.http_sending import (

@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.sinks.kafka_protobuf_types import file_of, is_earlier, package_of, unsupported
+from dbt_reverse_etl.sinks.kafka.protobuf_types import file_of, is_earlier, package_of, unsupported
 
 ADDRESS = pa.struct([("street", pa.string()), ("city", pa.string())])
 Columns = Iterable[tuple[str, Any]]

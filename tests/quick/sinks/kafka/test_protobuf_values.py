@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.arrow import exact
-from dbt_reverse_etl.sinks.kafka_protobuf_values import to_form
+from dbt_reverse_etl.sinks.kafka.protobuf_values import to_form
 from dbt_reverse_etl.testing import TYPES
+from dbt_reverse_etl.values.arrow import exact
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LISTS = pa.list_(pa.struct([("a", pa.map_(pa.string(), pa.int64()))]))

@@ -8,9 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from pydantic import SecretStr, ValidationError
 
-from dbt_reverse_etl.outcome import Outcome
-from dbt_reverse_etl.sinks.kafka import KafkaSink
-from dbt_reverse_etl.sinks.kafka_outcome import (
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.kafka.outcome import (
     HOPELESS,
     NOT_WRITTEN,
     REFUSED,
@@ -21,7 +20,8 @@ from dbt_reverse_etl.sinks.kafka_outcome import (
     reported,
     said,
 )
-from dbt_reverse_etl.sinks.kafka_settings import KafkaSettings
+from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 
 SECRET = "canary-password-16180339"
 LOGIN = {"sasl_mechanism": "PLAIN", "sasl_username": "crm", "sasl_password": SECRET}

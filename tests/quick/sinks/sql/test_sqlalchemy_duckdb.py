@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 from dbt_reverse_etl.testing import ReadBack, SinkContract
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dbt_reverse_etl.errors import ConfigurationError
-from dbt_reverse_etl.sinks.sqlalchemy import SqlalchemySink
-from dbt_reverse_etl.sinks.sqlalchemy_settings import SqlalchemySettings
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.sqlalchemy.sink import SqlalchemySink
 from tests.support.sinks.people import a_task
 
 SECRET = "canary-p%40ss/word"

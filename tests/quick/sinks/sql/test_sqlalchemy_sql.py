@@ -13,14 +13,14 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalErr
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 
-from dbt_reverse_etl.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.sqlalchemy_errors import failure
-from dbt_reverse_etl.sinks.sqlalchemy_record import Record
-from dbt_reverse_etl.sinks.sqlalchemy_statements import Statements, statements
-from dbt_reverse_etl.sinks.sqlalchemy_table import create_table, new_table, object_name, task_problems
-from dbt_reverse_etl.sinks.sqlalchemy_types import Type, keeps
-from dbt_reverse_etl.sinks.sqlalchemy_values import EMPTY, NOT_FINITE, SUBNORMAL, changes_of
+from dbt_reverse_etl.sinks.sql.sqlalchemy.errors import failure
+from dbt_reverse_etl.sinks.sql.sqlalchemy.record import Record
+from dbt_reverse_etl.sinks.sql.sqlalchemy.statements import Statements, statements
+from dbt_reverse_etl.sinks.sql.sqlalchemy.table import create_table, new_table, object_name, task_problems
+from dbt_reverse_etl.sinks.sql.sqlalchemy.types import Type, keeps
+from dbt_reverse_etl.sinks.sql.sqlalchemy.values import EMPTY, NOT_FINITE, SUBNORMAL, changes_of
 from dbt_reverse_etl.testing import TYPES, batch_of
 from tests.support.sinks.people import a_task
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.errors import ConfigurationError
+from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Mode
-from dbt_reverse_etl.sinks.database import FENCES
+from dbt_reverse_etl.sinks.sql.database import FENCES
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.sinks.people import DELIVERED, REJECTED, a_task, on_a_shared_file, people, sink_on, table
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.errors import DestinationError
-from dbt_reverse_etl.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
-from dbt_reverse_etl.sinks.database import CLAIMS, FENCES
-from dbt_reverse_etl.sinks.sqlite import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.database import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
 from dbt_reverse_etl.testing import FakeClock, batch_of, deliver, next_run, opened, person
 from tests.support.sinks.people import DELIVERED, FATAL, a_task, people, sink_on, table
 

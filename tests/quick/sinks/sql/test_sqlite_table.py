@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.errors import DestinationError
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.sqlite_table import statements
+from dbt_reverse_etl.sinks.sql.sqlite.table import statements
 from dbt_reverse_etl.testing import PEOPLE, deliver, opened, person
 from tests.support.sinks.people import DELIVERED, a_task, people, sink_on, table
 

@@ -1,0 +1,1 @@
+"""Who is told that a sync began to fail, or has recovered."""

@@ -1,0 +1,211 @@
+"""Where alerts go: `dbt_reverse_etl: alerts:` in profiles.yml, and the requests that carry a message there."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import ssl
+from collections.abc import Mapping, Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.config.destinations import hides_of, register_values
+from dbt_reverse_etl.config.profiles import BLOCK, mapping_of, read_alerts, render_lazily
+from dbt_reverse_etl.config.validation import Place, described, secret_names, validate
+from dbt_reverse_etl.sinks.base import Settings
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
+
+TIMEOUT = 10.0  # seconds for each step of a request: a push must not wait for its messenger
+_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
+
+
+def _safe_url(url: SecretStr) -> SecretStr:
+    """https, or http to this machine; its text may hold a secret and is never quoted."""
+    try:
+        parts = urlsplit(url.get_secret_value())
+        host = parts.hostname or ""
+        _ = parts.port
+    except ValueError:
+        raise ValueError("an https:// URL") from None
+    if parts.scheme not in ("https", "http") or not host or parts.username or is_metadata_host(host):
+        raise ValueError("an https:// URL, without a login, of a public or an internal host")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise ValueError("https: http is for this machine only")
+    return url
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("a mail address, as growth@example.com")
+    return text
+
+
+Url = Annotated[SecretStr, AfterValidator(_safe_url)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class _Channel(Settings):
+    """What every channel has.
+
+    Attributes:
+        targets: dbt targets whose pushes alert; all of them by default.
+        link: put into each message, as the address of the report.
+        ca_file: a CA beside those of the system.
+    """
+
+    targets: list[str] | None = None
+    link: str = ""
+    ca_file: Path | None = None
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self.ca_file:
+            context.load_verify_locations(self.ca_file)
+        return context
+
+
+class Webhook(_Channel):
+    """POSTs JSON to an address of yours; `token` is sent as `Authorization: Bearer`."""
+
+    type: Literal["webhook"]
+    url: Url
+    token: SecretStr | None = None
+
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (data has all of it)
+        """One request.
+
+        Raises:
+            Exception: it was not taken.
+        """
+        token = {"Authorization": f"Bearer {self.token.get_secret_value()}"} if self.token else {}
+        _post(self.url, {**data, "link": self.link}, token, self._tls())
+
+
+class Slack(_Channel):
+    """An incoming webhook of Slack, or of a chat that takes the same form."""
+
+    type: Literal["slack"]
+    url: Url
+
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (it takes text)
+        """One request.
+
+        Raises:
+            Exception: it was not taken.
+        """
+        shown = "\n".join(filter(None, (subject, text, self.link)))
+        for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+            shown = shown.replace(sign, name)
+        _post(self.url, {"text": shown}, {}, self._tls())
+
+
+class Mail(_Channel):
+    """A message over SMTP, by default with STARTTLS; without TLS to this machine only."""
+
+    type: Literal["email"]
+    host: str = Field(min_length=1)
+    port: int = Field(default=587, ge=1, le=65535)
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    user: str | None = None
+    password: SecretStr | None = None
+    sender: Address
+    to: list[Address] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Mail:
+        if self.security == "none" and not is_loopback(self.host):
+            raise ValueError("security: starttls or tls: a mail server elsewhere is spoken to over TLS only")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password together, or none of them")
+        return self
+
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (it takes text)
+        """One message.
+
+        Raises:
+            Exception: the server did not take it.
+        """
+        message = EmailMessage()
+        message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
+        message.set_content("\n\n".join(filter(None, (text, self.link))))
+        with self._connected() as server:
+            if self.security == "starttls":
+                server.starttls(context=self._tls())
+            if self.user is not None and self.password is not None:
+                server.login(self.user, self.password.get_secret_value())
+            server.send_message(message)
+
+    def _connected(self) -> smtplib.SMTP:
+        if self.security == "tls":
+            return smtplib.SMTP_SSL(self.host, self.port, timeout=TIMEOUT, context=self._tls())
+        return smtplib.SMTP(self.host, self.port, timeout=TIMEOUT)
+
+
+Channel = Webhook | Slack | Mail
+_MODELS: dict[str, type[Channel]] = {"webhook": Webhook, "slack": Slack, "email": Mail}
+
+
+def collect_channels(
+    directories: Sequence[Path], target: str, env: Mapping[str, str], problems: list[Problem], unset: list[Problem]
+) -> list[Channel]:
+    """The channels of one dbt target; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
+    file, written = read_alerts(directories)
+    place = Place(file, (BLOCK, "alerts"))
+    if not isinstance(written, list):
+        problems.append(Problem(place.at(), described(written), "a list of channels", "begin each with `- type:`"))
+        return []
+    found = [_channel(block, str(index), target, env, place, problems, unset) for index, block in enumerate(written)]
+    return [channel for channel in found if channel]
+
+
+def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
+    block: object,
+    index: str,
+    target: str,
+    env: Mapping[str, str],
+    alerts: Place,
+    problems: list[Problem],
+    unset: list[Problem],
+) -> Channel | None:
+    place = Place(alerts.file, (*alerts.keys, index))
+    given = mapping_of(block, place.at(), "a mapping with `type`", problems)
+    if given is None or _is_of_another_target(given.get("targets"), target):
+        return None
+    model = _MODELS.get(str(given.get("type")))
+    if model is None:
+        found = described(given.get("type"))
+        problems.append(Problem(place.at("type"), found, f"one of {', '.join(_MODELS)}", "correct it"))
+        return None
+    rendered = render_lazily(given, env, place)
+    problems.extend(rendered.problems)
+    unset.extend(rendered.unset.values())
+    if rendered.problems or rendered.unset:
+        return None
+    secret = secret_names(model)
+    register_values(rendered.value, rendered.used, secret)
+    hides = hides_of(secret, {path for path, _, _ in rendered.used})
+    return validate(model, rendered.value, Place(place.file, place.keys, hides), problems)
+
+
+def _is_of_another_target(targets: object, target: str) -> bool:
+    """Such a channel is left alone: its variables need not be set here."""
+    return isinstance(targets, list) and target not in targets
+
+
+def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
+    """No redirect is followed and no proxy of the environment is used: the address alone decides where it goes."""
+    from urllib3 import PoolManager, Timeout
+
+    with PoolManager(ssl_context=tls, timeout=Timeout(total=TIMEOUT)) as pool:
+        answer = pool.request(
+            "POST", url.get_secret_value(), json=body, headers=dict(headers), redirect=False, retries=False
+        )
+    if not 200 <= answer.status < 300:
+        raise ReverseEtlError(
+            Problem("the address", f"the answer {answer.status}", "200 to 299", "check url in profiles.yml")
+        )

@@ -1,0 +1,116 @@
+"""One sync whose destination is compared with what was delivered to it, and what is done with what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dbt_reverse_etl.app.operations import deliver_again
+from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, differences, undelivered_of
+from dbt_reverse_etl.app.sync import Known, OneSync
+from dbt_reverse_etl.base.errors import PositionLost, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.delivery.lost import remaining
+from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.warehouse.held import pruned_note
+from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
+
+# What is done with rows that the sync may have left at the destination, when nobody can tell them from rows of others.
+DELETE, KEEP = "delete", "keep"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a reconcile found.
+
+    Attributes:
+        differences: None where the destination cannot be read.
+        lost: why the position says nothing; then it was compared with the model.
+        left: what is said of rows that may remain; see `remaining`.
+        note: what else there is to know.
+        repaired: rows that the next push delivers again.
+    """
+
+    differences: Differences | None
+    lost: PositionLost | None = None
+    left: str = ""
+    note: str = ""
+    repaired: int = 0
+
+
+class ComparedSync(OneSync):
+    """One sync, whose destination is compared."""
+
+    def reconcile(self, *, repaired: bool, leftovers: str | None = None) -> Found:
+        """What differs at the position; where that says nothing, from the model.
+
+        Raises:
+            ReverseEtlError: there is nothing to compare with, or the repair cannot be done.
+        """
+        lost = self._lost(self._shared.head(self._resolved.sync.changelog.relation_name))
+        if lost is not None and repaired:
+            raise lost
+        delivered, job = self._model() if lost else self._delivered()
+        there = self.sink.read(job.task)
+        found, now = None, self._shared.clock.now()
+        if there is not None:
+            found = differences(self._shared.spark, delivered, there, self._shared.ledger.relation, now)
+        if self._shared.ledger.fence(self.id) != self.state.fence:
+            found_other = "a push that ran while the destination was read"
+            raise SyncBusy(Problem(job.task.sync, found_other, "none meanwhile", "repeat it"))
+        rows, left = self._repair(found, delivered, job, leftovers) if repaired else (0, self.state.leftovers)
+        return Found(found, lost, remaining(job, self.sink, left), self._remark(found, delivered), rows)
+
+    def _repair(
+        self, found: Differences | None, delivered: Delivered, job: Job, leftovers: str | None
+    ) -> tuple[int, str]:
+        """Tell the ledger what the next push shall deliver. How many rows that is, and why others may remain after it."""
+        rows, left, deleted = [], self.state.leftovers, leftovers == DELETE
+        if deleted and delivered.others:
+            found_other = "another sync that leaves its rows in the same object"
+            next_step = "delete at the destination what the model does not have, then --leftovers keep"
+            raise ReverseEtlError(Problem(job.task.sync, found_other, "none, to delete leftovers by itself", next_step))
+        if found is not None:
+            rows = undelivered_of(found, job.task.sync, self._shared.clock.now(), deleted=deleted)
+            listed = sum(row.changed == 0 for row in rows)
+            left = left if listed < found.counts[LEFTOVER] or not delivered.spec.mode.deletes else ""
+        if leftovers == KEEP:
+            left = ""
+        if rows or left != self.state.leftovers:
+            deliver_again(rows, self.state, job, self._ports(delivered.spec, self._head), left)
+        return len(rows), left
+
+    def _remark(self, found: Differences | None, delivered: Delivered) -> str:
+        if found is None or delivered.history is None or not (found.foreign and delivered.spec.mode.deletes):
+            return ""
+        return pruned_note(
+            delivered.history.pruned_up_to(), "nobody knows which rows that left the model before came from this sync"
+        )
+
+    def _delivered(self) -> tuple[Delivered, Job]:
+        """What every row has reached with the definition of now."""
+        state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
+        spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
+        head = self._shared.head(relation, place.snapshot) if spec else None
+        if (
+            spec is None
+            or head is None
+            or head.changelog != state.changelog
+            or spec.given != given_spec(self._settings)
+            or not state.finished
+            or not state.is_at(place.snapshot, place.spec)
+        ):
+            found, expected = "no position that every row has reached", "a sync whose last push reached its end"
+            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
+        undelivered, history = list(state.undelivered.values()), self._history(head)
+        delivered = Delivered(
+            relation, head, spec, self.id, undelivered, history, self._others(head), bool(state.leftovers)
+        )
+        return delivered, self._job(Known(place.snapshot, head.changelog), spec)
+
+    def _model(self) -> tuple[Delivered, Job]:
+        """What a first load would deliver now."""
+        head = self._head()
+        spec = resolve(self._shared.spark, self._resolved.sync, head.columns)
+        delivered = Delivered(
+            self._resolved.sync.changelog.relation_name, head, spec, self.id, [], None, self._others(head), True
+        )
+        return delivered, self._job(Known(head.snapshot, head.changelog), spec)

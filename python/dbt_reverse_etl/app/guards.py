@@ -1,0 +1,91 @@
+"""What may not be sent without a word from the operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked, Problem
+from dbt_reverse_etl.config.settings import Guards
+from dbt_reverse_etl.config.validation import LONGEST_SHOWN, closest, described
+from dbt_reverse_etl.delivery.counts import PerOperation
+
+_OVERRIDE = re.compile(r"(.+)@[0-9]{1,18}:\+[0-9]{1,18}~[0-9]{1,18}-[0-9]{1,18}")
+
+
+def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
+    """Look at overrides before anything else: one that names no sync would let nothing pass.
+
+    Raises:
+        ConfigurationError: with every one that no blocked push has printed.
+    """
+    problems = []
+    for override in overrides:
+        shown = repr(override) if len(override) <= 2 * LONGEST_SHOWN else described(override)
+        match = _OVERRIDE.fullmatch(override)
+        if match is None:
+            expected, next_step = (
+                "SYNC@SNAPSHOT:+INSERTS~UPDATES-DELETES",
+                "copy it from the message of the blocked push",
+            )
+            problems.append(Problem("override", shown, expected, next_step))
+        elif match[1] not in syncs:
+            expected = f"one of a sync: {', '.join(sorted(syncs)) or 'there is none'}"
+            next_step = f"{closest(match[1], sorted(syncs))}Correct or remove it"
+            problems.append(Problem("override", shown, expected, next_step))
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+def check_guards(
+    sync: str, found: Collection[str], planned: PerOperation, head: int, overrides: Collection[str]
+) -> str:
+    """Look at a plan before its first send.
+
+    Args:
+        found: what speaks against the push.
+        head: snapshot to deliver.
+        overrides: `SYNC@HEAD:+I~U-D`, each lets the push with this head and these counts pass.
+
+    Returns:
+        The override that let it pass, or an empty text if none was needed.
+
+    Raises:
+        GuardBlocked: the message prints the counts and the exact override.
+    """
+    word = f"{sync}@{head}:+{planned.insert}~{planned.update}-{planned.delete}"
+    if not found or word in overrides:
+        return word if found else ""
+    next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {sync} --override '{word}'"
+    raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
+
+
+def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
+    """Tests, by unique id, that a changelog has failed and not passed since."""
+    names = ", ".join(test.split(".")[2] for test in tests)
+    return [f"failed tests of {changelog}: {names}"] if tests else []
+
+
+def asks_for_visible_rows(guards: Guards, planned: PerOperation) -> bool:
+    """Whether it matters how many rows a filter shows: to a share, and to a plan of deletes alone, after which there may be none."""
+    shares = any(limit is not None and limit.percent for limit in (guards.max_deletes, guards.max_changes))
+    return shares or planned.delete == planned.total
+
+
+def violations(guards: Guards, planned: PerOperation, visible: int, *, first: bool) -> list[str]:
+    """What of the plan is more than the guards allow.
+
+    Args:
+        visible: rows of the head that the sync sees.
+        first: the first load has not come to its end, so that inserts change nothing that is there.
+    """
+    before = max(1, visible - planned.insert + planned.delete)
+    changes = planned.update + planned.delete if first else planned.total
+    found = []
+    if planned.delete and not visible:
+        found.append(f"the sync sees no row of the model, and {planned.delete} rows would be deleted")
+    if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
+        found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
+    if guards.max_changes and changes > guards.max_changes.rows_of(before):
+        found.append(f"{changes} changes, of {before} rows (max_changes: {guards.max_changes})")
+    return found

@@ -1,0 +1,94 @@
+"""Identity of a sync, and the positions that the ledger holds under a name which it had before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dbt_reverse_etl.base.errors import Problem, Renamed
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.warehouse.ledger import Overview
+
+
+@dataclass(frozen=True)
+class Former:
+    """A position at the destination and object of a sync that no sync of the project has any more.
+
+    Attributes:
+        exposure: unique id of the exposure under which it stands.
+    """
+
+    sync_id: str
+    exposure: str
+    state: State
+
+    @property
+    def sync(self) -> str:
+        """The name of that exposure."""
+        return self.exposure.rpartition(".")[2]
+
+
+def sync_id(exposure: str, destination_type: str, identity: str, object_name: str) -> str:
+    """Identity of a sync: another destination or object is another sync."""
+    return hashlib.sha256("\0".join((exposure, destination_type, identity, object_name)).encode()).hexdigest()[:32]
+
+
+def id_of(resolved: ResolvedSync, exposure: str | None = None) -> str:
+    """Identity of a sync as it is configured now, or as it would be under another exposure."""
+    destination, settings = resolved.destination, resolved.sync.settings
+    identity = destination.sink(destination.settings).identity
+    return sync_id(exposure or resolved.sync.position_of, destination.type, identity, settings.object)
+
+
+def formers(resolved: ResolvedSync, overview: Overview) -> Iterator[Former]:
+    """The newest first; those that hold nothing are left out."""
+    newest = sorted(overview.started.items(), key=lambda one: one[1].at, reverse=True)
+    for one, started in newest:
+        state = overview.states[one]
+        if one in overview.configured or (state.first and not state.claims and not state.undelivered):
+            continue
+        # An older version kept no exposure; then it was one of this project.
+        project = resolved.sync.unique_id.rpartition(".")[0]
+        named = [started.exposure] if started.exposure else [f"{project}.{name}" for name in overview.aliases[one]]
+        for exposure in named:
+            if id_of(resolved, exposure) == one:
+                yield Former(one, exposure, state)
+
+
+def former_of(resolved: ResolvedSync, changelog: str, overview: Overview) -> Former | None:
+    """What the sync would leave behind if it began anew."""
+    return next((one for one in formers(resolved, overview) if one.state.changelog == changelog), None)
+
+
+def renamed(resolved: ResolvedSync, former: Former) -> Renamed:
+    """A first load beside a position of the same rows would leave orphans: what it delivered, nobody would delete."""
+    position = min(place.snapshot for place in former.state.positions)
+    return Renamed(
+        Problem(
+            resolved.sync.name,
+            f"no position of its own, and one of {former.sync} for {resolved.label}, at snapshot {position}, which no sync has any more",
+            "a sync that goes on where it was, or that is to begin anew",
+            f"renamed_from: {written_name(resolved, former)} takes the position over: only what changed since is sent, and what is gone is deleted. "
+            f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent anew, "
+            "and rows that it delivered and that are gone from the model stay there",
+        )
+    )
+
+
+def written_name(resolved: ResolvedSync, former: Former) -> str:
+    """As `renamed_from` takes it."""
+    _, project, name = former.exposure.split(".")
+    return name if project == resolved.sync.unique_id.split(".")[1] else f"{project}.{name}"
+
+
+def left_elsewhere(resolved: ResolvedSync, overview: Overview) -> str:
+    """What a sync that begins anew leaves where it was before, or finds where it is now."""
+    own = id_of(resolved)
+    if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
+        return "it had another destination, object or project before; the rows delivered there stay there"
+    former = next(formers(resolved, overview), None)
+    if former is None:
+        return ""
+    return f"{former.sync}, which is no sync any more, delivered rows of another changelog there; they stay there"

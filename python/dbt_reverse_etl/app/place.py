@@ -1,0 +1,157 @@
+"""A dbt project on disk, as the commands find it, and what those need that look into a ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
+from dbt_reverse_etl.config.profiles import read_profile, render
+
+
+class Place:
+    """A dbt project on disk, and the target that holds for it."""
+
+    def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path) -> None:
+        folder = folder.resolve()
+        self.folder, self.env = folder, dict(os.environ)
+        self.profiles = profile_directories(profiles_dir, folder, self.env)
+        self.artifacts = folder / target_path
+        self._target = target
+        given = {"--profiles-dir": profiles_dir and profiles_dir.resolve(), "--target": target}
+        self._given = {**given, "--target-path": target_path if target_path != Path("target") else None}
+
+    def dbt_options(self) -> list[str]:
+        """What tells dbt of the same place."""
+        given = {"--project-dir": self.folder, **self._given}
+        return [str(part) for name, value in given.items() if value for part in (name, value)]
+
+    def project(self, target: str | None = None) -> Any:
+        from dbt_reverse_etl.app.invocation import Project
+
+        target = target or self._target or self._default_target()
+        return Project(self.artifacts, self.profiles, target, self.folder, self.env)
+
+    def pushed_target(self) -> str:
+        """The target of run_results.json, where it tells of one; another one that is asked for is an error."""
+        from dbt_reverse_etl.app.invocation import Ask
+
+        project = self.project("")
+        written = project.invocation(project.manifest(), Ask.PUSH).target
+        if self._target and written and self._target != written:
+            raise ReverseEtlError(
+                Problem(
+                    "--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"
+                )
+            )
+        found = self._target or written or self.env.get("DBT_TARGET")
+        return found or self._default_target()
+
+    def session(self, target: str) -> Callable[[], Any]:
+        """What gives the Spark session that the dbt profile describes; the profile is read and checked at once.
+
+        Raises:
+            ConfigurationError: the profile describes no session in this process.
+        """
+        place, profile = self._profile()
+        output = profile["outputs"].get(target)
+        where = f"{place.at('outputs')}.{target}"
+        if not isinstance(output, Mapping):
+            raise ConfigurationError(
+                Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
+            )
+        if output.get("type") != "spark" or output.get("method") != "session":
+            found = f"type {output.get('type')}, method {output.get('method')}"
+            raise ConfigurationError(
+                Problem(where, found, "type: spark with method: session", "push where Spark runs in the process")
+            )
+        rendered = render(output.get("server_side_parameters") or {}, self.env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
+        os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
+        from dbt_reverse_etl.warehouse.spark import connect
+
+        return partial(connect, {name: str(value) for name, value in rendered.value.items()})
+
+    def _profile(self) -> tuple[Any, Mapping[str, Any]]:
+        file = self.folder / "dbt_project.yml"
+        if not file.is_file():
+            raise ReverseEtlError(
+                Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+            )
+        try:
+            read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            read = None
+        if not isinstance(read, Mapping):
+            raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
+        return read_profile(self.profiles, str(read.get("profile")))
+
+    def _default_target(self) -> str:
+        place, profile = self._profile()
+        rendered = render(profile.get("target", "default"), self.env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
+        return str(rendered.value)
+
+
+class Opened:
+    """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session.
+
+    With `reaches`, the destinations are asked, so that their secrets are needed.
+    """
+
+    def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False) -> None:
+        from dbt_reverse_etl.config.artifacts import select
+
+        self._project = place.project()
+        self._place = place
+        self._manifest = self._project.manifest()
+        configuration = self._project.configuration(self._manifest)
+        if isinstance(configuration.destinations, PlanOnly):
+            found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
+            raise ReverseEtlError(
+                Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
+            )
+        named = select(configuration.syncs, tuple(selectors))
+        configuration.refuse_unset(pushed=named if reaches else (), planned=named)
+        chosen = {sync.unique_id for sync in named}
+        self._resolved = configuration.resolved
+        self.chosen = [one for one in self._resolved if one.sync.unique_id in chosen]
+
+    def __enter__(self) -> Opened:
+        from dbt_reverse_etl.app.invocation import open_ledger
+        from dbt_reverse_etl.app.push import Pusher
+
+        spark = self._place.session(self._project.target)()
+        self._ledger = open_ledger(spark, self._manifest)
+        self.overview = self.overview_now()
+        about: dict[str, Any] = {"resolved": self._resolved, "reached": self.overview.reached}
+        self.pusher = Pusher(spark, self._ledger, project_dir=self._place.folder, **about)
+        return self
+
+    @property
+    def target(self) -> str:
+        """The dbt target."""
+        return str(self._project.target)
+
+    def report(self, asked: Any) -> Any:
+        """What the report page shows of the chosen syncs."""
+        from dbt_reverse_etl.report.reading import read
+
+        return read(self.pusher, self.chosen, self.overview, self._manifest, asked)
+
+    def overview_now(self) -> Any:
+        """What the ledger says of the chosen syncs."""
+        from dbt_reverse_etl.app.invocation import overview_of
+
+        return overview_of(self._ledger, self._resolved, self.chosen)
+
+    def __exit__(self, *_: object) -> None:
+        pass

@@ -1,0 +1,120 @@
+"""One push: the syncs that are due, each from its position to the head of its changelog."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from dbt_reverse_etl.app.compared_sync import ComparedSync
+from dbt_reverse_etl.app.reconcile import Reconciled
+from dbt_reverse_etl.app.sync import OneSync, Report, Shared
+from dbt_reverse_etl.base.errors import (
+    ExitCode,
+    GuardBlocked,
+    PositionLost,
+    Renamed,
+    ReverseEtlError,
+    SyncBusy,
+    unexpected,
+)
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.delivery.health import Health, Standing
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.warehouse.ledger import Overview
+
+LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
+
+
+class Say(Protocol):
+    """Writes a line."""
+
+    def __call__(self, text: str, level: str, **about: Any) -> None:
+        """`level`: info, warn, error; `about`: for machines, what the line is about."""
+
+
+@dataclass
+class Pusher(Shared):
+    """Pushes syncs, and never raises for one of them."""
+
+    def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
+        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
+        began = time.monotonic()
+        label, before = resolved.label, overview.stood(resolved.sync.name)
+        failing = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, standing=Standing(Health.FAILING))
+        try:
+            report = OneSync(self, resolved, overview).push()
+        except ReverseEtlError as error:
+            report = replace(failing, status=_status_of(error), exit_code=error.exit_code, message=redact(str(error)))
+            if report.status == Status.FAILED and self.interrupt.is_set():
+                report = self.left(resolved, begun=True)
+        except Exception as error:  # the text of a foreign exception may hold row values
+            if self.interrupt.is_set():  # a query that was cancelled
+                report = self.left(resolved, begun=True)
+            else:
+                report = replace(failing, message=str(unexpected(error, resolved.sync.name)))
+        self.watch.end(resolved.sync.name, report.status, well=report.standing.health.is_well)
+        return replace(report, before=before, seconds=time.monotonic() - began)
+
+    @staticmethod
+    def left(resolved: ResolvedSync, *, begun: bool) -> Report:
+        """A sync that an interrupt kept from its end."""
+        found = "it did not end in time: the next push settles what it sent" if begun else "it had not begun"
+        message = f"interrupted: {found}"
+        return Report(resolved.sync.name, resolved.label, Status.INTERRUPTED, ExitCode.INTERRUPTED, message=message)
+
+    @apart
+    def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
+        """Count what a push would send; nothing is sent and nothing moves."""
+        began = time.monotonic()
+        report = OneSync(self, resolved, overview).plan(rows)
+        return replace(report, seconds=time.monotonic() - began)
+
+    @apart
+    def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:
+        """Position, lag, undelivered rows and last run of one sync; nothing is sent."""
+        return OneSync(self, resolved, overview).status()
+
+    @apart
+    def health(self, resolved: ResolvedSync, overview: Overview) -> Health:
+        """How the newest run of a sync left it."""
+        return OneSync(self, resolved, overview).health()
+
+    @apart
+    def is_behind(self, resolved: ResolvedSync, overview: Overview) -> bool:
+        """Whether its destination is not known to hold the head, through the definition of now."""
+        return OneSync(self, resolved, overview).is_behind()
+
+    @apart
+    def reconcile(
+        self, resolved: ResolvedSync, overview: Overview, *, repaired: bool, leftovers: str | None = None
+    ) -> Reconciled:
+        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
+        began, rows = time.monotonic(), 0
+        try:
+            found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
+        except ReverseEtlError as error:
+            differences, message, code = None, redact(str(error)), error.exit_code
+        else:
+            differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
+            if found.lost or found.left:
+                notes, code = [str(found.lost or ""), *notes], ExitCode.OTHER_CHANGELOG
+            elif differences and differences.wrong and not repaired:
+                code = ExitCode.FAILED
+            if differences is None:
+                notes = [f"a destination of type {resolved.destination.type} cannot be read", *notes]
+            message = redact("; ".join(filter(None, notes)))
+        seconds = time.monotonic() - began
+        return Reconciled(resolved.sync.name, resolved.label, code, differences, seconds, message, rows)
+
+
+def _status_of(error: ReverseEtlError) -> str:
+    if isinstance(error, GuardBlocked):
+        return "blocked"
+    if isinstance(error, SyncBusy):
+        return "busy"
+    if isinstance(error, Renamed):
+        return "renamed"
+    return error.status if isinstance(error, PositionLost) else Status.FAILED

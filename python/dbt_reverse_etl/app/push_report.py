@@ -1,0 +1,37 @@
+"""What a push, or a plan, says of one sync."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one sync in this push.
+
+    Attributes:
+        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`, `renamed`.
+        planned: rows by operation that were pending.
+        position, head: snapshots; equal after a push that came to its end.
+        sample: operation and key of some pending rows, of a plan only.
+        standing: how the sync stands now, and what is undelivered.
+        before: its health before the push.
+    """
+
+    sync: str
+    destination: str
+    status: str
+    exit_code: ExitCode = ExitCode.OK
+    counts: Counts = NO_COUNTS
+    planned: PerOperation = NO_ROWS
+    head: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    sample: tuple[tuple[str, str], ...] = ()
+    standing: Standing = NEVER_PUSHED
+    before: Health = Health.NEVER

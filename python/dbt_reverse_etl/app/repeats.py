@@ -1,0 +1,72 @@
+"""What is due beside the newest artifacts of dbt, and what of artifacts that come again was pushed before or overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.push import Pusher, Say
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.config.artifacts import Invocation
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.delivery.health import ended
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.warehouse.ledger import Overview
+
+
+def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str]:
+    """The names of the syncs whose newest push did not end well or left a row."""
+
+    def is_left(one: ResolvedSync) -> bool:
+        state = overview.states.get(id_of(one), State())
+        return not ended(state) or bool(state.undelivered) or overview.refused(one.sync.name) is not None
+
+    return {one.sync.name for one in resolved if is_left(one)}
+
+
+def behind(resolved: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:
+    """The names of the syncs for which a push has something to do or to say."""
+    return left_behind(resolved, overview) | {one.sync.name for one in resolved if pusher.is_behind(one, overview)}
+
+
+def still_due(
+    invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher, say: Say
+) -> list[ResolvedSync]:
+    """For a queue that may bring artifacts twice, or late: what of them is neither pushed nor overtaken."""
+    pushed = _pushed_before(invocation, due, overview, pusher)
+    left: list[ResolvedSync] = []
+    for one in due:
+        if one.sync.name in pushed:
+            say(f"{one.sync.name}: pushed before with these results", "info")
+        elif _overtaken(one, pusher) is not None:
+            say(f"{one.sync.name}: left to the results of a later run", "info")
+        else:
+            left.append(one)
+    return left
+
+
+def refuse_older(due: Iterable[ResolvedSync], pusher: Pusher) -> None:
+    """A later run captured more: pushing its changes under the older results' tests would be a lie."""
+    for one in due:
+        found = _overtaken(one, pusher)
+        if found is not None:
+            raise ReverseEtlError(
+                Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
+            )
+
+
+def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:
+    def is_pushed(one: ResolvedSync) -> bool:
+        started = overview.started.get(id_of(one))
+        same = started is not None and started.invocation_id == invocation.invocation_id
+        return same and one.sync.name not in overview.requests and pusher.health(one, overview).is_well
+
+    return {one.sync.name for one in due if is_pushed(one)}
+
+
+def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:
+    changelog = one.sync.changelog
+    known, head = pusher.known.get(changelog.unique_id), pusher.head(changelog.relation_name)
+    if known and head and (known.snapshot, known.changelog) != (head.snapshot, head.changelog):
+        return f"snapshot {known.snapshot} of {changelog.name}; its changelog is at {head.snapshot}"
+    return None

@@ -1,0 +1,320 @@
+"""`dbt-reverse-etl init`: the pieces of a first sync, written into a user's dbt project."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.sql import package_root
+from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
+
+PACKAGE = "reverse_etl"
+CARRIED = ("dbt_project.yml", "macros", "models")
+
+_IGNORED = ("target/", "dbt_packages/", "logs/")
+_CHANGELOG = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?changelog\b")
+
+_MODEL = """{{{{ config(materialized='changelog', unique_key={key}) }}}}
+
+select * from {{{{ ref('{model}') }}}}
+"""
+
+_SYNC = """exposures:
+  - name: crm_{name}
+    type: application
+    owner: {{name: Your team, email: team@example.com}}
+    depends_on: [ref('{changelog}')]
+    config:
+      meta:
+        reverse_etl:
+          destination: crm  # a name under dbt_reverse_etl in profiles.yml
+          object: {name}
+          mode: mirror  # inserts, updates and deletes
+          guards: {{max_deletes: 10%}}
+"""
+
+_EXAMPLE = """# A first sync. Keep the rows of a model, and say where they go; or let this command write both:
+#   dbt-reverse-etl init --model MODEL --key COLUMN
+#
+# models/MODEL_changelog.sql
+#
+#   {{ config(materialized='changelog', unique_key='COLUMN') }}
+#   select * from {{ ref('MODEL') }}
+#
+# and in this file, without the signs in front:
+#
+"""
+
+_BLOCK_COMMENT = "# Where syncs deliver, for each dbt target. `plan` sends nothing; put destinations in its place.\n"
+
+
+@dataclass
+class _Project:
+    """The user's project, and what was written into it.
+
+    Attributes:
+        settings: dbt_project.yml.
+        say: tells the user one line.
+        written: paths relative to the project, or absolute outside of it.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    say: Callable[[str], None]
+    written: list[str] = field(default_factory=list)
+
+    @property
+    def package(self) -> str:
+        """Where the dbt package is kept, beside what `dbt deps` installs."""
+        taken = str(self.settings.get("packages-install-path", "dbt_packages")).strip("/")
+        return f"{'local_packages' if taken == 'packages' else 'packages'}/{PACKAGE}"
+
+    @property
+    def model_paths(self) -> list[Path]:
+        return [self.folder / path for path in self.settings.get("model-paths") or ["models"]]
+
+    def files(self, *endings: str) -> Iterator[Path]:
+        """The files below the model paths, in order."""
+        for folder in self.model_paths:
+            yield from sorted(path for path in folder.rglob("*") if path.suffix in endings and path.is_file())
+
+    def wrote(self, path: Path) -> None:
+        inside = path.is_relative_to(self.folder)
+        self.written.append(str(path.relative_to(self.folder) if inside else path))
+        self.say(f"wrote {self.written[-1]}")
+
+    def create(self, path: Path, text: str) -> bool:
+        """Write a file that is not there yet."""
+        if path.exists():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        self.wrote(path)
+        return True
+
+
+def initialize(
+    project_dir: Path,
+    say: Callable[[str], None],
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    write_profile: bool = False,
+) -> list[str]:
+    """Write what is missing for a first sync; files of the user are kept, and run again it changes nothing.
+
+    Args:
+        project_dir: the folder of dbt_project.yml.
+        say: called with each line for the user.
+        model: an existing model to make a changelog and a sync of; without it only a commented example is written.
+        key: its key column, or several with commas between.
+        write_profile: add to a profiles.yml outside of the project, too.
+
+    Returns:
+        The paths that were written.
+
+    Raises:
+        ConfigurationError: no dbt project, no such model, or a file that is in the way; nothing was written.
+    """
+    project = _read_project(project_dir, say)
+    source = _source_model(project, model, key)
+    _refuse_foreign_package(project)
+    _carry_package(project)
+    _require_package(project)
+    if source and key:
+        _write_sync(project, source, [column.strip() for column in key.split(",")])
+    else:
+        _write_example(project)
+    has_destinations = _write_profile(project, anywhere=write_profile)
+    _say_what_is_next(project, "" if has_destinations else "; then destinations in place of `plan`, and dbt run pushes")
+    return project.written
+
+
+def _read_project(folder: Path, say: Callable[[str], None]) -> _Project:
+    file = folder / "dbt_project.yml"
+    if not file.is_file():
+        raise _error(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+    settings = _parsed(file.read_text(encoding="utf-8"))
+    if not isinstance(settings, Mapping):
+        raise _error(str(file), "text that is not YAML", "a dbt project", "correct it until `dbt debug` reads it")
+    if settings.get("name") == PACKAGE:
+        raise _error(str(file), f"the dbt package {PACKAGE} itself", "a project of yours", "name it: --project-dir")
+    return _Project(folder, settings, say)
+
+
+def _source_model(project: _Project, model: str | None, key: str | None) -> Path | None:
+    if (model is None) != (key is None):
+        given, other = ("--model", "--key COLUMN") if model else ("--key", "--model MODEL")
+        raise _error(given, f"no {other.split()[0]}", "both or none of them", f"add {other}")
+    if model is None or key is None:
+        return None
+    if not all(re.fullmatch(r"[\w $.-]+", column.strip()) for column in key.split(",")):
+        raise _error("--key", "no name of a column", "a column, or columns with commas between", "correct it")
+    models = {path.stem: path for path in project.files(".sql", ".py")}
+    if model not in models:
+        known = ", ".join(sorted(models)) or "none"
+        raise _error("--model", repr(model), f"a model of this project: {known}", "correct it, or write the model")
+    return models[model]
+
+
+def _refuse_foreign_package(project: _Project) -> None:
+    folder = project.folder / project.package
+    file = folder / "dbt_project.yml"
+    theirs = _parsed(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if folder.exists() and not (isinstance(theirs, Mapping) and theirs.get("name") == PACKAGE):
+        raise _error(str(folder), "something else", f"the dbt package {PACKAGE}, or nothing", "move it away")
+
+
+def _carry_package(project: _Project) -> None:
+    """A copy in the project: works offline and in dbt Cloud, and macros and runner cannot disagree."""
+    target, origin = project.folder / project.package, package_root()
+    if _content(target) == _content(origin):
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in _content(origin):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(origin / name, target / name)
+    project.wrote(target)
+
+
+def _content(root: Path) -> dict[str, bytes]:
+    """The files of the package by relative path; nothing else that stands beside them."""
+    places = [root / name for name in CARRIED]
+    files = [path for place in places for path in (place.rglob("*") if place.is_dir() else [place]) if path.is_file()]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(files)}
+
+
+def _require_package(project: _Project) -> None:
+    entry = {"local": project.package}
+    line = f"- local: {project.package}"
+    file = _packages_file(project)
+    if project.create(file, f"packages:\n  {line}\n"):
+        return
+    text = _raw(file)
+    listed = _listed(text)
+    if entry in listed:
+        return
+    added = _with_entry(text, line)
+    if added is None or _listed(added) != [entry, *listed]:
+        project.say(f"{file.name} cannot be edited safely. Add this below `packages:`\n  {line}")
+        return
+    file.write_bytes(added.encode("utf-8"))
+    project.wrote(file)
+
+
+def _packages_file(project: _Project) -> Path:
+    """dbt allows the list in one of two files."""
+    other = project.folder / "dependencies.yml"
+    read = _parsed(_raw(other)) if other.is_file() else None
+    return other if isinstance(read, Mapping) and "packages" in read else project.folder / "packages.yml"
+
+
+def _listed(text: str) -> list[Any]:
+    read = _parsed(text)
+    found = read.get("packages") if isinstance(read, Mapping) else None
+    return list(found) if isinstance(found, list) else []
+
+
+def _with_entry(text: str, line: str) -> str | None:
+    """The text with one more package, comments kept; None where the list is not written as lines."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    if not _parsed(text):
+        gap = "" if not text or text.endswith("\n") else end
+        return f"{text}{gap}packages:{end}  {line}{end}"
+    for key, value in _top_level(text):
+        if key.value == "packages" and isinstance(value, yaml.SequenceNode) and not value.flow_style:
+            lines = text.splitlines(keepends=True)
+            lines.insert(key.start_mark.line + 1, f"{' ' * value.start_mark.column}{line}{end}")
+            return "".join(lines)
+    return None
+
+
+def _top_level(text: str) -> list[tuple[yaml.Node, yaml.Node]]:
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return list(root.value) if isinstance(root, yaml.MappingNode) else []
+
+
+def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
+    model, name = source.stem, re.sub(r"\W", "_", source.stem)
+    changelog = f"{model}_changelog"
+    unique_key = repr(key[0] if len(key) == 1 else list(key))
+    project.create(source.parent / f"{changelog}.sql", _MODEL.format(key=unique_key, model=model))
+    project.create(source.parent / f"{changelog}_sync.yml", _SYNC.format(name=name, changelog=changelog))
+
+
+def _write_example(project: _Project) -> None:
+    if any(_CHANGELOG.search(_raw(path)) for path in project.files(".sql", ".yml", ".yaml")):
+        return
+    sync = _SYNC.format(name="MODEL", changelog="MODEL_changelog")
+    commented = "".join(f"# {line}\n" for line in sync.splitlines())
+    project.create(project.model_paths[0] / "reverse_etl_example.yml", _EXAMPLE + commented)
+    models = [path.stem for path in project.files(".sql")]
+    if models:
+        project.say(f"Make a sync of a model: dbt-reverse-etl init --model {models[0]} --key COLUMN")
+
+
+def _write_profile(project: _Project, *, anywhere: bool) -> bool:
+    """Returns whether our block was there already."""
+    places = profile_directories(None, project.folder, os.environ)
+    file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
+    text = _raw(file) if file else ""
+    read = _parsed(text)
+    profiles = read if isinstance(read, Mapping) else {}
+    if BLOCK in profiles:
+        return True
+    block = _block(profiles.get(str(project.settings.get("profile"))))
+    if file is None:
+        project.say(f"There is no {FILE_NAME} yet. It needs, beside the dbt profile:\n{block}")
+    elif not (anywhere or file.resolve().is_relative_to(project.folder.resolve())):
+        project.say(f"Add to {file}, or run this with --write-profile:\n{block}")
+    elif _parsed(f"{text}\n{block}") != {**profiles, **_parsed(block)}:
+        project.say(f"{file} cannot be edited safely. Add at its end:\n{block}")
+    else:
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}\n{block}")
+        project.wrote(file)
+    return False
+
+
+def _block(profile: object) -> str:
+    """Every target of the dbt profile plans: a target that is not named here is an error."""
+    outputs = profile.get("outputs") if isinstance(profile, Mapping) else None
+    targets = list(outputs) if isinstance(outputs, Mapping) and outputs else ["dev"]
+    block = {BLOCK: {"outputs": dict.fromkeys(targets, "plan")}}
+    return _BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
+
+
+def _say_what_is_next(project: _Project, then: str) -> None:
+    ignore = project.folder / ".gitignore"
+    lines = _raw(ignore).splitlines() if ignore.is_file() else []
+    absent = [name for name in _IGNORED if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
+    if absent:
+        project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
+    done = "Done" if project.written else "Nothing to write"
+    project.say(f"{done}. Next: dbt deps, dbt run{then}")
+
+
+def _parsed(text: str) -> Any:
+    """Plain data; None for text that is not YAML, which may hold secrets and is never quoted."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+
+
+def _raw(file: Path) -> str:
+    """The text with its own line ends."""
+    return file.read_bytes().decode("utf-8", errors="replace")
+
+
+def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
+    return ConfigurationError(Problem(where, found, expected, next_step))

@@ -1,0 +1,286 @@
+"""Reads dbt's artifacts: which syncs there are, and which of them a run has made due."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dbt_reverse_etl.alerts.channels import Channel, collect_channels
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.config.destinations import (
+    Destination,
+    PlanOnly,
+    ResolvedSync,
+    collect_destinations,
+    collect_resolved,
+)
+from dbt_reverse_etl.config.manifest import Node, collect_syncs, syncs
+from dbt_reverse_etl.config.settings import Sync
+from dbt_reverse_etl.config.validation import closest, raise_if_any
+
+__all__ = [
+    "ChangelogResult",
+    "Configuration",
+    "ForeignResults",
+    "Invocation",
+    "asked",
+    "configure",
+    "run",
+    "select",
+    "syncs",
+]
+
+PUSHING_COMMANDS = frozenset({"run", "build"})
+
+_HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)(?: by (\S+))?")
+_SELECTED = frozenset({"success", "no-op"})
+_FAILED = frozenset({"fail", "error", "runtime error"})
+_PASSED = frozenset({"pass", "warn"})
+
+
+class ForeignResults(ReverseEtlError):
+    """The results of dbt are not those of its manifest."""
+
+
+class Configuration(NamedTuple):
+    """The whole configuration of one target.
+
+    Attributes:
+        unset: by destination, the problems of variables that are not set; under an empty name those of the alerts.
+    """
+
+    syncs: list[Sync]
+    destinations: PlanOnly | dict[str, Destination]
+    resolved: list[ResolvedSync]
+    alerts: Sequence[Channel] = ()
+    unset: Mapping[str, Sequence[Problem]] = MappingProxyType({})
+
+    def refuse_unset(self, pushed: Iterable[Sync] = (), planned: Iterable[Sync] = ()) -> None:
+        """Look at the variables of what is used now: no other command needs its secrets.
+
+        A destination of which more than a secret is unset has no identity. Beside a push it might be another name of the same system.
+
+        Raises:
+            ConfigurationError: some are not set.
+        """
+        sent, shown = ({sync.settings.destination for sync in some if sync.enabled} for some in (pushed, planned))
+        used = {sync.settings.destination for sync in self.syncs if sync.enabled} if sent else shown
+        nameless = {name for name in used if isinstance(self.destinations, dict) and name not in self.destinations}
+        asked = sent | nameless | ({""} if sent else set())
+        raise_if_any([problem for name, problems in self.unset.items() if name in asked for problem in problems])
+
+
+def configure(
+    manifest: Node, directories: Sequence[Path], target: str, env: Mapping[str, str], project_dir: Path | None = None
+) -> Configuration:
+    """Syncs, destinations and both joined; `resolved` is empty where the target only plans or no sync is there.
+
+    A variable that is not set is no error here: `Configuration.refuse_unset`.
+
+    Args:
+        project_dir: where files stand that a sync's options name.
+
+    Raises:
+        ConfigurationError: with every problem of all of them.
+    """
+    problems: list[Problem] = []
+    found = collect_syncs(manifest, problems)
+    if not found and not problems:
+        return Configuration([], {}, [])
+    try:
+        loaded = collect_destinations(directories, target, env)
+    except ConfigurationError as error:
+        raise ConfigurationError(*problems, *error.problems) from None
+    if isinstance(loaded, PlanOnly):
+        raise_if_any(problems)
+        return Configuration(found, loaded, [])
+    problems.extend(loaded.problems)
+    enabled = [sync for sync in found if sync.enabled]
+    resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
+    of_alerts: list[Problem] = []
+    alerts = collect_channels(directories, target, env, problems, of_alerts)
+    raise_if_any(problems)
+    return Configuration(found, loaded.destinations, resolved, alerts, {**loaded.unset, "": of_alerts})
+
+
+@dataclass(frozen=True)
+class ChangelogResult:
+    """What one invocation did to a changelog.
+
+    Attributes:
+        status: dbt's word, such as `success`, `error` or `skipped`.
+        snapshot: its head afterwards; None where the model reports none.
+        changelog_uuid: the identity of the changelog that has this head, or None.
+        began, ended: of its execution, as dbt wrote them; empty where it was not executed.
+        capture: uuid of the capture that made the head; empty where the model does not tell.
+    """
+
+    status: str
+    snapshot: int | None = None
+    changelog_uuid: str | None = None
+    began: str = field(default="", compare=False)
+    ended: str = field(default="", compare=False)
+    capture: str = ""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One dbt command, as its artifacts tell of it.
+
+    Attributes:
+        invocation_id: dbt's.
+        command: `run`, `build`, `test` ...; for `dbt retry` the command that was retried.
+        empty, sample: under these flags the models do not hold the real rows.
+        target: the name of the dbt target; None where the artifacts do not tell, for dbt notes only an explicit one.
+        changelogs: by the unique id of the model, those that took part.
+        failed_tests: by the unique id of the changelog, the unique ids of its tests that failed.
+        passed_tests: unique ids of all tests that passed.
+        push: the syncs to push.
+        plan: those that are due, but not to be pushed after this command (`push_on`).
+    """
+
+    invocation_id: str
+    command: str
+    empty: bool
+    sample: bool
+    target: str | None
+    changelogs: Mapping[str, ChangelogResult]
+    failed_tests: Mapping[str, tuple[str, ...]]
+    passed_tests: frozenset[str] = frozenset()
+    push: tuple[Sync, ...] = ()
+    plan: tuple[Sync, ...] = ()
+
+
+def run(run_results: Node, manifest: Node) -> Invocation:
+    """What a dbt command did, and which syncs it has made due.
+
+    A sync is due if its changelog succeeded, or if its exposure was selected while its changelog was not.
+
+    Args:
+        run_results: run_results.json, version 6.
+        manifest: manifest.json of the same invocation.
+
+    Raises:
+        ForeignResults: the two files are of different invocations.
+        ConfigurationError: as `syncs`.
+    """
+    found = syncs(manifest)
+    _refuse_stale(run_results, manifest)
+    args, metadata = run_results.get("args") or {}, run_results["metadata"]
+    results = {result["unique_id"]: result for result in run_results["results"]}
+    invocation = Invocation(
+        invocation_id=metadata["invocation_id"],
+        command=str(args.get("which", "")),
+        empty=bool(args.get("empty")),
+        sample=bool(args.get("sample")),
+        target=args.get("target") or (metadata.get("env") or {}).get("DBT_TARGET"),
+        changelogs=_changelog_results(results, manifest),
+        failed_tests=_failed_tests(results, manifest),
+        passed_tests=frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED),
+    )
+    if invocation.command not in PUSHING_COMMANDS or invocation.empty or invocation.sample:
+        return invocation
+    return _decided(invocation, [sync for sync in found if _is_due(sync, results)])
+
+
+def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
+    """A command that asks for all of these syncs, of whose results nothing is known here."""
+    return _decided(Invocation(invocation_id, command, False, False, None, {}, {}), found)
+
+
+def _decided(invocation: Invocation, due: Sequence[Sync]) -> Invocation:
+    push = tuple(sync for sync in due if invocation.command in sync.settings.push_on)
+    plan = tuple(sync for sync in due if sync not in push)
+    return replace(invocation, push=push, plan=plan)
+
+
+def _is_due(sync: Sync, results: Mapping[str, Node]) -> bool:
+    model = results.get(sync.changelog.unique_id)
+    if model is not None:
+        return sync.enabled and model["status"] == "success"
+    return sync.enabled and results.get(sync.unique_id, {}).get("status") in _SELECTED
+
+
+def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str, ChangelogResult]:
+    return {
+        unique_id: _changelog_result(result)
+        for unique_id, result in results.items()
+        if manifest["nodes"].get(unique_id, {}).get("config", {}).get("materialized") == "changelog"
+    }
+
+
+def _changelog_result(result: Node) -> ChangelogResult:
+    head = _HEAD.fullmatch(str((result.get("adapter_response") or {}).get("code", "")))
+    executed: Node = next((one for one in result.get("timing") or () if one.get("name") == "execute"), {})
+    began, ended = (str(executed.get(name) or "") for name in ("started_at", "completed_at"))
+    if head is None:
+        return ChangelogResult(str(result["status"]), None, None, began, ended)
+    return ChangelogResult(str(result["status"]), int(head[1]), head[2], began, ended, head[3] or "")
+
+
+def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:
+    """By changelog; a test that could not be run has not passed either."""
+    tests = {**manifest["nodes"], **(manifest.get("unit_tests") or {})}
+    failed: dict[str, tuple[str, ...]] = {}
+    for unique_id, result in results.items():
+        node = tests.get(unique_id, {})
+        if node.get("resource_type") in ("test", "unit_test") and result["status"] in _FAILED:
+            for model in _changelog_ids(node, manifest):
+                failed[model] = (*failed.get(model, ()), unique_id)
+    return failed
+
+
+def _changelog_ids(test: Node, manifest: Node) -> list[str]:
+    nodes = manifest["nodes"]
+    upstream = test.get("depends_on", {}).get("nodes", ())
+    return [one for one in upstream if nodes.get(one, {}).get("config", {}).get("materialized") == "changelog"]
+
+
+def _refuse_stale(run_results: Node, manifest: Node) -> None:
+    ran = (run_results.get("metadata") or {}).get("invocation_id")
+    written = manifest["metadata"].get("invocation_id")
+    if not ran or "results" not in run_results:
+        found, expected = "no results of a dbt command", "run_results.json as dbt writes it"
+    elif ran != written:
+        found = f"results of invocation {ran}, while manifest.json is of {written}"
+        expected = "both of one invocation; a later `dbt parse` or a run with --no-write-json parts them"
+    else:
+        return
+    raise ForeignResults(Problem("run_results.json", found, expected, "run dbt again, then push"))
+
+
+def select(found: Iterable[Sync], selectors: Sequence[str]) -> list[Sync]:
+    """The syncs that any selector names, in their order; all of them without a selector.
+
+    Args:
+        found: all syncs.
+        selectors: names, or `tag:` and a tag; `*` stands for any text.
+
+    Raises:
+        ConfigurationError: selectors that name nothing.
+    """
+    every = list(found)
+    if not selectors:
+        return every
+    named = {selector: [sync for sync in every if _matches(sync, selector)] for selector in selectors}
+    raise_if_any([_unknown(selector, every) for selector, matched in named.items() if not matched])
+    chosen = {sync.unique_id for matched in named.values() for sync in matched}
+    return [sync for sync in every if sync.unique_id in chosen]
+
+
+def _matches(sync: Sync, selector: str) -> bool:
+    names = sync.tags if selector.startswith("tag:") else (sync.name,)
+    pattern = ".*".join(map(re.escape, selector.removeprefix("tag:").split("*")))
+    return any(re.fullmatch(pattern, name, re.DOTALL) for name in names)
+
+
+def _unknown(selector: str, every: Sequence[Sync]) -> Problem:
+    names = sorted({sync.name for sync in every})
+    tags = sorted({f"tag:{tag}" for sync in every for tag in sync.tags})
+    known = ", ".join([*names, *tags]) or "none: no exposure has meta.reverse_etl"
+    next_step = f"{closest(selector, [*names, *tags])}Name one of these, or use * for any text"
+    return Problem("--select", repr(selector), f"a sync or a tag: {known}", next_step)

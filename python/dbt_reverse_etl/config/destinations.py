@@ -1,0 +1,404 @@
+"""Destinations of profiles.yml, and each sync with the destination, the guards and the options that hold for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
+from dbt_reverse_etl.config.profiles import UNSET, Rendered, mapping_of, profile_directories, read_target, render_lazily
+from dbt_reverse_etl.config.settings import Guards, Sync
+from dbt_reverse_etl.config.validation import (
+    LONGEST_SHOWN,
+    Place,
+    closest,
+    described,
+    raise_if_any,
+    secret_names,
+    validate,
+)
+from dbt_reverse_etl.config.validation import Path as KeyPath
+from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
+
+__all__ = [
+    "Destination",
+    "PlanOnly",
+    "ResolvedSync",
+    "load_destinations",
+    "profile_directories",
+    "redact",
+    "register_secret",
+    "resolve",
+]
+
+ENTRY_POINTS = "dbt_reverse_etl.sinks"
+_OWN_KEYS = ("type", "guards")
+SinkClass = type[Sink]
+
+
+@dataclass(frozen=True)
+class PlanOnly:
+    """profiles.yml says `plan` for this target: nothing may be sent."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A named system.
+
+    Attributes:
+        name: as syncs call it.
+        type: the type of its sink.
+        sink: the class that delivers to it.
+        settings: validated; secrets are pydantic secrets, so that `repr` hides them.
+        guards: the defaults for its syncs.
+    """
+
+    name: str
+    type: str
+    sink: SinkClass
+    settings: Settings
+    guards: Guards
+
+
+class ResolvedSync(NamedTuple):
+    """A sync with everything that holds for it."""
+
+    sync: Sync
+    destination: Destination
+    guards: Guards
+    options: Options
+
+    @property
+    def label(self) -> str:
+        """Where its rows go, for people."""
+        return f"{self.destination.name}.{self.sync.settings.object}"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What could be read of a target, the names and the problems of the rest, and by destination what is not set.
+
+    A destination of which only secrets are not set is there, with `UNSET` in their place: enough to name it and to plan.
+    """
+
+    destinations: dict[str, Destination]
+    broken: frozenset[str]
+    problems: list[Problem]
+    unset: dict[str, list[Problem]]
+
+
+def load_destinations(
+    directories: Sequence[Path], target: str, env: Mapping[str, str]
+) -> PlanOnly | dict[str, Destination]:
+    """The destinations of one dbt target; to be asked only where the project has syncs.
+
+    Values that come from the environment into secret settings are registered for `redact`.
+
+    Args:
+        directories: where profiles.yml may stand, see `profile_directories`.
+        target: the name of the dbt target.
+        env: environment variables.
+
+    Raises:
+        ConfigurationError: with every problem of every destination.
+    """
+    loaded = collect_destinations(directories, target, env)
+    if isinstance(loaded, PlanOnly):
+        return loaded
+    raise_if_any([*loaded.problems, *(problem for some in loaded.unset.values() for problem in some)])
+    return loaded.destinations
+
+
+def collect_destinations(directories: Sequence[Path], target: str, env: Mapping[str, str]) -> PlanOnly | Loaded:
+    """As `load_destinations`, but problems of single destinations are returned."""
+    place, written = read_target(directories, target)
+    if written == "plan":
+        return PlanOnly(target)
+    problems: list[Problem] = []
+    unset: dict[str, list[Problem]] = {}
+    named = mapping_of(written, place.at(), "`plan`, or destinations by name", problems) or {}
+    loaded = {name: _destination(name, block, place, env, problems, unset) for name, block in named.items()}
+    good = {name: destination for name, destination in loaded.items() if destination}
+    return Loaded(good, frozenset(loaded) - frozenset(good), problems, unset)
+
+
+def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
+    name: str,
+    written: object,
+    target: Place,
+    env: Mapping[str, str],
+    problems: list[Problem],
+    unset: dict[str, list[Problem]],
+) -> Destination | None:
+    place = Place(target.file, (*target.keys, name))
+    if mapping_of(written, place.at(), "a mapping with `type`", problems) is None:
+        return None
+    rendered = render_lazily(written, env, place)
+    problems.extend(rendered.problems)
+    if not rendered.unset:
+        return _validated(name, rendered, place, problems)
+    unset[name] = list(rendered.unset.values())
+    of_rest: list[Problem] = []
+    found = _validated(name, rendered, place, of_rest)
+    # What is said of the block as a whole may be due to what is not set.
+    silent = {place.at(), *(place.at(*path) for path in rendered.unset)}
+    problems.extend(problem for problem in of_rest if problem.where not in silent)
+    return found if found and _is_named_without(rendered, found, place) else None
+
+
+def _is_named_without(rendered: Rendered, found: Destination, place: Place) -> bool:
+    """Whether only secrets are not set: any other text in their place leaves the destination the same."""
+    other = _validated(
+        found.name, replace(rendered, value=_replaced(rendered.value, UNSET, UNSET.swapcase())), place, []
+    )
+    secret = secret_names(found.sink.settings_model)
+    if other is None or not all(secret.intersection(path) for path in rendered.unset):
+        return False
+    return found.sink(found.settings).identity == other.sink(other.settings).identity
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """The same data with another text inside its texts."""
+    if isinstance(value, Mapping):
+        return {key: _replaced(inner, old, new) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, old, new) for inner in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def _validated(name: str, rendered: Rendered, place: Place, problems: list[Problem]) -> Destination | None:
+    block: dict[str, Any] = rendered.value
+    from_env = {path for path, _, _ in rendered.used}
+    sink = _sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
+    secret = secret_names(sink.settings_model) if sink else frozenset()
+    register_values(block, rendered.used, secret)
+    hides = hides_of(secret, from_env)
+    guards_place = Place(place.file, (*place.keys, "guards"), lambda path: hides(("guards", *path)))
+    guards = mapping_of(block.get("guards", {}), guards_place.at(), "a mapping of guards", problems)
+    defaults = validate(Guards, guards, guards_place, problems) if guards is not None else None
+    if sink is None or rendered.problems:
+        return None
+    own = {key: value for key, value in block.items() if key not in _OWN_KEYS}
+    settings = validate(sink.settings_model, own, Place(place.file, place.keys, hides, also=_OWN_KEYS), problems)
+    if settings is None or defaults is None:
+        return None
+    return Destination(name, sink.type, sink, settings, defaults)
+
+
+def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: frozenset[str]) -> None:
+    """Register for `redact` what a block holds in its secret settings, and what came there from the environment."""
+    for path, text in text_leaves(block):
+        if secret.intersection(path):
+            register_secret(text)
+    for path, variable, value in used:
+        if secret.intersection(path) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET"):
+            register_secret(value)
+
+
+def hides_of(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPath], bool]:
+    """Not shown: what a secret setting holds, what is called like one, and whatever comes out of the environment."""
+
+    def hides(path: KeyPath) -> bool:
+        named = bool(secret.intersection(path)) or any(map(names_a_secret, path))
+        return named or any(path[: len(used)] == used or used[: len(path)] == path for used in from_env)
+
+    return hides
+
+
+def _sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
+    """The sink class of a type; nothing of any other sink is imported."""
+    offered: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        offered.setdefault(entry.name, {})[entry.dist.name if entry.dist else entry.value] = entry
+    where = place.at("type")
+    if not isinstance(type_name, str) or type_name not in offered:
+        shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
+        found = repr(type_name) if shown else described(type_name)
+        hint = closest(type_name, list(offered)) if isinstance(type_name, str) else ""
+        known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
+        problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
+        return None
+    if len(offered[type_name]) > 1:
+        claimed = " and ".join(sorted(offered[type_name]))
+        problems.append(Problem(where, f"{type_name!r} in {claimed}", "one package for a type", "uninstall the other"))
+        return None
+    return _imported(next(iter(offered[type_name].values())), where, problems)
+
+
+def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Sink] | None:
+    try:
+        loaded = entry.load()
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+        return None
+    except Exception as error:  # a package of anyone may raise anything while it is imported
+        module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
+        problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))
+        return None
+    if not (isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name):
+        expected = f"a subclass of Sink whose `type` is {entry.name!r}"
+        problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
+        return None
+    return loaded
+
+
+def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
+    """Join each sync with its destination.
+
+    Raises:
+        ConfigurationError: with every problem: unknown destinations, modes that the sink cannot carry out, options that
+            it does not know, and two syncs that both delete in one object.
+    """
+    problems: list[Problem] = []
+    resolved = collect_resolved(syncs, destinations, frozenset(), problems)
+    raise_if_any(problems)
+    return resolved
+
+
+def collect_resolved(
+    syncs: Iterable[Sync],
+    destinations: Mapping[str, Destination],
+    broken: frozenset[str],
+    problems: list[Problem],
+    project_dir: Path | None = None,
+) -> list[ResolvedSync]:
+    """As `resolve`, but problems are appended; syncs of a `broken` destination are left out, for it has its own."""
+    wanted = [sync for sync in syncs if sync.settings.destination not in broken]
+    joined = [_resolved(sync, destinations, problems) for sync in wanted]
+    resolved = [one for one in joined if one]
+    _refuse_two_owners(resolved, problems)
+    for one in resolved:
+        _refuse_early(one, project_dir, problems)
+    return resolved
+
+
+def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: list[Problem]) -> None:
+    """What its sink says of a sync before the model is read."""
+    _, destination, _, _ = resolved
+    if not destination.sink.validates_early or resolved.sync.settings.mode not in destination.sink.modes:
+        return
+    try:
+        destination.sink(destination.settings).validate(_early_task(resolved, project_dir))
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+
+
+def _early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
+    sync, settings = resolved.sync, resolved.sync.settings
+    mapped = {column.casefold(): name for column, name in (settings.fields or {}).items()}
+    key = tuple(mapped.get(column.casefold(), column) for column in sync.changelog.key)
+    return SinkTask(
+        sync_id="",
+        sync=sync.name,
+        fence=0,
+        object=settings.object,
+        mode=settings.mode,
+        key=key,
+        schema=pa.schema([(name, pa.string()) for name in (mapped.values() or key)]),
+        options=resolved.options,
+        project_dir=project_dir,
+        full_load=settings.owns_object,
+        known="names" if settings.fields else "key",
+    )
+
+
+def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:
+    place, settings = Place(sync.file, sync.keys), sync.settings
+    destination = destinations.get(settings.destination)
+    if destination is None:
+        known = ", ".join(sorted(destinations)) or "none"
+        hint = closest(settings.destination, list(destinations))
+        problems.append(
+            Problem(
+                place.at("destination"),
+                repr(settings.destination),
+                f"a destination of this target in profiles.yml: {known}",
+                f"{hint}Add it there, or correct the name",
+            )
+        )
+        return None
+    if settings.mode not in destination.sink.modes:
+        allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
+        expected = f"what a destination of type {destination.type} can do: {allowed}"
+        problems.append(Problem(place.at("mode"), repr(settings.mode.value), expected, "choose another mode"))
+    if settings.owns_object and not destination.sink.full_loads:
+        expected = f"false: a destination of type {destination.type} cannot replace an object as a whole"
+        problems.append(Problem(place.at("owns_object"), "'true'", expected, "remove it"))
+    if settings.on_unknown == "park" and destination.sink.transactional:
+        expected = f"send_again: a destination of type {destination.type} takes no change twice"
+        problems.append(Problem(place.at("on_unknown"), "'park'", expected, "remove it"))
+    options_place = Place(sync.file, (*sync.keys, "options"), lambda path: any(map(names_a_secret, path)))
+    options = validate(destination.sink.options_model, settings.options, options_place, problems)
+    if options is None:
+        return None
+    return ResolvedSync(sync, destination, settings.guards.over(destination.guards), options)
+
+
+def _refuse_two_owners(resolved: Sequence[ResolvedSync], problems: list[Problem]) -> None:
+    """Two names may lead to one system."""
+    found = []
+    for sync, destination, _, _ in resolved:
+        try:
+            identity = destination.sink(destination.settings).identity
+        except ReverseEtlError as error:
+            problems.extend(error.problems)
+        else:
+            found.append(((destination.type, identity, sync.settings.object), sync))
+    refuse_two_owners(found, problems)
+    _refuse_shared_positions(found, problems)
+
+
+def _refuse_shared_positions(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:
+    """Of two syncs with one position, each would take what the other delivered for its own."""
+    seen: dict[tuple[object, str], Sync] = {}
+    for place, sync in found:
+        other = seen.setdefault((place, sync.position_of), sync)
+        if other is not sync:
+            renamed = sync if sync.settings.renamed_from else other
+            known = f"{renamed.settings.renamed_from!r}, whose position {(other if renamed is sync else sync).name} has"
+            where = Place(renamed.file, renamed.keys).at("renamed_from")
+            problems.append(
+                Problem(where, known, "a name that no other sync has", "remove renamed_from, or the other sync")
+            )
+
+
+def refuse_two_owners(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:
+    """Syncs by object: of two that delete, each would delete what the other wrote; an owner replaces what anyone wrote."""
+    seen: dict[object, list[Sync]] = {}
+    for place, sync in found:
+        if not sync.enabled:
+            continue
+        others = seen.setdefault(place, [])
+        rival = next((other for other in others if _collide(other, sync)), None)
+        if rival is not None:
+            problems.append(_two_owners(rival, sync))
+        others.append(sync)
+
+
+def _collide(one: Sync, other: Sync) -> bool:
+    both_delete = one.settings.mode is other.settings.mode is Mode.MIRROR
+    return both_delete or one.settings.owns_object or other.settings.owns_object
+
+
+def _two_owners(first: Sync, second: Sync) -> Problem:
+    if first.settings.owns_object or second.settings.owns_object:
+        found = f"the object {second.settings.object!r}, which {first.name} writes too"
+        expected = "one sync alone where one says owns_object: a full load replaces every row"
+        return Problem(
+            Place(second.file, second.keys).at("object"), found, expected, "remove owns_object, or name another object"
+        )
+    return Problem(
+        Place(second.file, second.keys).at("mode"),
+        f"mirror, as in {first.name}, of one object {second.settings.object!r}",
+        "one sync that deletes in an object: each would delete what the other wrote",
+        "give one of them mode: upsert, or another object",
+    )

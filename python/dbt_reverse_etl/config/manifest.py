@@ -1,0 +1,190 @@
+"""Finds the syncs and the changelogs in dbt's manifest.json, and everything that is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.redaction import literal_secrets
+from dbt_reverse_etl.config.destinations import refuse_two_owners
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
+from dbt_reverse_etl.config.validation import Place, described, hides_all, raise_if_any, shows_all, validate
+from dbt_reverse_etl.sinks.base import Settings
+
+Node = Mapping[str, Any]
+S = TypeVar("S", bound=Settings)
+
+_OLDEST_MANIFEST = 12
+_DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"})
+# Every row of a changelog has these, so that a test of theirs can pass.
+_ALWAYS_SET = frozenset({"_change", "_snapshot_id", "_captured_at"})
+_OWN_COLUMN = re.compile(r"\b_(change|snapshot_id)\b", re.IGNORECASE)
+
+
+def syncs(manifest: Node) -> list[Sync]:
+    """The syncs of a project, those included that are switched off while their changelog is not.
+
+    Args:
+        manifest: manifest.json, version 12 or later.
+
+    Raises:
+        ConfigurationError: with every problem of every sync and changelog.
+    """
+    problems: list[Problem] = []
+    found = collect_syncs(manifest, problems)
+    raise_if_any(problems)
+    return found
+
+
+def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
+    """As `syncs`, but problems are appended, and what has one is left out."""
+    _refuse_other_manifests(manifest)
+    changelogs = _changelogs(manifest, problems)
+    _refuse_dbt_tests(manifest, problems)
+    found = [_sync(node, manifest, changelogs, problems) for node in manifest["exposures"].values() if _blocks(node)]
+    found += [_paused(node, changelogs) for node in _disabled_exposures(manifest)]
+    result = sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id)
+    refuse_two_owners((((sync.settings.destination, sync.settings.object), sync) for sync in result), problems)
+    return result
+
+
+def _refuse_other_manifests(manifest: Node) -> None:
+    version = re.search(r"/manifest/v(\d+)", str(manifest.get("metadata", {}).get("dbt_schema_version")))
+    if not version or int(version[1]) < _OLDEST_MANIFEST or not {"nodes", "exposures"} <= manifest.keys():
+        found = f"version {version[1]}" if version else "no manifest"
+        expected = f"version {_OLDEST_MANIFEST} or later, as dbt 1.10 writes it"
+        raise ConfigurationError(Problem("manifest.json", found, expected, "run dbt again, with dbt 1.10 or later"))
+
+
+def _blocks(node: Node) -> list[Any]:
+    """Our block of a node's meta, if there is one; dbt keeps `config.meta` and an older `meta` side by side."""
+    metas = [node.get("config", {}).get("meta"), node.get("meta")]
+    return [meta["reverse_etl"] for meta in metas if isinstance(meta, Mapping) and "reverse_etl" in meta]
+
+
+def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> S | None:
+    """The settings of a node as their model, or None; what is wrong with them, a secret included, becomes a problem."""
+    given: object = next((block for block in _blocks(node) if block is not None), {})
+    if not isinstance(given, Mapping):
+        problems.append(Problem(place.at(), described(given), "a mapping of settings", "write `key: value` lines"))
+        return None
+    secrets = list(literal_secrets(given))
+    for path in secrets:
+        problems.append(
+            Problem(
+                place.at(*path),
+                "what looks like a secret; env_var() is no help here, for dbt writes its value into manifest.json",
+                "no secret under meta",
+                "move it to the destination in profiles.yml, as \"{{ env_var('NAME') }}\", and change the secret",
+            )
+        )
+    return validate(model, given, Place(place.file, place.keys, hides_all if secrets else shows_all), problems)
+
+
+def _changelogs(manifest: Node, problems: list[Problem]) -> dict[str, Changelog | None]:
+    """All changelogs by unique id; None for one that has a problem."""
+    nodes = manifest["nodes"].values()
+    models = [node for node in nodes if node.get("config", {}).get("materialized") == "changelog"]
+    return {node["unique_id"]: _changelog(node, problems) for node in models}
+
+
+def _changelog(node: Node, problems: list[Problem]) -> Changelog | None:
+    file = str(node.get("original_file_path", "manifest.json"))
+    settings = _read(node, ChangelogSettings, Place(file, (node["name"], "meta", "reverse_etl")), problems)
+    unique_key = node["config"].get("unique_key")
+    key = tuple([unique_key] if isinstance(unique_key, str) else unique_key or ())
+    if not key:
+        where = Place(file, (node["name"], "unique_key")).at()
+        problems.append(Problem(where, "nothing", "a column or a list of columns", "add unique_key='...' to config()"))
+    if not key or settings is None:
+        return None
+    alias = node.get("alias") or node["name"]
+    return Changelog(node["unique_id"], node["name"], alias, node.get("relation_name") or alias, key, settings)
+
+
+def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:
+    nodes = manifest["nodes"]
+    for node in nodes.values():
+        test = node.get("test_metadata") or {}
+        if test.get("name") not in _DBT_TESTS or test.get("namespace") not in (None, "dbt"):
+            continue
+        tested = nodes.get(_tested(node), {})
+        if tested.get("config", {}).get("materialized") == "changelog" and not _can_pass(node, test["name"]):
+            name, column = test["name"], node.get("column_name") or "a column"
+            where = f"{node.get('original_file_path')}: {tested['name']}.{column}"
+            expected = (
+                f"reverse_etl.current_{name}, which tests the rows as they stand: a changelog also holds former ones"
+            )
+            problems.append(
+                Problem(where, f"dbt's test {name}", expected, f"write reverse_etl.current_{name} in its place")
+            )
+
+
+def _tested(node: Node) -> str:
+    """The model that a test is attached to."""
+    models = [one for one in node.get("depends_on", {}).get("nodes", ()) if one.startswith("model.")]
+    return str(node.get("attached_node") or (models[0] if len(models) == 1 else ""))
+
+
+def _can_pass(node: Node, name: str) -> bool:
+    """A test of our own columns, or of the change rows that its `where` picks on purpose."""
+    picked = _OWN_COLUMN.search(str(node.get("config", {}).get("where") or ""))
+    return bool(picked) or (name != "unique" and node.get("column_name") in _ALWAYS_SET)
+
+
+def _sync(
+    node: Node, manifest: Node, changelogs: Mapping[str, Changelog | None], problems: list[Problem]
+) -> Sync | None:
+    file, keys = str(node.get("original_file_path", "manifest.json")), (node["name"], "config", "meta", "reverse_etl")
+    settings = _read(node, SyncSettings, Place(file, keys), problems)
+    upstream = node.get("depends_on", {}).get("nodes", [])
+    if len(upstream) != 1 or upstream[0] not in changelogs:
+        found = [_materialized(unique_id, manifest) for unique_id in upstream]
+        problems.append(
+            Problem(
+                Place(file, (node["name"], "depends_on")).at(),
+                ", ".join(found) or "nothing",
+                "exactly one model, with materialized='changelog'",
+                "name that changelog alone: depends_on: [ref('..._changelog')]",
+            )
+        )
+        return None
+    changelog = changelogs[upstream[0]]
+    if changelog is None or settings is None:
+        return None
+    _refuse_unmapped_key(changelog, settings, Place(file, keys), problems)
+    return Sync(node["unique_id"], node["name"], tuple(node.get("tags") or ()), True, changelog, settings, file)
+
+
+def _materialized(unique_id: str, manifest: Node) -> str:
+    """A node by name and materialization; a source, a seed or a metric has none."""
+    node = manifest["nodes"].get(unique_id, {})
+    return f"{unique_id} ({node.get('config', {}).get('materialized') or unique_id.partition('.')[0]})"
+
+
+def _refuse_unmapped_key(changelog: Changelog, settings: SyncSettings, place: Place, problems: list[Problem]) -> None:
+    mapped = {column.casefold() for column in settings.fields or changelog.key}
+    absent = [column for column in changelog.key if column.casefold() not in mapped]
+    if absent:
+        expected = f"all columns of the key of {changelog.name}: a row is found by them"
+        problems.append(
+            Problem(place.at("fields"), f"no {', '.join(absent)}", expected, f"add {', '.join(absent)} to fields")
+        )
+
+
+def _disabled_exposures(manifest: Node) -> Iterator[Node]:
+    for nodes in (manifest.get("disabled") or {}).values():
+        yield from (node for node in nodes if node.get("resource_type") == "exposure" and _blocks(node))
+
+
+def _paused(node: Node, changelogs: Mapping[str, Changelog | None]) -> Sync | None:
+    """A sync that is switched off: dbt leaves its `depends_on` empty, and its mistakes do not matter."""
+    names = {ref.get("name") for ref in node.get("refs", ())}
+    changelog = next((one for one in changelogs.values() if one and one.name in names), None)
+    file, keys = str(node.get("original_file_path", "manifest.json")), (node["name"], "config", "meta", "reverse_etl")
+    settings = _read(node, SyncSettings, Place(file, keys), [])
+    if changelog is None or settings is None:
+        return None
+    return Sync(node["unique_id"], node["name"], tuple(node.get("tags") or ()), False, changelog, settings, file)

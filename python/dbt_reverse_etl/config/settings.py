@@ -1,0 +1,360 @@
+"""What a user may write under `meta.reverse_etl`, and a sync as it comes out of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from dbt_reverse_etl.config.condition import unfit
+from dbt_reverse_etl.sinks.base import Mode, Settings
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Command = Literal["run", "build"]
+
+
+def _condition(text: str) -> str:
+    """A filter that no text around it can be mistaken for."""
+    if found := unfit(text):
+        raise ValueError(
+            f"found {found}; expected one deterministic SQL condition over the columns of the changelog, without comments; "
+            "next: correct the expression, or filter in the model"
+        )
+    return text
+
+
+Condition = Annotated[Text, AfterValidator(_condition)]
+
+# What a wave holds beside the fields.
+_OWN_FIELDS = {
+    "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed",
+    "_captured_at", "_before",
+}  # fmt: skip
+
+_THRESHOLD = re.compile(r"([0-9]{1,18})|([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number of rows, or a share of them in percent.
+
+    Attributes:
+        number: rows, or percent.
+        percent: which of the two.
+    """
+
+    number: Decimal
+    percent: bool
+
+    def rows_of(self, total: int) -> int:
+        """The most rows that are allowed where `total` rows stand; a fraction of a row is not allowed."""
+        return int(self.number * total / 100) if self.percent else int(self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.percent else str(self.number)
+
+    @staticmethod
+    def parse(value: object) -> Threshold:
+        """From `500` or `"10%"`. Raises a pydantic error for anything else: 0.1 could mean either."""
+        if isinstance(value, Threshold):
+            return value
+        written = str(value).strip() if isinstance(value, str | int) else ""
+        match = _THRESHOLD.fullmatch(written)
+        if match is None:
+            raise PydanticCustomError("threshold", "a number of rows such as 500, or a share such as 10%")
+        return Threshold(Decimal(match[1] or match[2]), percent=match[2] is not None)
+
+
+Limit = Annotated[Threshold, PlainValidator(Threshold.parse), PlainSerializer(str)]
+
+
+class Guards(Settings):
+    """What stops a push before its first send, and how many undelivered rows make a run fail; None means no such guard.
+
+    A sync's own value wins over its destination's, a null that is written there included.
+    """
+
+    max_deletes: Limit | None = None
+    max_changes: Limit | None = None
+    max_undelivered: Limit | None = Threshold(Decimal(0), percent=False)
+
+    @field_validator("max_deletes")
+    @classmethod
+    def _reachable(cls, limit: Threshold | None) -> Threshold | None:
+        if limit and limit.percent and limit.number > 100:
+            raise PydanticCustomError("threshold", "at most 100%: more rows than there are cannot be deleted")
+        return limit
+
+    def over(self, defaults: Guards) -> Guards:
+        """These guards, and the defaults where nothing is written."""
+        return defaults.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+
+
+def _mapping(fields: object) -> object:
+    """A list names fields that are called as their columns."""
+    if isinstance(fields, list) and all(isinstance(name, str) for name in fields):
+        if len({name.casefold() for name in fields}) < len(fields):
+            raise PydanticCustomError("fields", "each column once")
+        return {name: name for name in fields}
+    return fields
+
+
+class SyncSettings(Settings):
+    """One sync, as an exposure's `meta.reverse_etl` says it.
+
+    Attributes:
+        destination: a name of profiles.yml.
+        object: table, path or endpoint of that destination.
+        mode: what may be done there.
+        fields: column -> destination field, in order; None: every column under its own name.
+        where: a deterministic filter in SQL, or None.
+        guards: the sync's own, over the destination's.
+        on_unknown: what becomes of a row when nobody knows whether the destination took it.
+        push_on: the dbt commands after which it is pushed; any other only plans.
+        owns_object: every row of the object is this sync's, so that it may be replaced as a whole.
+        full_load_above: changes from which on that is done, in rows or as a share of those at the head.
+        renamed_from: the exposure's former name, whose position it takes over; `project.name` if the project was renamed, too.
+        options: what the type of destination offers.
+    """
+
+    destination: Text
+    object: Text
+    mode: Mode = Mode.UPSERT
+    fields: Annotated[dict[Text, Text] | None, BeforeValidator(_mapping)] = None
+    where: Condition | None = None
+    guards: Guards = Guards()
+    push_on: frozenset[Command] = frozenset({"run", "build"})
+    on_unknown: Literal["send_again", "park"] = "send_again"
+    owns_object: bool = False
+    full_load_above: Limit = Threshold(Decimal(25), percent=True)
+    renamed_from: Text | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _owns(self) -> SyncSettings:
+        if self.owns_object and self.mode is not Mode.MIRROR:
+            raise PydanticCustomError("owns_object", "owns_object with mode: mirror: only a mirror owns every row")
+        return self
+
+    @field_validator("fields")
+    @classmethod
+    def _unambiguous(cls, fields: dict[str, str] | None) -> dict[str, str] | None:
+        if fields is None:
+            return None
+        for names in (fields.keys(), fields.values()):
+            if not names or len({name.casefold() for name in names}) < len(names):
+                raise PydanticCustomError("fields", "at least one column, and each column and each field once")
+        if _OWN_FIELDS & {name.casefold() for name in fields.values()}:
+            raise PydanticCustomError("fields", f"fields with other names than {', '.join(sorted(_OWN_FIELDS))}")
+        return fields
+
+
+class Capture(Settings):
+    """How a changelog finds out what may have changed; `compare` reads everything."""
+
+    strategy: Literal["compare"] = "compare"
+
+
+class Candidates(Settings):
+    """What all strategies share that only propose keys.
+
+    Attributes:
+        reconcile_every: every so many captures compare everything.
+        on_drift: what to do when that finds changes that were not proposed.
+        recapture_by: columns; when a row changed, all rows with the same values are compared.
+        full_above: share of the rows above which everything is compared.
+    """
+
+    reconcile_every: Annotated[int, Field(ge=1)] | None = None
+    on_drift: Literal["warn", "fail"] = "warn"
+    recapture_by: Text | list[Text] | None = None
+    full_above: Annotated[float, Field(gt=0, le=1)] = 0.25
+
+
+class TimestampCapture(Candidates):
+    """Rows that are not older than the newest that was read, less an overlap."""
+
+    strategy: Literal["timestamp"]
+    updated_at: Text
+    overlap: Text | int | None = None
+    deleted: Text | None = None
+
+
+class ChangeTableCapture(Candidates):
+    """Keys that triggers logged; `overlap` in values of the sequence, `key` as {column of unique_key: column of the log}."""
+
+    strategy: Literal["change_table"]
+    table: Text
+    sequence: Text
+    overlap: Annotated[int, Field(ge=0)] = 1000
+    key: dict[Text, Text] | None = None
+
+
+class CdfCapture(Candidates):
+    """The change data feed of a Delta table."""
+
+    strategy: Literal["cdf"]
+    table: Text
+    key: dict[Text, Text] | None = None
+
+
+class AffectedKeysCapture(Candidates):
+    """The keys of a wide table that the changed rows of its tables lead to."""
+
+    strategy: Literal["affected_keys"]
+    recompute: Literal["full", "affected"] | None = None
+
+
+class FeedCapture(Settings):
+    """The model gives changes, not rows."""
+
+    strategy: Literal["feed"]
+    operation: Text
+    sequence: Text
+    operations: dict[Literal["upsert", "delete", "ignore"], list[Text]] | None = None
+    overlap: Text | int | None = None
+
+
+class OwnCapture(Candidates):
+    """A macro capture_<strategy> of the user's project; its options are its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    strategy: Text
+
+
+_STRATEGIES = ("compare", "timestamp", "change_table", "cdf", "affected_keys", "feed")
+
+
+def _in_full(capture: object) -> object:
+    """`capture: compare` is short for `capture: {strategy: compare}`."""
+    return {"strategy": capture} if isinstance(capture, str) else capture
+
+
+def _strategy(capture: object) -> str:
+    found = capture.get("strategy") if isinstance(capture, Mapping) else getattr(capture, "strategy", None)
+    return found if found in _STRATEGIES else "own"
+
+
+AnyCapture = Annotated[
+    Annotated[Capture, Tag("compare")]
+    | Annotated[TimestampCapture, Tag("timestamp")]
+    | Annotated[ChangeTableCapture, Tag("change_table")]
+    | Annotated[CdfCapture, Tag("cdf")]
+    | Annotated[AffectedKeysCapture, Tag("affected_keys")]
+    | Annotated[FeedCapture, Tag("feed")]
+    | Annotated[OwnCapture, Tag("own")],
+    Discriminator(_strategy),
+    BeforeValidator(_in_full),
+]
+
+
+class Label(Settings):
+    """Business snapshots: to which one a changed row belongs.
+
+    Attributes:
+        by: SQL over the columns of the changelog.
+        grace: interval for which rows of a later label wait, from the time of its first row on, as `at` says it.
+        late: what happens to a row of a label that is closed.
+    """
+
+    by: Text
+    grace: Text | None = None
+    at: Text | None = None
+    late: Literal["fail", "open"] = "fail"
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Label:
+        if (self.grace is None) != (self.at is None):
+            raise PydanticCustomError("label", "grace and at, both or neither")
+        return self
+
+
+def _by(label: object) -> object:
+    """`label: order_date` is short for `label: {by: order_date}`."""
+    return {"by": label} if isinstance(label, str) else label
+
+
+class ChangelogSettings(Settings):
+    """What a changelog model's `meta.reverse_etl` says; the macros read the same keys with the same defaults."""
+
+    compare: Literal["hash", "except"] = "hash"
+    capture: AnyCapture = Capture()
+    label: Annotated[Label | None, BeforeValidator(_by)] = None
+    on_bad_key: Literal["fail", "quarantine"] = "fail"
+    on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
+    wide_table: dict[str, Any] | None = None  # read and checked by the macro _wide_plan
+    publish: str | None = Field(None, min_length=1)
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """A model that is materialized as a changelog.
+
+    Attributes:
+        unique_id: dbt's.
+        name: the model's name.
+        alias: the name of its relation.
+        relation_name: as dbt renders it into SQL.
+        key: the columns of `unique_key`, in order.
+        settings: its `meta.reverse_etl`.
+    """
+
+    unique_id: str
+    name: str
+    alias: str
+    relation_name: str
+    key: tuple[str, ...]
+    settings: ChangelogSettings
+
+
+@dataclass(frozen=True)
+class Sync:
+    """An exposure that names a destination.
+
+    Attributes:
+        unique_id: dbt's.
+        name: the exposure's name.
+        tags: dbt's.
+        enabled: False for an exposure that is switched off; it is never pushed.
+        changelog: the one model that it depends on.
+        settings: its `meta.reverse_etl`.
+        file: where it is written, for messages.
+    """
+
+    unique_id: str
+    name: str
+    tags: tuple[str, ...]
+    enabled: bool
+    changelog: Changelog
+    settings: SyncSettings
+    file: str
+
+    @property
+    def position_of(self) -> str:
+        """The unique id of the exposure under which the ledger keeps its position: its own, or its former one."""
+        kind, project, name = self.unique_id.split(".")
+        former_project, _, former = (self.settings.renamed_from or name).rpartition(".")
+        return f"{kind}.{former_project or project}.{former}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key path of its settings in that file."""
+        return (self.name, "config", "meta", "reverse_etl")

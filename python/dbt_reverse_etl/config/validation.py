@@ -1,0 +1,187 @@
+"""From a pydantic error to problems that a user can act on, without showing a secret."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
+
+Path = tuple[str, ...]
+M = TypeVar("M", bound=BaseModel)
+
+_RENAMED = {"drift": "grace"}
+_CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
+LONGEST_SHOWN = 40
+# What a validator says in three parts.
+_PARTS = re.compile(r"found (?P<found>.*?); expected (?P<expected>.*); next: (?P<next_step>.*)", re.DOTALL)
+
+
+def shows_all(_path: Path) -> bool:
+    """Hides nothing."""
+    return False
+
+
+def hides_all(_path: Path) -> bool:
+    """Shows nothing."""
+    return True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block of settings stands.
+
+    Attributes:
+        file: the file as the user knows it.
+        keys: key path of the block.
+        hides: tells of a path inside the block whether its value must not be shown.
+        also: keys of the block that are read elsewhere.
+    """
+
+    file: str
+    keys: Path
+    hides: Callable[[Path], bool] = shows_all
+    also: tuple[str, ...] = ()
+
+    def at(self, *path: str) -> str:
+        """The file and the key path of a value."""
+        return f"{self.file}: {'.'.join((*self.keys, *path))}"
+
+
+def validate(model: type[M], given: Mapping[str, Any], place: Place, problems: list[Problem]) -> M | None:
+    """The settings as their model; or None, and every mistake appended to `problems`."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        # Several branches of a union say the same of one key.
+        found = (_problem(dict(detail), model, given, place) for detail in error.errors(include_url=False))
+        problems.extend(dict.fromkeys(found))
+        return None
+
+
+def raise_if_any(problems: Sequence[Problem]) -> None:
+    """Raise ConfigurationError with all of them, each once."""
+    if problems:
+        raise ConfigurationError(*dict.fromkeys(problems))
+
+
+def described(value: object) -> str:
+    """A value by its type alone."""
+    names = {str: "a text", bool: "a boolean", int: "a number", float: "a number", dict: "a mapping", list: "a list"}
+    return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """A hint at the name that was probably meant, or an empty text."""
+    match = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {match[0]!r}? " if match else ""
+
+
+def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str, Any], place: Place) -> Problem:
+    path = _key_path(detail["loc"], given)
+    where, kind = place.at(*path), detail["type"]
+    if kind == "missing":
+        return Problem(where, "nothing", "a value: it is required", f"add `{path[-1]}:`")
+    if kind == "extra_forbidden":
+        allowed = [*_keys_at(model, path[:-1]), *(place.also if len(path) == 1 else ())]
+        if (renamed := _RENAMED.get(path[-1])) in allowed:
+            return Problem(where, "a former name", f"its name of now, {renamed}", f"rename it to `{renamed}`")
+        expected = f"one of {', '.join(allowed)}" if allowed else "no key here"
+        return Problem(where, "an unknown key", expected, f"{closest(path[-1], allowed)}Correct its name or remove it")
+    said = _said(detail, given, place)
+    if parts := _PARTS.fullmatch(said):
+        return Problem(where, *parts.groups())
+    found = described(detail["input"]) if place.hides(path) else _shown(kind, detail["input"])
+    return Problem(where, found, said, "correct the value")
+
+
+def _shown(kind: str, value: object) -> str:
+    """Numbers and wrong words of a choice help when they are seen; any other text might be anything."""
+    if isinstance(value, Enum | bool | int | float) or (kind in _CHOICES and isinstance(value, str)):
+        text = repr(value)
+        return redact(text) if len(text) <= LONGEST_SHOWN else described(value)
+    return described(value)
+
+
+def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str:
+    """The message of a validator: what was expected, or three parts."""
+    if detail["type"] == "union_tag_invalid":
+        return f"one of {detail['ctx']['expected_tags']}"
+    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    for path, text in text_leaves(given):
+        if place.hides(path) and text:
+            message = _without(message, text)
+    return redact(message)
+
+
+def _without(message: str, secret: str) -> str:
+    """The message without a text; a short one is taken out where it stands alone."""
+    if len(secret) >= SHORTEST:
+        return message.replace(secret, MASK)
+    return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, message)
+
+
+def _key_path(loc: tuple[int | str, ...], given: Any) -> Path:
+    """The user's own keys: pydantic also names the branches of a union, which stand in no file."""
+    path: list[str] = []
+    for index, part in enumerate(loc):
+        inside = _step(given, part)
+        if inside is not None:
+            given = inside[0]
+            path.append(str(part))
+        elif index == len(loc) - 1 and isinstance(given, Mapping) and part != "[key]":
+            path.append(str(part))
+    return tuple(path) or tuple(map(str, loc))
+
+
+def _step(given: Any, part: int | str) -> tuple[Any] | None:
+    if isinstance(given, Mapping) and part in given:
+        return (given[part],)
+    if isinstance(given, list) and isinstance(part, int) and part < len(given):
+        return (given[part],)
+    return None
+
+
+def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
+    models = [model]
+    for part in path:
+        annotations = [found.model_fields[part].annotation for found in models if part in found.model_fields]
+        models = [inner for annotation in annotations for inner in _models_in(annotation)]
+    return list(dict.fromkeys(name for found in models for name in _names(found)))
+
+
+def secret_names(model: type[BaseModel]) -> frozenset[str]:
+    """The names of all fields, at any depth, whose type holds a pydantic secret."""
+    return frozenset(_secret_names(model, set()))
+
+
+def _secret_names(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+    seen.add(model)
+    for name, info in model.model_fields.items():
+        if any(part in (SecretStr, SecretBytes) for part in _parts(info.annotation)):
+            yield name
+            yield from (alias for alias in (info.alias, info.validation_alias) if isinstance(alias, str))
+        for inner in _models_in(info.annotation):
+            if inner not in seen:
+                yield from _secret_names(inner, seen)
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    return [part for part in _parts(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _parts(argument)

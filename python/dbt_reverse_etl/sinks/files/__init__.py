@@ -1,0 +1,1 @@
+"""JSON Lines, CSV or Parquet parts in a folder or in object storage; `sink` is the door."""

@@ -1,0 +1,89 @@
+"""Files below a prefix of an object storage.
+
+It has no lock that ends with its holder: the ledger's lease keeps runners apart, and the fence in the manifest is looked at before each change.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from dbt_reverse_etl.sinks.files.settings import StorageSettings
+from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, is_of_partition
+
+
+class Bucket:
+    """A prefix of an object storage."""
+
+    def __init__(self, path: str, storage: StorageSettings) -> None:
+        self._path, self._storage = path.rstrip("/"), storage
+
+    @property
+    def uri(self) -> str:
+        endpoint = self._storage.endpoint
+        return f"{self._path} at {urlsplit(endpoint).netloc}" if endpoint else self._path
+
+    def problem(self) -> tuple[str, str, str] | None:
+        from pyarrow.fs import FileType
+
+        filesystem, prefix = self._filesystem
+        if filesystem.get_file_info(prefix.partition("/")[0]).type is FileType.NotFound:
+            return "no such bucket or container", "one that exists", "make it, or correct path and storage"
+        return None
+
+    def store(self, name: str) -> Store:
+        filesystem, prefix = self._filesystem
+        return BucketStore(filesystem, f"{prefix}/{name}")
+
+    @cached_property
+    def _filesystem(self) -> tuple[Any, str]:
+        from pyarrow.fs import FileSystem, S3FileSystem
+
+        if self._path.startswith("s3://"):
+            return S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
+        filesystem, prefix = FileSystem.from_uri(self._path)
+        return filesystem, prefix.rstrip("/")
+
+
+class BucketStore:
+    """Files below a prefix: the storage itself shows a whole new file or the one before.
+
+    Without `compression=None` Arrow packs and unpacks a file by its name.
+    """
+
+    def __init__(self, filesystem: Any, prefix: str) -> None:
+        self._filesystem, self._prefix = filesystem, prefix
+
+    def make(self) -> None:
+        """A prefix needs no making."""
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with self._filesystem.open_input_stream(f"{self._prefix}/{name}", compression=None) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, content: bytes) -> None:
+        try:
+            with self._filesystem.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
+                file.write(content)
+        except OSError as error:  # the answer may have been lost after the file was stored
+            raise ReplacedError(*error.args) from None
+
+    def names(self) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        below = FileSelector(self._prefix, allow_not_found=True, recursive=True)
+        found = self._filesystem.get_file_info(below)
+        names = [file.path[len(self._prefix) + 1 :] for file in found if file.type is FileType.File]
+        return [name for name in names if all(map(is_of_partition, name.split("/")[:-1]))]
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._filesystem.delete_file(f"{self._prefix}/{name}")
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()

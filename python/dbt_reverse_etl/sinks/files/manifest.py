@@ -1,0 +1,192 @@
+"""The manifest of an object of the files sink: which parts exist, which claims are closed, who may write.
+
+Readers look at `parts` only: each part is listed once, in the order in which a consumer applies them, and is complete
+and durable before it is listed. `pending` holds the parts of claims that are not closed: a crash in the middle of a
+claim leaves them there, and the next run drops them or lists them, as its ledger says, before it sends anything.
+`superseded` names the parts that a full load took the place of, as long as their files stay for readers of the manifest before.
+One atomic replacement of the one file changes all of it, so a listing, its claim's record and the fence cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from dbt_reverse_etl.sinks.files.store import TEMPORARY, Store
+
+MANIFEST = "manifest.json"
+
+
+class Part(BaseModel):
+    """One file.
+
+    Attributes:
+        name: its path below the object.
+        partition: values of the fields that do not stand in the file, as text; NULL is null.
+        events: a digest of the event ids of its batch, in order.
+        operations: counts its rows by operation.
+        written, superseded: when.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    partition: dict[str, str | None] = Field(default_factory=dict)
+    rows: int
+    bytes: int
+    sha256: str
+    fence: int
+    claim: str
+    events: str
+    operations: dict[str, int]
+    written: datetime | None = None
+    superseded: datetime | None = None
+
+
+class Claim(BaseModel):
+    """What became of a claim."""
+
+    model_config = ConfigDict(frozen=True)
+
+    closed: bool = False
+    left_out: int = 0
+
+
+class Manifest(BaseModel):
+    """The content of `manifest.json`.
+
+    Attributes:
+        whole_from: the fence of the newest run that wrote every row, or 0; None: some parts since then are no longer listed, so that
+            the parts do not make the whole object. A reader begins anew when it is another one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    sync_id: str
+    object: str
+    key: list[str]
+    fence: int
+    whole_from: int | None = 0
+    claims: dict[str, Claim] = Field(default_factory=dict)
+    parts: list[Part] = Field(default_factory=list)
+    pending: list[Part] = Field(default_factory=list)
+    superseded: list[Part] = Field(default_factory=list)
+
+    def settled(self, open_claims: set[str]) -> Manifest:
+        """After a crash: what the ledger still holds open and was never closed is dropped; the rest is listed."""
+        listed = [part for part in self.pending if part.claim not in open_claims]
+        dropped = {part.claim for part in self.pending} & open_claims
+        claims = {name: claim for name, claim in self.claims.items() if name in open_claims - dropped}
+        return self.model_copy(update={"claims": claims, "parts": self.parts + listed, "pending": []})
+
+    def with_parts(self, parts: list[Part], claim: str, *, last: bool, left_out: int) -> Manifest:
+        """A batch was written; the last one of a claim lists all parts of the claim."""
+        before = self.claims.get(claim, Claim())
+        record = Claim(closed=last or before.closed, left_out=left_out + before.left_out)
+        added = self.model_copy(update={"claims": {**self.claims, claim: record}, "pending": self.pending + parts})
+        # A part of an older run that is still here was acknowledged, else `settled` would have dropped it.
+        return added._listing(lambda one: one.fence < self.fence or (record.closed and one.claim == claim))
+
+    def stopped(self) -> Manifest:
+        """The run sends no more: what it delivered is listed, whether or not its claims were closed."""
+        return self._listing(lambda part: part.fence == self.fence)
+
+    def _listing(self, ready: Callable[[Part], bool]) -> Manifest:
+        listed = [part for part in self.pending if ready(part)]
+        waiting = [part for part in self.pending if not ready(part)]
+        return self.model_copy(update={"parts": self.parts + listed, "pending": waiting})
+
+    def swapped(self, parts: list[Part], claim: str, left_out: int, now: datetime) -> Manifest:
+        """A full load: its parts take the place of all others. A repeat changes nothing."""
+        if claim in self.claims and self.whole_from == self.fence:
+            return self
+        # Parts that are pending were never shown to a reader.
+        old = [part.model_copy(update={"superseded": now}) for part in self.parts]
+        return self.model_copy(
+            update={
+                "claims": {claim: Claim(closed=True, left_out=left_out)},
+                "parts": parts,
+                "pending": [],
+                "superseded": self.superseded + old,
+                "whole_from": self.fence,
+            }
+        )
+
+    def finished(self, kept_from: datetime | None = None, *, first: bool = False, full_load: bool = False) -> Manifest:
+        """Parts written before `kept_from` are listed no more; of superseded ones without it, none is.
+
+        Args:
+            first: this run delivered every row.
+            full_load: its one claim is acknowledged later; every other is, and no record of it is needed.
+        """
+        listed = self._listing(lambda _part: True)
+        kept = [part for part in listed.parts if not _is_before(part.written, kept_from)]
+        gone = [part.fence for part in listed.parts if _is_before(part.written, kept_from)]
+        whole_from = self.fence if first else self.whole_from
+        if whole_from is not None and max(gone, default=-1) >= whole_from:
+            whole_from = None
+        return listed.model_copy(
+            update={
+                "claims": self.claims if full_load else {},
+                "parts": kept,
+                "superseded": [
+                    part for part in self.superseded if kept_from and not _is_before(part.superseded, kept_from)
+                ],
+                "whole_from": whole_from,
+            }
+        )
+
+    def repeats(self, claim: str, events: str) -> bool:
+        """Whether this batch is the one that the claim got last: a repeat, which adds nothing."""
+        parts = (*reversed(self.pending), *reversed(self.parts))
+        return next((part.events == events for part in parts if part.claim == claim), False)
+
+
+def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:
+    return written is not None and kept_from is not None and written < kept_from
+
+
+class ManifestFile:
+    """The manifest of one object."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self) -> Manifest | None:
+        """The manifest as a reader sees it, without the lock; None if there is none.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        text = self._store.read(MANIFEST)
+        return None if text is None else Manifest.model_validate(orjson.loads(text))
+
+    def change(self, by: Callable[[Manifest | None], Manifest]) -> Manifest:
+        """Read, change and replace the manifest as one step.
+
+        Raises:
+            ReplacedError: the new one may be in place, or may not survive a power failure.
+            OSError: nothing has changed.
+        """
+        with self._store.locked():
+            before = self.read()
+            after = by(before)
+            if after != before:
+                content: dict[str, Any] = after.model_dump()
+                self._store.replace(MANIFEST, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        return after
+
+    def sweep(self, is_part: Callable[[str], bool]) -> None:
+        """Remove what a crash left: temporary files, and parts that the manifest does not name."""
+        with self._store.locked():
+            manifest = self.read()
+            named = (*manifest.parts, *manifest.pending, *manifest.superseded) if manifest else ()
+            kept = {part.name for part in named}
+            for name in self._store.names():
+                if name.rpartition("/")[2].startswith(TEMPORARY) or (is_part(name) and name not in kept):
+                    self._store.remove(name)

@@ -1,0 +1,134 @@
+"""From the rows of a batch to the contents of its parts, one for each partition. Pure but for names and times."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch
+from dbt_reverse_etl.sinks.files.csv import csv_part
+from dbt_reverse_etl.sinks.files.manifest import Part
+from dbt_reverse_etl.sinks.files.partitions import Partition, partitions, row_numbers
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.values.encoding import encode_lines, unsupported
+
+_NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch as files.
+
+    Attributes:
+        parts: each with its content.
+        refused: row of the batch -> reason.
+    """
+
+    parts: list[tuple[Part, bytes]]
+    refused: dict[int, str]
+
+
+def encoded(
+    batch: Batch, refused: Mapping[int, str], fence: int, settings: FilesSettings, options: FilesOptions
+) -> Encoded:
+    """The parts of a batch; a row of `refused` is in none.
+
+    Raises:
+        TooManyFolders: of `partitions`.
+    """
+    found, wrong = partitions(batch.rows, options.partition_by)
+    refused = {**wrong, **refused}
+    pieces = []
+    for one in found:
+        content, rows, bad = _content(batch.rows, one, refused, settings, options)
+        refused |= bad
+        if content:
+            pieces.append((_part(batch.claim, fence, one, rows, content, extension=settings.extension), content))
+    events = _digest(batch.rows, refused)
+    return Encoded([(part.model_copy(update={"events": events}), content) for part, content in pieces], refused)
+
+
+def _part(  # noqa: PLR0913  (what an entry is made of)
+    claim: str, fence: int, partition: Partition, rows: pa.Table, content: bytes, *, extension: str
+) -> Part:
+    """The entry of a file but for `events`, which needs the whole batch."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "", claim)[:64] or "claim"
+    counts = pc.value_counts(rows.column(OPERATION).combine_chunks())
+    return Part(
+        name=f"{partition.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{extension}",
+        partition=partition.values,
+        rows=rows.num_rows,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        fence=fence,
+        claim=claim,
+        events="",
+        operations={entry["values"]: entry["counts"] for entry in counts.to_pylist()},
+        written=datetime.now(timezone.utc),
+    )
+
+
+def is_part(name: str) -> bool:
+    """Whether a file has the name of a part."""
+    return _NAME.fullmatch(name) is not None
+
+
+def not_encodable(schema: pa.Schema, settings: FilesSettings) -> list[str]:
+    """Names of the fields whose type the format has not."""
+    if settings.format != "parquet":
+        return unsupported(schema)
+    return [field.name for field in schema if not _fits_parquet(field)]
+
+
+def _content(
+    rows: pa.Table, partition: Partition, refused: Mapping[int, str], settings: FilesSettings, options: FilesOptions
+) -> tuple[bytes, pa.Table, dict[int, str]]:
+    """The file (empty without rows), the rows in it, and row of the batch -> reason of those that have no exact form."""
+    numbers = _without(partition.rows, refused)
+    chosen = rows if len(numbers) == rows.num_rows else rows.take(numbers)
+    table, bad = chosen.drop_columns(list(partition.values)), dict[int, str]()
+    if settings.format == "parquet":
+        content = _parquet(table, settings.codec) if table.num_rows else b""
+    elif settings.format == "csv":
+        content, bad = csv_part(table, options.nan, {})
+    else:
+        content, bad = encode_lines(table, nan=options.nan)
+    if content and settings.extension.endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
+    kept = chosen.take(_without(row_numbers(chosen.num_rows), bad)) if bad else chosen
+    return content, kept, {numbers[row].as_py(): reason for row, reason in bad.items()}
+
+
+def _without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
+    """Row numbers but for the refused ones."""
+    if not refused:
+        return numbers
+    return numbers.filter(pc.invert(pc.is_in(numbers, pa.array(list(refused), pa.int64()))))
+
+
+def _digest(rows: pa.Table, refused: Mapping[int, str]) -> str:
+    kept = rows.column(EVENT_ID).take(_without(row_numbers(rows.num_rows), refused))
+    return hashlib.sha256("\n".join(kept.to_pylist()).encode()).hexdigest()
+
+
+def _parquet(rows: pa.Table, codec: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression=codec)
+    return bytes(sink.getvalue())
+
+
+def _fits_parquet(field: pa.Field) -> bool:
+    try:
+        _parquet(pa.schema([field]).empty_table(), "none")
+    except pa.ArrowException:
+        return False
+    return True

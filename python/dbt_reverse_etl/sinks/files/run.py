@@ -1,0 +1,103 @@
+"""What one run of a sync writes: parts, and the manifest as long as the fence in it is that of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+
+from dbt_reverse_etl.base.workers import at_once
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
+from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile, Part
+from dbt_reverse_etl.sinks.files.parts import is_part
+from dbt_reverse_etl.sinks.files.store import ReplacedError, Store
+
+_WRITERS = 8  # parts of one batch that are written at once
+_BUSY = "a newer run holds this sync"
+
+Piece = tuple[Part, bytes]
+
+
+class FencedError(Exception):
+    """The manifest belongs to a newer run, to another sync, or to nobody any more; the text is a reason."""
+
+
+class FilesRun:
+    """One run. Every method raises FencedError, OSError (ReplacedError: a change may be in place), ValueError (a damaged manifest)."""
+
+    def __init__(self, store: Store, task: SinkTask) -> None:
+        self.task = task
+        self._store, self._file = store, ManifestFile(store)
+        self._loaded: list[Part] = []  # by a full load; the manifest does not know them before the swap
+        self._left_out = 0  # rows of a full load that are in no part
+
+    def begin(self) -> None:
+        """Take the fence and remove what a crash left."""
+        self._store.make()
+        self._file.change(lambda before: _taken(before, self.task))
+        self._file.sweep(is_part)
+
+    def change(self, by: Callable[[Manifest], Manifest]) -> Manifest:
+        """Replace the manifest, if the run still holds the fence."""
+        return self._file.change(lambda manifest: by(_held(manifest, self.task)))
+
+    def record(self, batch: Batch, pieces: Sequence[Piece], refused: int) -> None:
+        """Write the parts of a batch and put them on record; a repeat of the batch before adds none."""
+        new = [] if self._is_repeat(pieces) else pieces
+        self._write(new)
+        parts, left_out = [part for part, _ in new], batch.left_out + refused
+        if self.task.full_load:
+            self.change(lambda manifest: manifest)
+            self._loaded += parts
+            self._left_out += left_out
+        else:
+            self.change(lambda manifest: manifest.with_parts(parts, batch.claim, last=batch.last, left_out=left_out))
+
+    def swap(self, claim: str) -> None:
+        """List what was loaded in place of everything else: one replacement of the manifest."""
+        now = datetime.now(timezone.utc)
+        self.change(lambda manifest: manifest.swapped(self._loaded, claim, self._left_out, now))
+
+    def finish(self, kept_from: datetime | None) -> None:
+        """List everything that was delivered, unlist what is too old, and forget the claims."""
+        task = self.task
+        self.change(lambda manifest: manifest.finished(kept_from, first=task.first, full_load=task.full_load))
+
+    def _is_repeat(self, pieces: Sequence[Piece]) -> bool:
+        if not pieces:
+            return False
+        part = pieces[0][0]
+        if self.task.full_load:
+            return bool(self._loaded) and self._loaded[-1].events == part.events
+        manifest = self._file.read()
+        return manifest is not None and manifest.repeats(part.claim, part.events)
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        if len(pieces) == 1:
+            self._write_one(pieces[0])
+        elif pieces:
+            at_once(_WRITERS, self._write_one, pieces, "write")
+
+    def _write_one(self, piece: Piece) -> None:
+        part, content = piece
+        try:
+            self._store.replace(part.name, content)
+        except ReplacedError as error:  # not listed yet, so nothing was delivered
+            raise OSError(*error.args) from None
+
+
+def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
+    if before is None:
+        return Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
+    if before.sync_id != task.sync_id:
+        raise FencedError("an object that belongs to another sync")
+    if before.fence > task.fence:
+        raise FencedError(_BUSY)
+    return before.model_copy(update={"fence": task.fence, "key": list(task.key)})
+
+
+def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:
+    if manifest is None or manifest.sync_id != task.sync_id:
+        raise FencedError(f"{MANIFEST} was removed or replaced during the run")
+    if manifest.fence != task.fence:
+        raise FencedError(_BUSY)
+    return manifest

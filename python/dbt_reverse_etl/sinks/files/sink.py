@@ -1,0 +1,242 @@
+"""The files sink: JSON Lines, CSV or Parquet parts in a folder for each object, on disk or in object storage, and a manifest that lists them.
+
+A part holds changes, not the state of the object: `_operation` (insert, update, delete), `_event_id`, then the fields;
+of a delete only the key fields count. A consumer applies the parts in the order of `manifest.json`, each change by key.
+The manifest is replaced atomically with each batch, and a claim's parts are listed when the claim is closed: what was
+reported as delivered is always on record, and what a crash cut off is never listed. The parts of a full load are written without
+a word in the manifest; the swap lists them in place of all others. A file that the manifest does not list must not be read.
+`manifest.py` says how.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import (
+    EVENT_ID,
+    OPERATION,
+    Batch,
+    Limits,
+    Mode,
+    Settings,
+    Sink,
+    SinkTask,
+    refuse_newer,
+)
+from dbt_reverse_etl.sinks.files.bucket import Bucket
+from dbt_reverse_etl.sinks.files.disk import Directory
+from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile
+from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
+from dbt_reverse_etl.sinks.files.parts import encoded, not_encodable
+from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
+from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, Piece
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
+from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
+
+_OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
+_HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR})
+_REFUSED = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+
+
+class FilesSink(Sink):
+    """Writes each batch as one immutable part, or as one for each partition."""
+
+    type = "files"
+    settings_model = FilesSettings
+    options_model = FilesOptions
+    modes = frozenset({Mode.UPSERT, Mode.MIRROR})
+    transactional = True
+    full_loads = True
+    validates_early = True
+    promise = (
+        "exactly-once listing: manifest.json lists each complete part once, and no part of a claim that was cut off"
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        if not isinstance(settings, FilesSettings):
+            raise TypeError("the files sink takes FilesSettings")
+        self._settings = settings
+        self._place: Place = (
+            Bucket(settings.path, settings.storage) if is_remote(settings.path) else Directory(settings.path)
+        )
+        self._run: FilesRun | None = None
+
+    @property
+    def identity(self) -> str:
+        return self._place.uri
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002
+        return Limits(rows=100_000, bytes=64 * 2**20, concurrency=1)
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse objects that are no relative path, and fields that the format or a partition cannot hold."""
+        where = f"sync {task.sync}"
+        found = []
+        if not _OBJECT.fullmatch(task.object):
+            expected = "letters, digits, . _ - and spaces, in parts divided by /"
+            found.append(Problem(f"{where}: object", "no plain relative path", expected, "rename the object"))
+        for name in not_encodable(task.schema, self._settings):
+            wrong = f"field {name} of type {task.schema.field(name).type}"
+            expected = f"a type that {self._settings.format} can hold"
+            found.append(Problem(where, wrong, expected, "cast the column in the model"))
+        found += [
+            Problem(where, f"field {name}", "a name that the sink does not use itself", "rename it under fields")
+            for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))
+        ]
+        found += problems(task, _options(task).partition_by)
+        if found:
+            raise ConfigurationError(*found)
+
+    def check(self) -> None:
+        """Look for the directory, or for one in which it can be made; nothing is made."""
+        try:
+            problem = self._place.problem()
+        except OSError as error:
+            problem = error_name(error), "a place that can be reached", "look at path and storage"
+        if problem:
+            raise self._problem(*problem)
+
+    def missing(self, task: SinkTask) -> str | None:
+        with self._explained("a place that can be read"):
+            text = self._store(task).read(MANIFEST)
+            manifest = None if text is None else orjson.loads(text)
+        if manifest is None:
+            return None if task.first else f"{MANIFEST} of object {task.object}"
+        if manifest["sync_id"] == task.sync_id:
+            refuse_newer(manifest["fence"], task)
+        return None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """What a consumer sees who reads the manifest now."""
+        with self._explained("a folder that can be read"):
+            manifest = ManifestFile(self._store(task)).read()
+            if manifest is None or manifest.sync_id != task.sync_id:
+                raise UnreadableError(f"no {MANIFEST} of this sync", "the record of its deliveries", "push, or resync")
+            yield from read_rows(self._store(task), manifest, task)
+
+    def open(self, task: SinkTask) -> None:
+        """Take the fence and remove what a crash left."""
+        if not task.first and self._store(task).read(MANIFEST) is None:
+            next_step = "bring the directory back, or dbt run-operation resync for this sync"
+            raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
+        with self._explained("a place that can be written"):
+            run = FilesRun(self._store(task), task)
+            run.begin()
+        self._run = run
+
+    def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
+        """See the contract; a claim that was cut off left nothing that a reader could see, so it has no record."""
+        with self._explained("a place that can be written"):
+            known = self._opened().change(lambda manifest: manifest.settled(set(claims))).claims
+        return {
+            claim: (known[claim].closed and known[claim].left_out == 0) if claim in known else None for claim in claims
+        }
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """Write the batch and put it on record; all of it or nothing."""
+        if not batch.rows.num_rows and not batch.last:
+            return Delivery()
+        run = self._opened()
+        try:
+            done = encoded(batch, _not_allowed(batch, run.task), run.task.fence, self._settings, _options(run.task))
+        except TooManyFolders:
+            reason = f"partition_by makes more than {MOST_FOLDERS} folders of one batch"
+            return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, reason)
+        failed = _recorded(run, batch, done.parts, len(done.refused))
+        results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in done.refused.items()}
+        if failed is not None:
+            outcome, reason = failed
+            results = {row: RowResult(row, outcome, reason) for row in range(batch.rows.num_rows)} | results
+        return Delivery(tuple(results[row] for row in sorted(results)))
+
+    def swap(self, claim: str) -> None:
+        """List what was loaded in place of everything else: one replacement of the manifest."""
+        with self._explained(f"a {MANIFEST} to replace"):
+            self._opened().swap(claim)
+
+    def finish(self) -> None:
+        """List everything that was delivered, unlist what is too old, and forget the claims."""
+        with self._explained(f"a {MANIFEST} to replace"):
+            self._opened().finish(self._kept_from())
+
+    def close(self) -> None:
+        """List what this run delivered; if that fails, the next run does it."""
+        if self._run is None:
+            return
+        try:
+            self._run.change(Manifest.stopped)
+        except (OSError, ValueError, FencedError):
+            pass
+        finally:
+            self._run = None
+
+    def _opened(self) -> FilesRun:
+        if self._run is None:
+            raise RuntimeError("the sink is not open")
+        return self._run
+
+    def _kept_from(self) -> datetime | None:
+        days = self._settings.keep_days
+        return None if days is None else datetime.now(timezone.utc) - timedelta(days=days)
+
+    def _store(self, task: SinkTask) -> Store:
+        return self._place.store(task.object)
+
+    @contextmanager
+    def _explained(self, expected: str) -> Iterator[None]:
+        """Errors of the place as problems in three parts."""
+        try:
+            yield
+        except FencedError as fenced:
+            raise self._problem(
+                str(fenced), "an object of this sync alone", "let the other run end, or rename"
+            ) from None
+        except UnreadableError as error:
+            raise self._problem(*error.args) from None
+        except OSError as error:
+            raise self._problem(error_name(error), expected, "look at path, storage and disk") from None
+        except ValueError:
+            raise self._problem(f"a damaged {MANIFEST}", "one written by this sink", "restore it, or resync") from None
+
+    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+
+
+def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) -> tuple[Outcome, str] | None:
+    """None if the batch is on record, else what became of all its rows."""
+    try:
+        run.record(batch, pieces, refused)
+    except FencedError as fenced:
+        return Outcome.FATAL, str(fenced)
+    except ReplacedError as error:
+        return Outcome.UNKNOWN, f"the part is listed, or not, or not on disk: {error_name(error)}"
+    except OSError as error:
+        return (Outcome.FATAL if _is_hopeless(error) else Outcome.RETRYABLE), error_name(error)
+    except ValueError:
+        return Outcome.FATAL, f"{MANIFEST} is damaged"
+    return None
+
+
+def _not_allowed(batch: Batch, task: SinkTask) -> dict[int, str]:
+    if task.mode is Mode.MIRROR:
+        return {}
+    deletes = pc.indices_nonzero(pc.equal(batch.rows.column(OPERATION), "delete")).to_pylist()
+    return dict.fromkeys(deletes, "the mode of this sync has no delete")
+
+
+def _options(task: SinkTask) -> FilesOptions:
+    return task.options if isinstance(task.options, FilesOptions) else FilesOptions()
+
+
+def _is_hopeless(error: OSError) -> bool:
+    return error.errno in _HOPELESS or any(error_name(error).endswith(code) for code in _REFUSED)

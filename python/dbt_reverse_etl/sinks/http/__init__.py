@@ -1,0 +1,1 @@
+"""An HTTP API that the user describes; `sink` is the door."""

@@ -1,0 +1,347 @@
+"""What an HTTP answer says about the rows of its request. Pure: no I/O, no clock.
+
+A row is delivered only by a positive statement: the status is listed, and every configured condition on content type,
+body and the row's own entry holds. Reasons name the status and a code that the options point at, never a body's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import Mode
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions
+
+_FATAL = frozenset({401, 403, 405, 407, 501})
+_SURELY_NOT_APPLIED = frozenset({408, 425, 429, 503})
+_STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
+_ABSENT = object()
+_HTML = ("text/html", "application/xhtml+xml")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        status: the HTTP status.
+        content_type: media type in lower case, without parameters; empty if there was none.
+        body: the decoded body, or None if it could not be read.
+        body_problem: why `body` is None.
+        cut: the connection ended before the body did.
+        headers: as they came, in a mapping that finds a name in any case.
+    """
+
+    status: int
+    content_type: str = ""
+    body: bytes | None = b""
+    body_problem: str = ""
+    cut: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """No answer came: what that says about every row of the request."""
+
+    outcome: Outcome
+    reason: str
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was asked.
+
+    Attributes:
+        rows: how many rows the request carried.
+        ids: the key of each as text, where the answer speaks of rows by id.
+        deletes: the request deletes.
+        alone: single-row mode, in which a status speaks of the row and not of the batch.
+        results: where the answer speaks of each row, for this operation.
+    """
+
+    rows: int
+    ids: Sequence[str] = ()
+    deletes: bool = False
+    alone: bool = True
+    results: ResultsOptions | None = None
+
+
+def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
+    """The outcome of each row, by its index in the request; `now` is for a date at which to come back."""
+    status = answer.status
+    if status in options.success.status:
+        return replace(_success(answer, sent, options), retry_after=None)
+    pause = _pause(answer, options, now)
+    if status in _SURELY_NOT_APPLIED:
+        return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
+    if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
+        pause = pause if meant is Outcome.RETRYABLE else None
+        return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
+    if status in _FATAL:
+        return Delivery.of_all(sent.rows, Outcome.FATAL, _reason(answer, options))
+    if 400 <= status < 500:
+        return _refused(answer, sent, options, mode)
+    return _other(answer, sent, options)
+
+
+def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
+    """Retry-After, and where there is none the header that the options name."""
+    seconds = retry_after(answer.headers.get("Retry-After"), now)
+    if seconds is not None or options.retry_after is None:
+        return seconds
+    text = answer.headers.get(options.retry_after.header, "").strip()
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
+        return None
+    value = float(text)
+    return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
+
+
+def _meant(answer: Answer, options: HttpOptions, rows: int) -> Outcome | None:
+    """What the configured error codes say of the whole answer."""
+    code = options.codes.get(_code_of(_loaded(answer), options.error)) if options.codes else None
+    meant = None if code is None else Outcome(code)
+    # Of several rows one is missing: the engine looks for it.
+    return Outcome.REJECTED if meant is Outcome.NO_MATCH and rows > 1 else meant
+
+
+def _other(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
+    status = answer.status
+    if 200 <= status < 300:
+        return _not_understood(sent, f"HTTP {status} is not listed in success.status")
+    if 500 <= status < 600:
+        return Delivery.of_all(sent.rows, Outcome.UNKNOWN, _reason(answer, options))
+    return Delivery.of_all(sent.rows, Outcome.FATAL, f"HTTP {status}, a redirect or an unknown status: not followed")
+
+
+def _not_understood(sent: Sent, reason: str) -> Delivery:
+    """The destination said neither yes nor no, and will not say it for the next row either: stop, and stay in doubt."""
+    return replace(Delivery.of_all(sent.rows, Outcome.UNKNOWN, reason), stop=reason)
+
+
+def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> Delivery:
+    reason = _reason(answer, options)
+    if sent.alone:
+        if sent.deletes and answer.status in options.missing:
+            return Delivery()
+        if not sent.deletes and mode is Mode.INSERT_ONLY and answer.status in options.already_exists:
+            return Delivery()
+        if not sent.deletes and mode is Mode.UPDATE_ONLY and answer.status == 404:
+            return Delivery.of_all(sent.rows, Outcome.NO_MATCH, "HTTP 404: no match")
+    return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
+
+
+def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
+    status = f"HTTP {answer.status}"
+    needs_json = options.success.body is not None or sent.results is not None
+    try:
+        if answer.content_type in _HTML and (options.success.content_type or "").lower() not in _HTML:
+            return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
+        _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
+        if not needs_json:
+            return Delivery()
+        if answer.cut:
+            return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
+        document = _document(answer)
+        _check_body(document, options)
+        if sent.results is None:
+            return Delivery()
+        return _Results(sent.results, sent, status, options.codes).judge(document)
+    except _FormError as problem:
+        return _not_understood(sent, f"{status}, but {problem}")
+
+
+class _FormError(Exception):
+    """The answer does not have the form that the options describe; the text holds nothing of its body."""
+
+
+def _check_content_type(answer: Answer, wanted: str | None) -> None:
+    if wanted is not None and answer.content_type != wanted.lower():
+        raise _FormError(f"the content type is not {wanted}")
+
+
+def _document(answer: Answer) -> Any:
+    if answer.body is None:
+        raise _FormError(answer.body_problem)
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        raise _FormError("the body is no JSON") from None
+
+
+def _check_body(document: Any, options: HttpOptions) -> None:
+    if options.success.body is not None and not _holds(document, options.success.body):
+        raise _FormError(f"success.json does not hold{error_code(document, options.error)}")
+
+
+@dataclass(frozen=True)
+class _Results:
+    options: ResultsOptions
+    sent: Sent
+    status: str
+    codes: Mapping[str, str]
+
+    def judge(self, document: Any) -> Delivery:
+        verdicts: dict[int, RowResult | None] = {}
+        for index, verdict in self._entries(document):
+            if index in verdicts:
+                raise _FormError("it speaks of one row twice")
+            verdicts[index] = verdict
+        for index, refusal in self._refusals(document):
+            if verdicts.setdefault(index, refusal) is None:
+                raise _FormError("it says yes and no of one row")
+        results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
+        return Delivery(tuple(result for result in results if result is not None))
+
+    def _entries(self, document: Any) -> Iterator[tuple[int, RowResult | None]]:
+        if self.options.path is None:
+            return
+        entries = find(document, self.options.path)
+        if self.sent.alone and isinstance(entries, dict):
+            entries = [entries]  # the answer to a single row need not be a list
+        if not isinstance(entries, list):
+            raise _FormError(f"results.path {self.options.path!r} is no list")
+        at = self.options.id if self.options.by == "id" else self.options.index
+        if at is None and len(entries) != self.sent.rows:
+            raise _FormError(f"it has {len(entries)} results for {self.sent.rows} rows")
+        for position, entry in enumerate(entries):
+            index = position if at is None else self._index(entry, at)
+            yield index, self._verdict(index, entry)
+
+    def _refusals(self, document: Any) -> Iterator[tuple[int, RowResult]]:
+        for refused in self.options.refused:
+            entries = find(document, refused.path)
+            if entries is _ABSENT or entries is None:
+                continue
+            if not isinstance(entries, list):
+                raise _FormError(f"results.refused {refused.path!r} is no list")
+            for entry in entries:
+                index = self._index(entry, refused.at)
+                yield index, self._refusal(index, _refusal_code(entry, refused))
+
+    @cached_property
+    def _rows_by_id(self) -> dict[str, int]:
+        return {text: index for index, text in enumerate(self.sent.ids)}
+
+    def _index(self, entry: Any, at: str) -> int:
+        value = find(entry, at)
+        if self.options.by == "id":
+            if isinstance(value, bool) or not isinstance(value, (str, int)):
+                raise _FormError("a result carries no id")
+            index = self._rows_by_id.get(str(value), -1)
+        else:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _FormError("a result carries no index")
+            index = value
+        if not 0 <= index < self.sent.rows:
+            raise _FormError("it speaks of a row that was not sent")
+        return index
+
+    def _verdict(self, index: int, entry: Any) -> RowResult | None:
+        if self.options.ok is None or _holds(entry, self.options.ok):
+            return None
+        return self._refusal(index, _code_of(entry, self.options.error))
+
+    def _refusal(self, index: int, code: str) -> RowResult:
+        shown = f", code {code}" if code else ""
+        return RowResult(index, Outcome(self.codes.get(code, "rejected")), f"{self.status}, refused in results{shown}")
+
+    def _absent(self, index: int) -> RowResult | None:
+        if self.options.missing == "delivered":
+            return None
+        return RowResult(index, Outcome.UNKNOWN, f"{self.status}, but no result for the row")
+
+
+def _refusal_code(entry: Any, refused: RefusedOptions) -> str:
+    if refused.error is not None:
+        return _code_of(entry, refused.error)
+    return str((parse_path(refused.path) or ("entry",))[-1])
+
+
+def _reason(answer: Answer, options: HttpOptions) -> str:
+    return f"HTTP {answer.status}{error_code(_loaded(answer), options.error)}"
+
+
+def _loaded(answer: Answer) -> Any:
+    try:
+        return orjson.loads(answer.body or b"")
+    except orjson.JSONDecodeError:
+        return _ABSENT
+
+
+def error_code(document: Any, path: str | None) -> str:
+    """An error code for a reason, or nothing."""
+    code = _code_of(document, path)
+    return f", code {code}" if code else ""
+
+
+def _code_of(document: Any, path: str | None) -> str:
+    """An error code, and only if it has the form of one: a message may quote the row."""
+    value = _ABSENT if path is None else find(document, path)
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not _CODE.fullmatch(str(value)):
+        return ""
+    return str(value)
+
+
+def _holds(document: Any, condition: JsonIs) -> bool:
+    value = find(document, condition.path)
+    # In Python True equals 1; in JSON it does not.
+    return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
+
+
+@lru_cache
+def parse_path(path: str) -> tuple[str | int, ...]:
+    """Steps of a JSON path such as `data.results[0].status`; empty or `$` is the document.
+
+    Raises:
+        ValueError: in three parts, if it is no such path.
+    """
+    text = path[2:] if path.startswith("$.") else path.removeprefix("$")
+    steps: list[str | int] = []
+    position = 0
+    while position < len(text):
+        match = _STEP.match(text, position)
+        if match is None:
+            raise ValueError(f"found {path!r}; expected a path such as data.results[0].status; next: correct the path")
+        name, index = match.groups()
+        steps.append(name if name is not None else int(index))
+        position = match.end()
+    return tuple(steps)
+
+
+def find(document: Any, path: str) -> Any:
+    """The value at a path, or a value that equals nothing."""
+    value = document
+    for step in parse_path(path):
+        if isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step, _ABSENT)
+        elif isinstance(step, int) and isinstance(value, list) and step < len(value):
+            value = value[step]
+        else:
+            return _ABSENT
+    return value
+
+
+def retry_after(header: str | None, now: datetime) -> float | None:
+    """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
+    text = (header or "").strip()
+    if re.fullmatch(r"[0-9]+", text):
+        return float(text) if len(text) <= 15 else 1e15
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    aware = date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
+    return max(0.0, (aware - now).total_seconds())

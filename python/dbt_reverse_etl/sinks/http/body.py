@@ -1,0 +1,210 @@
+"""Jinja that writes the body of a request, in a sandbox. Every value that it writes is JSON, whatever it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2 import Template as Jinja
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+LONGEST = 256 * 2**20  # characters of a body
+_LONGEST_TRIED, _MEMORY, _CPU_SECONDS, _SECONDS = 16 * 2**20, 512 * 2**20, 3, 30
+_CHILD = (
+    "import json, sys; sys.path = json.loads(sys.argv[1]); from dbt_reverse_etl.sinks.http.body import child; child()"
+)
+
+
+class BodyError(Exception):
+    """A template that cannot write these rows; the text holds no value of them."""
+
+
+class UnsafeError(BodyError):
+    """A template that leaves the sandbox or knows no bounds, whatever the rows are."""
+
+
+class _Json(str):
+    """Text that is JSON already."""
+
+    __slots__ = ()
+
+
+class _AnyField(dict[str, Any]):
+    """A row of a model that is not known yet: each further field is a text."""
+
+    def __missing__(self, name: str) -> str:
+        return "text"
+
+
+def _json(value: object) -> str:
+    if isinstance(value, StrictUndefined):
+        return str(value)  # raises, and names the variable
+    return value if isinstance(value, _Json) else orjson.dumps(value).decode()
+
+
+@pass_context
+def _finalized(_: Context, value: object) -> str:
+    """With a context, so that nothing is worked out while a template is compiled, where there are no bounds."""
+    return _json(value)
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    undefined=StrictUndefined,
+    finalize=_finalized,
+    optimized=False,
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
+
+
+@dataclass(frozen=True)
+class BodyTemplate:
+    """A compiled template and what it knows beside the rows.
+
+    Attributes:
+        jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
+        object: of the sync.
+        key: the key fields.
+    """
+
+    jinja: Jinja = field(compare=False, repr=False)
+    text: str
+    object: str
+    key: tuple[str, ...]
+
+    def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
+        """The body for rows that are encoded as JSON objects: `row` where each is sent alone, else `rows`.
+
+        Raises:
+            BodyError: it fails with these rows, or writes no JSON.
+        """
+        return self._written([orjson.loads(row) for row in rows], alone=alone, longest=LONGEST)
+
+    def try_out(self, rows: Sequence[bytes], *, alone: bool, whole: bool) -> None:
+        """Write these rows in a process of its own, with bounds for time and memory: a template may loop for ever.
+
+        Args:
+            whole: the rows have all fields; otherwise any field that they lack is a text.
+
+        Raises:
+            BodyError: as `render`.
+            UnsafeError: the sandbox stopped it, or a bound.
+        """
+        told = {
+            "text": self.text,
+            "object": self.object,
+            "key": self.key,
+            "rows": [orjson.loads(row) for row in rows],
+            "alone": alone,
+            "whole": whole,
+        }
+        wrong, is_unsafe = _asked(json.dumps(told))
+        if wrong:
+            raise UnsafeError(wrong) if is_unsafe else BodyError(wrong)
+
+    def _written(self, rows: Sequence[Any], *, alone: bool, longest: int) -> bytes:
+        names: dict[str, Any] = {"row": rows[0]} if alone else {"rows": rows}
+        try:
+            parts = self.jinja.generate(names, object=self.object, key=list(self.key))
+            text = "".join(_within(parts, longest)).encode()
+        except UnsafeError:
+            raise
+        except (SecurityError, MemoryError, OverflowError) as error:
+            raise UnsafeError(f"body_template fails with {type(error).__name__}") from None
+        except Exception as error:  # a template may do anything to a value
+            raise BodyError(f"body_template fails with {type(error).__name__}") from None
+        try:
+            orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise BodyError("body_template writes no JSON") from None
+        return text.strip()
+
+
+def _within(parts: Iterator[str], longest: int) -> Iterator[str]:
+    length = 0
+    for part in parts:
+        length += len(part)
+        if length > longest:
+            raise UnsafeError(f"body_template writes more than {longest} characters")
+        yield part
+
+
+def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
+    """A template.
+
+    Raises:
+        BodyError: it is no Jinja; the text says where.
+        UnsafeError: it asks for what the sandbox does not give.
+    """
+    try:
+        inner = _inner_attribute(_ENVIRONMENT.parse(text))
+        if inner:
+            raise UnsafeError(f"the attribute {inner}, outside of the sandbox")
+        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key)
+    except TemplateSyntaxError as error:
+        raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
+    except (TemplateError, RecursionError):
+        raise BodyError("no Jinja") from None
+
+
+def _inner_attribute(tree: nodes.Template) -> str:
+    """The first attribute that is Python's own, or an empty text: what reads one may do so with some rows only."""
+    named = [node.attr for node in tree.find_all(nodes.Getattr)]
+    for one in tree.find_all(nodes.Filter):
+        arguments = [*one.args, *(keyword.value for keyword in one.kwargs)]
+        named += [str(argument.value) for argument in arguments if isinstance(argument, nodes.Const)]
+    return next((name for name in named if name.startswith("__") and name.endswith("__")), "")
+
+
+@lru_cache(maxsize=256)
+def _asked(told: str) -> tuple[str, bool]:
+    """What the process of a trial says; once for the same trial, for a template often serves several operations and syncs."""
+    command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
+    try:
+        ended = subprocess.run(  # noqa: S603  (this Python)
+            command, input=told.encode(), capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "body_template does not end", True
+    if ended.returncode:
+        return "body_template needs too much time or memory", True
+    wrong, is_unsafe = json.loads(ended.stdout)
+    return wrong, is_unsafe
+
+
+def child() -> None:
+    """The process of `try_out`: what is wrong, and whether that is so whatever the rows are."""
+    told = json.loads(sys.stdin.buffer.read())
+    _bound()
+    rows = told["rows"] if told["whole"] else [_AnyField(row) for row in told["rows"]]
+    try:
+        template = compiled(told["text"], told["object"], tuple(told["key"]))
+        template._written(rows, alone=told["alone"], longest=_LONGEST_TRIED)
+        answer: tuple[str, bool] = "", False
+    except BodyError as problem:
+        answer = str(problem), isinstance(problem, UnsafeError)
+    sys.stdout.write(json.dumps(answer))
+
+
+def _bound() -> None:
+    """Where the system can: what goes beyond ends this process."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+        with open("/proc/self/statm", encoding="ascii") as sizes:  # noqa: PTH123  (of the kernel)
+            used = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))

@@ -1,0 +1,193 @@
+"""From a task and its options to the plan of its requests, or to everything that is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.http.body import BodyError, BodyTemplate, UnsafeError, compiled
+from dbt_reverse_etl.sinks.http.call import Call, Template, resolves_elsewhere
+from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
+from dbt_reverse_etl.sinks.http.request import Plan
+from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE
+from dbt_reverse_etl.sinks.http.template import PRESET, samples, template_text
+from dbt_reverse_etl.values.encoding import is_scalar, unsupported
+
+_USED = {
+    Mode.UPSERT: {"insert": "insert", "update": "update"},
+    Mode.MIRROR: {"insert": "insert", "update": "update", "delete": "delete"},
+    # A repeat of either operation is the one that the mode allows.
+    Mode.INSERT_ONLY: {"insert": "insert", "update": "insert"},
+    Mode.UPDATE_ONLY: {"insert": "update", "update": "update"},
+}
+_A_TEMPLATE = "a Jinja file of the dbt project that writes JSON with `row` (in batches `rows`), `object` and `key`"
+_PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
+
+
+def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
+    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is.
+
+    Args:
+        tries: templates are tried with a sample of rows, so that no mistake waits until something is sent.
+    """
+    problems = [*_field_problems(task, options)]
+    if wrong_key := _key_problem(task, options):
+        return Plan({}, task.key, task.mode, options), [wrong_key, *problems]  # the requests would only say it again
+    used = _USED.get(task.mode, {})
+    calls: dict[str, Call] = {}
+    for operation, name in used.items():
+        where = f"sync {task.sync}: options.{name}"
+        written = _written(name, task, options)
+        if written.method is None or written.path is None:
+            expected = "a request that is named, because no default is safe here"
+            problems.append(Problem(where, "nothing", expected, f"set options.{name}.method and options.{name}.path"))
+            continue
+        call = _call(written, name, task, options)
+        problems += _call_problems(call, name, where, task)
+        if written.body_template is not None:
+            template, wrong = _template(written, call, where, task, options)
+            if template is not None and tries:
+                wrong = _tried(template, call, f"{where}.body_template", written.body_template, task, options)
+            problems += wrong
+            call = replace(call, template=template)
+        calls[operation] = call
+    # What a preset offers beyond the mode is no mistake of the sync.
+    own = task.options if isinstance(task.options, HttpOptions) else options
+    problems += _unused_problems(task, own, set(used.values()))
+    return Plan(calls, task.key, task.mode, options), list(dict.fromkeys(problems))
+
+
+def _written(name: str, task: SinkTask, options: HttpOptions) -> OperationOptions:
+    """The request as it is written, over the default where one is safe."""
+    upserts = task.mode in (Mode.UPSERT, Mode.MIRROR)
+    own: OperationOptions | None = getattr(options, name)
+    written = own or (options.upsert if name != "delete" and upserts else None) or OperationOptions.model_validate({})
+    if not upserts or (written.rows or options.batch.rows) > 1 or written.method or written.path:
+        return written
+    path = "/".join([task.object, *(f"{{{field}}}" for field in task.key)])
+    return written.model_copy(update={"method": "DELETE" if name == "delete" else "PUT", "path": path})
+
+
+def _call(written: OperationOptions, name: str, task: SinkTask, options: HttpOptions) -> Call:
+    rows = written.rows or options.batch.rows
+    without = "none" if rows == 1 and written.body_template is None else "key"
+    return Call(
+        method=written.method or "",
+        path=Template.parse(_named(written.path or "", task).lstrip("/")),
+        headers=tuple((header, Template.parse(_named(value, task))) for header, value in written.headers.items()),
+        body=written.body or (without if name == "delete" else "fields"),
+        deletes=name == "delete",
+        rows=rows,
+        results=written.results or options.results,
+    )
+
+
+def _named(text: str, task: SinkTask) -> str:
+    """The placeholders that are the same for each row."""
+    text = text.replace("{_object}", quote(task.object, safe="/"))
+    if len(task.key) != 1:
+        return text
+    return text.replace("{_key}", quote(task.key[0], safe="")).replace("{_id}", f"{{{task.key[0]}}}")
+
+
+def _template(
+    written: OperationOptions, call: Call, where: str, task: SinkTask, options: HttpOptions
+) -> tuple[BodyTemplate | None, list[Problem]]:
+    """The compiled template, and what is wrong with it."""
+    place, name = f"{where}.body_template", written.body_template or ""
+    if options.batch.wrap is not None or call.body == "none":
+        return None, [Problem(place, "batch.wrap or body: none beside it", "the whole body in the file", "remove it")]
+    fields = task.key if call.body == "key" else tuple(task.schema.names)
+    if any(name in fields for name in unsupported(task.schema)):
+        return None, []  # said already, and no sample can be made
+    try:
+        text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
+        return compiled(text, task.object, task.key), []
+    except BodyError as problem:
+        return None, [Problem(place, str(problem), _A_TEMPLATE, f"correct {name}")]
+
+
+def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
+    template: BodyTemplate, call: Call, place: str, name: str, task: SinkTask, options: HttpOptions
+) -> list[Problem]:
+    """What a sample of rows shows. Where their types are not known, only what is wrong with any rows."""
+    fields = task.key if call.body == "key" else tuple(task.schema.names)
+    count, is_typed = min(call.rows, 2), task.known == "types"
+    rows = samples(pa.schema([task.schema.field(field) for field in fields]), count, options.constants)
+    try:
+        if name.startswith(PRESET):  # its bounds are known
+            template.render(rows, alone=call.alone)
+        else:
+            template.try_out(rows, alone=call.alone, whole=is_typed)
+    except BodyError as problem:
+        if is_typed or isinstance(problem, UnsafeError):
+            return [Problem(place, f"{problem} (tried with sample rows)", _A_TEMPLATE, f"correct {name}")]
+    return []
+
+
+def _key_problem(task: SinkTask, options: HttpOptions) -> Problem | None:
+    if options.key is None or (len(task.key) == 1 and options.key in ("*", task.key[0])):
+        return None
+    expected = "one, of any name" if options.key == "*" else f"one, {options.key}"
+    next_step = "take a changelog with such a key, and name the field in fields; or write requests of your own"
+    return Problem(f"sync {task.sync}", f"key fields {', '.join(task.key)}", expected, next_step)
+
+
+def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
+    where = f"sync {task.sync}"
+    for name in unsupported(task.schema):
+        kind = task.schema.field(name).type
+        yield Problem(where, f"field {name} of type {kind}", "a type with a JSON form", "cast the column in the model")
+    for name in sorted(options.constants.keys() & set(task.schema.names)):
+        place = f"{where}: options.constants"
+        yield Problem(place, f"{name}, which is a field too", "a name of its own", f"rename or remove {name}")
+
+
+def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterator[Problem]:
+    yield from _text_problems(call, where)
+    known = set(task.key) if name == "delete" else set(task.schema.names)
+    for field in sorted(call.fields - known) if name == "delete" or task.known != "key" else ():
+        expected = f"one of {', '.join(sorted(known))}"
+        yield Problem(where, f"placeholder {{{field}}}", expected, "use the destination field's name")
+    for field in sorted(call.fields & known):
+        if not is_scalar(task.schema.field(field).type):
+            yield Problem(where, f"placeholder {{{field}}}", "a field with one value", "take another field")
+    if not call.alone and call.fields:
+        yield Problem(where, "placeholders", "none with batch.rows above 1", "set batch.rows to 1, or remove them")
+    if not call.alone and call.body == "none":
+        yield Problem(where, "body: none", "a body that names the rows of a batch", "set body to key or fields")
+    missing = [field for field in task.key if field not in call.path.fields]
+    addresses_one_row = name in ("update", "delete") or call.method != "POST"
+    if call.alone and addresses_one_row and missing:
+        found = f"{call.method} with a path that does not name {', '.join(missing)}"
+        expected = "a path with a placeholder for each key field"
+        yield Problem(where, found, expected, f"write path: .../{'/'.join(f'{{{field}}}' for field in task.key)}")
+    if call.by_id and len(task.key) != 1:
+        found = f"by: id with {len(task.key)} key fields"
+        yield Problem(f"sync {task.sync}: options.results", found, "one key field", "use by: index")
+
+
+def _text_problems(call: Call, where: str) -> Iterator[Problem]:
+    path = "".join(call.path.literals)
+    if not _PATH.fullmatch(path) or "://" in path or resolves_elsewhere("x".join(call.path.literals)):
+        expected = "a relative path, percent-encoded, with {field} placeholders"
+        yield Problem(where, "a path that cannot be sent as it is", expected, "correct path")
+    for header, template in call.headers:
+        if not HEADER_VALUE.fullmatch("x".join(template.literals)) or re.search(r"[{}]", "".join(template.literals)):
+            yield Problem(where, f"a value of header {header} that cannot be sent", "printable ASCII", "correct it")
+
+
+def _unused_problems(task: SinkTask, options: HttpOptions, used: set[str]) -> Iterator[Problem]:
+    if options.upsert is not None and used >= {"insert", "update"} and not (options.insert and options.update):
+        used = used | {"upsert"}
+    for name in ("insert", "update", "upsert", "delete"):
+        if getattr(options, name) is not None and name not in used:
+            where = f"sync {task.sync}: options.{name}"
+            expected = f"only what mode {task.mode.value} sends"
+            yield Problem(where, "a request that would never be sent", expected, f"remove options.{name}")

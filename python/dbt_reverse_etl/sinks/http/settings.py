@@ -1,0 +1,256 @@
+"""What profiles.yml may say to the http sink: where the destination is, and who may speak to it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, SecretStr, field_validator, model_validator
+
+from dbt_reverse_etl.sinks.base import Settings
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
+from dbt_reverse_etl.sinks.http.preset import load_preset, merged
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# What the client itself sets, and what would make two readers of one connection disagree.
+_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
+
+
+class Strict(Settings):
+    """Unknown keys are errors, and no error shows a value."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _header_name(name: str) -> str:
+    if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+        raise ValueError("found a header that cannot be set; expected a plain header name; next: remove or rename it")
+    return name
+
+
+def _secret_header(value: SecretStr) -> SecretStr:
+    if not HEADER_VALUE.fullmatch(value.get_secret_value()):
+        raise ValueError(
+            "found a secret that cannot stand in a header; expected printable ASCII without spaces at its ends; "
+            "next: look for a line break at the end of the variable"
+        )
+    return value
+
+
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+SecretHeader = Annotated[SecretStr, AfterValidator(_secret_header)]
+
+
+class Bearer(Strict):
+    """`Authorization: Bearer <token>`."""
+
+    type: Literal["bearer"]
+    token: SecretHeader
+
+    def header(self) -> tuple[str, str]:
+        return "Authorization", f"Bearer {self.token.get_secret_value()}"
+
+
+class Basic(Strict):
+    """`Authorization: Basic <user:password>`."""
+
+    type: Literal["basic"]
+    user: str
+    password: SecretStr
+
+    def header(self) -> tuple[str, str]:
+        pair = f"{self.user}:{self.password.get_secret_value()}".encode()
+        return "Authorization", f"Basic {base64.b64encode(pair).decode()}"
+
+
+class ApiKey(Strict):
+    """A header of the destination's own, such as `X-Api-Key`, or a parameter of the query."""
+
+    type: Literal["api_key"]
+    header_name: HeaderName | None = Field(None, alias="header")
+    query: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    value: SecretHeader
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> ApiKey:
+        if (self.header_name is None) == (self.query is None):
+            raise ValueError("found an API key without one place; expected header or query; next: set one of them")
+        return self
+
+    def header(self) -> tuple[str, str] | None:
+        return None if self.header_name is None else (self.header_name, self.value.get_secret_value())
+
+
+class OAuth2(Strict):
+    """OAuth 2.0 client credentials (RFC 6749, section 4.4): a token of `token_url`, as `Authorization: Bearer`.
+
+    Attributes:
+        client_auth: how the client proves itself there: HTTP Basic, or its id and secret in the form.
+        parameters: further fields of the form, such as `audience` or `resource`.
+    """
+
+    type: Literal["oauth2"]
+    token_url: str
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr
+    scope: str | None = None
+    client_auth: Literal["basic", "form"] = "basic"
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("token_url")
+    @classmethod
+    def _is_safe(cls, url: str) -> str:
+        parts = _checked_url(url)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            raise ValueError(
+                "found http:// for a secret; expected https:// (http only to this machine); next: change it"
+            )
+        return url
+
+    def header(self) -> None:
+        """None: the token is not a setting."""
+
+
+class StandardWebhooks(Strict):
+    """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`."""
+
+    type: Literal["standard_webhooks"]
+    secret: SecretStr
+
+    @field_validator("secret")
+    @classmethod
+    def _is_a_key(cls, secret: SecretStr) -> SecretStr:
+        try:
+            size = len(_webhook_key(secret))
+        except ValueError:
+            size = 0
+        if not 24 <= size <= 64:
+            raise ValueError(
+                "found no signing secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole"
+            )
+        return secret
+
+    @property
+    def key(self) -> bytes:
+        """The key of the HMAC."""
+        return _webhook_key(self.secret)
+
+    def header(self) -> None:
+        """None: the signature is another one for each request."""
+
+
+def _webhook_key(secret: SecretStr) -> bytes:
+    return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+
+
+class ClientCertificate(Strict):
+    """Mutual TLS: PEM files of the certificate (with its chain) and of its key."""
+
+    cert: str
+    key: str
+    password: SecretStr | None = None
+
+
+class Timeout(Strict):
+    """Seconds until a connection stands, and for the headers and then the body of an answer: in all less than half a lease."""
+
+    connect: PositiveFloat = Field(10, le=60)
+    read: PositiveFloat = Field(30, le=180)
+
+
+class CheckSettings(Strict):
+    """A read-only request that `check` sends."""
+
+    path: str
+
+
+class HttpSettings(Strict):
+    """One HTTP destination; hosts come from here only."""
+
+    preset: str | None = None
+    url: str
+    headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
+    auth: Annotated[Bearer | Basic | ApiKey | OAuth2 | StandardWebhooks, Field(discriminator="type")] | None = None
+    client_certificate: ClientCertificate | None = None
+    timeout: Timeout = Field(default_factory=lambda: Timeout.model_validate({}))
+    verify: bool | str = True
+    concurrency: int = Field(8, ge=1, le=256)
+    requests_per_second: PositiveFloat | None = None
+    check: CheckSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, written: Any) -> Any:
+        """The preset's settings, and over them what is written."""
+        name = written.get("preset") if isinstance(written, dict) else None
+        return merged(load_preset(name).settings, written) if isinstance(name, str) else written
+
+    @field_validator("verify")
+    @classmethod
+    def _is_said(cls, verify: bool | str) -> bool | str:
+        if isinstance(verify, str) and not verify.strip():
+            raise ValueError(
+                "found an empty verify; expected true, or the path of a CA file; next: remove it, or set its variable"
+            )
+        return verify
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> HttpSettings:
+        hosts = [_checked_url(self.url).hostname or ""]
+        if isinstance(self.auth, OAuth2):
+            hosts.append(_checked_url(self.auth.token_url).hostname or "")
+        if self.verify is False and not all(map(is_loopback, hosts)):
+            raise ValueError(
+                "found verify: false; expected true, or the path of a CA file; next: name the CA of the destination"
+            )
+        if self.base.scheme == "http" and not is_loopback(hosts[0]) and (self.auth or self.headers):
+            raise ValueError(
+                "found http:// with credentials; expected https:// (http only to this machine); next: change url"
+            )
+        return self
+
+    @property
+    def base(self) -> SplitResult:
+        """The parts of `url`."""
+        return urlsplit(self.url)
+
+    @property
+    def trusted(self) -> bool | str:
+        """Whom to trust: False for anyone, True for the usual CAs, or a file of CAs; no other empty value means anyone."""
+        return self.verify is not False and (self.verify or True)
+
+    @property
+    def port(self) -> int:
+        """The port of `url`, or the usual one of its scheme."""
+        return self.base.port or (443 if self.base.scheme == "https" else 80)
+
+    def secret_headers(self) -> dict[str, str]:
+        """Headers of every request, credentials included: never to be shown."""
+        own = None if self.auth is None else self.auth.header()
+        auth = {} if own is None else dict([own])
+        taken = {name.lower() for name in auth}
+        others = {name: value for name, value in self.headers.items() if name.lower() not in taken}
+        return {name: value.get_secret_value() for name, value in others.items()} | auth
+
+
+def _checked_url(url: str) -> SplitResult:
+    no_url = ValueError("found no usable url; expected https://host[:port][/path]; next: write the whole base URL")
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port != 0
+    except ValueError:  # its text quotes the url, and with it a password
+        raise no_url from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+        raise no_url
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("found credentials in url; expected them under auth; next: use auth with env_var()")
+    if parts.query or parts.fragment:
+        raise ValueError("found ? or # in url; expected a base URL; next: move the query to the paths of the sync")
+    if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
+        raise ValueError("found a character or a /../; expected what a base URL can hold; next: percent-encode it")
+    if is_metadata_host(parts.hostname):
+        raise ValueError("found an address of cloud metadata; expected a destination; next: change url")
+    return parts

@@ -1,0 +1,226 @@
+"""The http sink: one request a row, or one a batch and operation, to an endpoint that the user describes."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
+from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
+from dbt_reverse_etl.sinks.http.plan import plan_of
+from dbt_reverse_etl.sinks.http.preset import load_preset, merged
+from dbt_reverse_etl.sinks.http.request import Plan, Request
+from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.template import template_text
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.http.transport import Transport
+
+_NO_CLIENT = Problem(
+    "destination of type http", "no package urllib3", "it installed", "pip install 'dbt-reverse-etl[http]'"
+)
+
+
+class HttpSink(Sink):
+    """Sends each change as an HTTP request with a stable idempotency key."""
+
+    type = "http"
+    settings_model = HttpSettings
+    options_model = HttpOptions
+    distributable = True
+    modes = frozenset({Mode.UPSERT, Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
+    validates_early = True
+    promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
+
+    def __init__(self, settings: Settings) -> None:
+        if not isinstance(settings, HttpSettings):
+            raise TypeError("the http sink takes HttpSettings")
+        self._settings = settings
+        self._transport: Transport | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def identity(self) -> str:
+        base = self._settings.base
+        host = base.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        return f"{base.scheme}://{host}:{self._settings.port}{base.path.rstrip('/')}"
+
+    def limits(self, task: SinkTask) -> Limits:
+        return Limits(
+            rows=max(self._rows(task)),
+            concurrency=self._settings.concurrency,
+            requests_per_second=self._settings.requests_per_second,
+        )
+
+    def texts(self, task: SinkTask) -> Mapping[str, str]:
+        names = {call.body_template for call in _calls(self._options(task)) if call.body_template is not None}
+        return {name: template_text(name, task.project_dir) for name in names}
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
+        _plan, problems = self._planned(task, tries=True)
+        if find_spec("urllib3") is None:
+            problems.append(_NO_CLIENT)
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Connect, with TLS where the URL says so; with `check.path`, send a GET that must be answered with 2xx."""
+        transport = self._connected()
+        try:
+            self._connect()
+            if self._settings.check is not None:
+                self._get(transport, self._settings.check.path)
+        finally:
+            transport.close()
+
+    def open(self, task: SinkTask) -> None:
+        plan, problems = self._planned(task)
+        if problems:
+            raise DestinationError(*problems)
+        self._plan = plan
+        self._transport = self._connected()
+
+    def prepare(self, rows: pa.Table) -> Sequence[Any]:
+        """Body, path and headers of each row: for many at once, Arrow takes a fifth of the time by the row."""
+        return self._opened()[0].prepare(rows)
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """One request for each operation of the batch, or for each row; what follows a fatal or retryable one waits."""
+        plan, transport = self._opened()
+        requests, refused = plan.requests(plan.prepare(batch.rows) if batch.prepared is None else batch.prepared)
+        results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
+        delivery = Delivery()
+        for position, request in enumerate(requests):
+            delivery = _send(request, plan, transport, batch.rows)
+            if delivery.refused_whole and len(request.rows) > 1:
+                if position == 0:
+                    return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
+                delivery = _again(delivery)
+            results += [RowResult(request.rows[r.index], r.outcome, r.reason) for r in delivery.results]
+            if _ends_batch(delivery):
+                results += _not_sent(requests[position + 1 :])
+                break
+        ordered = tuple(sorted(results, key=lambda result: result.index))
+        return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _opened(self) -> tuple[Plan, Transport]:
+        if self._plan is None or self._transport is None:
+            raise RuntimeError("prepare and deliver need open first")
+        return self._plan, self._transport
+
+    def _planned(self, task: SinkTask, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
+        try:
+            return plan_of(task, self._options(task), tries=tries)
+        except ValidationError as error:
+            places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False)}
+            where = f"sync {task.sync}: options.{', options.'.join(sorted(places))}"
+            found = f"options that do not fit preset {self._settings.preset}"
+            return Plan({}, task.key, task.mode, HttpOptions.model_validate({})), [
+                Problem(where, found, "options that join with those of the preset", "correct or remove them")
+            ]
+
+    def _options(self, task: SinkTask) -> HttpOptions:
+        """The sync's options, over those of the destination's preset."""
+        own = task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})
+        if self._settings.preset is None:
+            return own
+        written = own.model_dump(by_alias=True, exclude_unset=True)
+        return HttpOptions.model_validate(merged(load_preset(self._settings.preset).options, written))
+
+    def _rows(self, task: SinkTask) -> list[int]:
+        """The sizes of its requests: the largest is that of a batch, which is cut for the others."""
+        try:
+            options = self._options(task)
+        except ValidationError:  # `validate` says so
+            return [1]
+        return [options.batch.rows, *(call.rows for call in _calls(options) if call.rows is not None)]
+
+    def _connected(self) -> Transport:
+        """The transport, which connects when it is first used."""
+        try:
+            from dbt_reverse_etl.sinks.http.transport import Transport
+        except ImportError:
+            raise DestinationError(_NO_CLIENT) from None
+        try:
+            return Transport(self._settings)
+        except OSError:
+            found, expected = "a CA file or client certificate that cannot be read", "PEM files"
+            raise self._problem(found, expected, "correct verify or client_certificate") from None
+
+    def _connect(self) -> None:
+        from dbt_reverse_etl.sinks.http.connection import MetadataHost, refuse_metadata_host
+        from dbt_reverse_etl.sinks.http.transport import tls_context
+
+        host, port = self._settings.base.hostname or "", self._settings.port
+        try:
+            with socket.create_connection((host, port), self._settings.timeout.connect) as connection:
+                refuse_metadata_host(connection)
+                if self._settings.base.scheme == "https":
+                    tls_context(self._settings).wrap_socket(connection, server_hostname=host).close()
+        except MetadataHost:
+            raise self._problem("a host name that leads to cloud metadata", "a destination", "correct url") from None
+        except ssl.SSLError:
+            found, next_step = "no TLS that can be trusted", "correct url, or name the CA of the destination in verify"
+            raise self._problem(found, "a certificate for this host", next_step) from None
+        except OSError as error:
+            raise self._problem(f"no connection ({type(error).__name__})", "a listening host", "correct url") from None
+
+    def _get(self, transport: Transport, path: str) -> None:
+        request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
+        answer = transport.exchange(request, wants_body=False)
+        if isinstance(answer, Answer) and 200 <= answer.status < 300:
+            return
+        found = f"HTTP {answer.status}" if isinstance(answer, Answer) else answer.reason
+        raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
+
+    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
+        shown = self.identity.removesuffix(self._settings.base.path.rstrip("/"))  # the path of a webhook is its secret
+        return DestinationError(Problem(f"destination {shown}", found, expected, next_step))
+
+
+def _calls(options: HttpOptions) -> list[OperationOptions]:
+    return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
+
+
+def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> Delivery:
+    answer = transport.exchange(request, wants_body=plan.reads_answers)
+    if isinstance(answer, Answer) and (other := plan.instead(request, answer.status, rows)) is not None:
+        request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
+    if not isinstance(answer, Answer):
+        return Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
+    sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.results)
+    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc))
+
+
+def _ends_batch(delivery: Delivery) -> bool:
+    """The next request would meet the same failure."""
+    ends = (Outcome.FATAL, Outcome.RETRYABLE)
+    return delivery.stop is not None or any(result.outcome in ends for result in delivery.results)
+
+
+def _again(delivery: Delivery) -> Delivery:
+    """Another operation of the batch was applied, so this refusal is not of the whole batch; alone it will be."""
+    reason = f"{delivery.results[0].reason}, to be sent apart"
+    return Delivery(tuple(RowResult(result.index, Outcome.RETRYABLE, reason) for result in delivery.results))
+
+
+def _not_sent(requests: Sequence[Request]) -> list[RowResult]:
+    reason = "not sent, after the failure of another request of its batch"
+    return [RowResult(row, Outcome.RETRYABLE, reason) for request in requests for row in request.rows]

@@ -1,0 +1,82 @@
+"""The files of body templates, and rows to try them with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from importlib.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dbt_reverse_etl.sinks.http.body import BodyError
+from dbt_reverse_etl.sinks.http.preset import DIRECTORY as PRESETS
+from dbt_reverse_etl.values.encoding import encode_rows
+
+PRESET = "preset:"
+
+
+def template_text(name: str, project: Path | None) -> str:
+    """What stands in a file, relative to the dbt project, or in one of a preset (`preset:NAME`).
+
+    Raises:
+        BodyError: it is outside the project, or cannot be read.
+    """
+    try:
+        return _file(name, project).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise BodyError("a file that cannot be read") from None
+
+
+def _file(name: str, project: Path | None) -> Traversable:
+    if name.startswith(PRESET):
+        return PRESETS / Path(name.removeprefix(PRESET)).name
+    root = project or _project()
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise BodyError("a path that leaves the dbt project")
+    return path
+
+
+def _project() -> Path:
+    """The dbt project of this process: as dbt looks for it."""
+    start = Path(os.environ.get("DBT_PROJECT_DIR") or Path.cwd()).resolve()
+    return next((folder for folder in (start, *start.parents) if (folder / "dbt_project.yml").is_file()), start)
+
+
+def samples(schema: pa.Schema, count: int, constants: Mapping[str, Any]) -> list[bytes]:
+    """So many rows with a value of its type in each field, as JSON objects."""
+    columns = [pa.array([_sample(field.type)] * count, field.type) for field in schema]
+    encoded = encode_rows(pa.table(columns, schema=schema), constants=constants)
+    return [row for row in encoded.rows if row is not None]
+
+
+def _sample(kind: pa.DataType) -> Any:
+    """One value of a type that `encoding` supports."""
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
+        return _sample(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type)
+    if pa.types.is_map(kind):
+        return [(_sample(kind.key_type), _sample(kind.item_type))]
+    if pa.types.is_struct(kind):
+        return {field.name: _sample(field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_sample(kind.value_type)] * getattr(kind, "list_size", 1)
+    return next((value for is_type, value in _SCALARS if is_type(kind)), "text")
+
+
+_SCALARS: tuple[tuple[Any, Any], ...] = (
+    (pa.types.is_null, None),
+    (pa.types.is_boolean, True),
+    (pa.types.is_integer, 1),
+    (pa.types.is_floating, 1.5),
+    (pa.types.is_decimal, Decimal(0)),
+    (pa.types.is_date, date(2024, 1, 31)),
+    (pa.types.is_time, time(9, 30)),
+    (pa.types.is_timestamp, datetime(2024, 1, 31, 9, 30, tzinfo=timezone.utc)),
+    (pa.types.is_fixed_size_binary, None),
+    (pa.types.is_large_binary, b"bytes"),
+    (pa.types.is_binary, b"bytes"),
+)

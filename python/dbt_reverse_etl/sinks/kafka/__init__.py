@@ -1,0 +1,1 @@
+"""A Kafka topic; `sink` is the door."""

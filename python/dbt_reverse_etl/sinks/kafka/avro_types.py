@@ -1,0 +1,144 @@
+"""Arrow types and values as Avro has them. Pure.
+
+| Arrow type | Avro type |
+|---|---|
+| integers to 32 bits, others | `int`, `long` |
+| float32, float64 | `float`, `double` |
+| bool, string, binary | `boolean`, `string`, `bytes` |
+| decimal | `bytes` with logical type `decimal` |
+| date, time | `int` with `date`, `long` with `time-micros` |
+| timestamp with a zone, without | `long` with `timestamp-micros`, `local-timestamp-micros` |
+| list, struct | `array`, `record` |
+| map | `map` when its keys are strings, else an `array` of records of `key` and `value` |
+
+Every field may be null and is so by default, so that a field can be added. https://avro.apache.org/docs/1.12.0/specification/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+
+NAMESPACE = "dbt_reverse_etl"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_null, "null"),
+    (pt.is_boolean, "boolean"),
+    (pt.is_float32, "float"),
+    (pt.is_float64, "double"),
+    (is_text, "string"),
+    (is_bytes, "bytes"),
+)
+_INT = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
+_LONG = (pa.int64(), pa.uint32())
+
+
+def unsupported(schema: pa.Schema) -> list[str]:
+    """Names of the fields that have no form in Avro."""
+    found = []
+    for field in schema:
+        try:
+            avro_schema(pa.schema([field]), "Value")
+        except TypeError:
+            found.append(field.name)
+    return found
+
+
+def avro_schema(schema: pa.Schema, name: str) -> dict[str, Any]:
+    """The schema of a record. Raises TypeError for what is `unsupported`."""
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": _Records(name).fields(schema)}
+
+
+class _Records:
+    """Avro names each record, and defines it once."""
+
+    def __init__(self, outermost: str) -> None:
+        self._names = {"": f"{NAMESPACE}.{outermost}"}
+
+    def fields(self, fields: Any) -> list[dict[str, Any]]:
+        return [self._field(field) for field in fields]
+
+    def _field(self, field: pa.Field) -> dict[str, Any]:
+        if not _NAME.fullmatch(field.name):
+            raise TypeError(f"{field.name!r} is no name in Avro")
+        kind = self._type(plain_type(field.type), field.name)
+        if not field.nullable:
+            return {"name": field.name, "type": kind}
+        return {"name": field.name, "type": _nullable(kind), "default": None}
+
+    def _type(self, kind: pa.DataType, name: str) -> Any:
+        kind = plain_type(kind)
+        if pt.is_struct(kind):
+            return self._record(kind, name)
+        if pt.is_map(kind):
+            return self._map(kind, name)
+        if is_list(kind):
+            return {"type": "array", "items": _nullable(self._type(kind.value_type, f"{name}_item"))}
+        return _scalar(kind)
+
+    def _map(self, kind: pa.DataType, name: str) -> Any:
+        if is_text(kind.key_type):
+            return {"type": "map", "values": _nullable(self._type(kind.item_type, f"{name}_item"))}
+        entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+        return {"type": "array", "items": self._record(entry, f"{name}_entry")}
+
+    def _record(self, kind: pa.DataType, name: str) -> Any:
+        if str(kind) in self._names:
+            return self._names[str(kind)]
+        taken, unique = set(self._names.values()), name
+        while f"{NAMESPACE}.{unique}" in taken:
+            unique += "_"
+        self._names[str(kind)] = f"{NAMESPACE}.{unique}"
+        return {"type": "record", "name": unique, "namespace": NAMESPACE, "fields": self.fields(kind)}
+
+
+def _nullable(kind: Any) -> Any:
+    return kind if kind == "null" else ["null", kind]
+
+
+def _scalar(kind: pa.DataType) -> Any:
+    for is_kind, name in _PLAIN:
+        if is_kind(kind):
+            return name
+    if kind in _INT or kind in _LONG:
+        return "int" if kind in _INT else "long"
+    if pt.is_decimal(kind) and kind.scale >= 0:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if pt.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pt.is_time(kind):
+        return {"type": "long", "logicalType": "time-micros"}
+    if pt.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    raise TypeError(f"{kind} has no form in Avro")
+
+
+def to_avro(value: Any, kind: pa.DataType) -> Any:
+    """A value of `to_pylist` as writers of Avro take it."""
+    kind = plain_type(kind)
+    if value is None or not pt.is_nested(kind):
+        return value
+    if pt.is_struct(kind):
+        return {field.name: to_avro(value[field.name], field.type) for field in kind}
+    if pt.is_map(kind):
+        pairs = [(key, to_avro(item, kind.item_type)) for key, item in value]
+        return dict(pairs) if is_text(kind.key_type) else [{"key": key, "value": item} for key, item in pairs]
+    return [to_avro(item, kind.value_type) for item in value]
+
+
+def from_avro(value: Any, kind: pa.DataType) -> Any:
+    """The way back: as `pa.array` takes it."""
+    if value is None or not pt.is_nested(kind):
+        return value
+    if pt.is_struct(kind):
+        return {field.name: from_avro(value.get(field.name), field.type) for field in kind}
+    if pt.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
+        return [(key, from_avro(item, kind.item_type)) for key, item in pairs]
+    return [from_avro(item, kind.value_type) for item in value]

@@ -1,0 +1,105 @@
+"""Rows as messages: key, value and headers.
+
+| mode | insert, update | delete |
+|---|---|---|
+| `upsert`, `mirror` | the fields | no value (a tombstone) |
+| `changelog` | an event: `envelope` | an event, and a tombstone behind it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.kafka.envelope import enveloped
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
+from dbt_reverse_etl.sinks.sql.database import NEVER_DELETES, null_keys, one_array, positions, reasons_of
+from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
+
+NO_TEXT = "a value without an exact form as text"
+Header = tuple[str, str | bytes | None]  # the client's type
+# Key, value, event id, and the two headers that many rows share. A list of headers is made only when it is sent: kept for
+# thousands of rows it would be work for the garbage collector.
+Message = tuple[bytes | None, bytes | None, bytes, Header, Header]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a row is no message, without its value."""
+
+    reason: str
+
+
+Entry = Message | Refused  # of one row
+
+
+def extra_columns(mode: Mode) -> tuple[str, ...]:
+    """What is needed beside the fields."""
+    return (SNAPSHOT, CAPTURED_AT, BEFORE) if mode is Mode.CHANGELOG else (SNAPSHOT,)
+
+
+Encode = Callable[[pa.Table], Encoded]  # rows or events as values
+
+
+def json_of(options: KafkaOptions) -> Encode:
+    """Values as JSON."""
+    return lambda rows: encode_rows(rows, nan=options.nan)
+
+
+def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: Encode) -> list[Entry]:
+    """One entry for each row of a batch."""
+    deleted = deleted_rows(rows)
+    keys, keyless = _keys(rows, task.key, options)
+    values, unwritable = _values(rows, deleted, task, encode)
+    never = dict.fromkeys(deleted, NEVER_DELETES) if task.mode is Mode.UPSERT else {}
+    entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
+    for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
+        entries[row] = Refused(reason)
+    return entries
+
+
+def deleted_rows(rows: pa.Table) -> list[int]:
+    """Positions of the deletes."""
+    return positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
+
+
+def tombstone(event: Message) -> Message:
+    """What follows the event of a delete, so that a compacted topic forgets the key."""
+    key, _value, event_id, operation, snapshot = event
+    return key, None, event_id, operation, snapshot
+
+
+def _headers(rows: pa.Table) -> tuple[list[bytes], Iterable[Header], Iterable[Header]]:
+    events = rows.column(EVENT_ID).cast(pa.binary()).to_pylist()
+    return events, _shared("operation", rows.column(OPERATION)), _shared("snapshot_id", rows.column(SNAPSHOT))
+
+
+def _shared(name: str, column: pa.ChunkedArray) -> Iterable[Header]:
+    """A header for each row: one object for those that are equal."""
+    texts: list[str] = column.cast(pa.string()).to_pylist()
+    headers: Mapping[str, Header] = {text: (name, text.encode()) for text in set(texts)}
+    return map(headers.__getitem__, texts)
+
+
+def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Sequence[bytes | None], dict[int, str]]:
+    if options.key == "json":
+        encoded = encode_rows(rows.select(key))
+        return encoded.rows, encoded.rejected
+    written = pa.array(texts(rows.column(key[0])), pa.large_string())
+    return written.cast(pa.large_binary()).to_pylist(), reasons_of(key[0], [(written.is_null(), NO_TEXT)])
+
+
+def _values(
+    rows: pa.Table, deleted: Sequence[int], task: SinkTask, encode: Encode
+) -> tuple[Sequence[bytes | None], dict[int, str]]:
+    if task.mode is Mode.CHANGELOG:
+        events = encode(enveloped(rows, task))
+        return events.rows, events.rejected
+    encoded = encode(rows.select(task.schema.names))
+    for row in deleted:
+        encoded.rows[row] = None
+    return encoded.rows, encoded.rejected

@@ -1,0 +1,128 @@
+"""What became of the messages of a batch, by the names of librdkafka's errors; never their text, which a server may have written.
+
+Names with `_` are the client's own, the others the broker's: https://kafka.apache.org/protocol#protocol_error_codes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from confluent_kafka import KafkaError, Message
+
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+
+TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+# The broker refuses some messages at once, and does not say which of them is at fault.
+REFUSED = frozenset({TOO_LARGE, "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
+# Surely not written, and a repeat would not help.
+HOPELESS = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION",
+        "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION",
+        "INVALID_REQUIRED_ACKS", "UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_COMPRESSION_TYPE",
+    }
+)  # fmt: skip
+# Surely not written, and a repeat may help.
+NOT_WRITTEN = frozenset(
+    {
+        "NOT_ENOUGH_REPLICAS", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "THROTTLING_QUOTA_EXCEEDED",
+        "_INVALID_DIFFERENT_RECORD", "_PURGE_QUEUE",
+    }
+)  # fmt: skip
+WORDS = {
+    TOO_LARGE: "larger than the topic's max.message.bytes allows",
+    "INVALID_RECORD": "the broker refuses the record",
+    "TOPIC_AUTHORIZATION_FAILED": "a right on the topic is missing",
+    "CLUSTER_AUTHORIZATION_FAILED": "a right on the cluster is missing",
+    "UNKNOWN_TOPIC_OR_PART": "the topic is gone",
+    "_UNKNOWN_TOPIC": "the topic is gone",
+    "_FATAL": "the producer cannot go on",
+    "_MSG_TIMED_OUT": "no answer in time",
+    "_TIMED_OUT": "no answer in time",
+    "_AUTHENTICATION": "the login was refused",
+    "_SSL": "TLS failed",
+    "_INVALID_ARG": "files for TLS that cannot be used",
+    "_RESOLVE": "the host is not known",
+    "_TRANSPORT": "no connection",
+    "_ALL_BROKERS_DOWN": "no broker could be talked to",
+}
+TOGETHER = "refused together with others, to be sent apart"
+
+Fate = tuple[Outcome, str]  # and why
+
+
+def said(name: str) -> str:
+    """An error in our words."""
+    return f"{WORDS[name]} ({name})" if name in WORDS else name
+
+
+def reported(name: str) -> Fate:
+    """Of a message whose delivery report has this error."""
+    if name in REFUSED:
+        return Outcome.REJECTED, said(name)
+    if name in HOPELESS:
+        return Outcome.FATAL, said(name)
+    return (Outcome.RETRYABLE if name in NOT_WRITTEN else Outcome.UNKNOWN), said(name)
+
+
+def not_taken(name: str) -> Fate:
+    """Of a message that the producer did not take, so that it was surely not sent."""
+    if name == TOO_LARGE:
+        return Outcome.REJECTED, said(name)
+    return (Outcome.FATAL if name in HOPELESS or name == "_FATAL" else Outcome.RETRYABLE), said(name)
+
+
+def delivery_of(rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str]) -> Delivery:
+    """The answer for a batch.
+
+    Args:
+        rows: of the batch.
+        unsent: of the rows that were not sent.
+        failed: error of each row that was sent in vain; every other one is in the topic.
+    """
+    fates = dict(unsent) | {row: reported(name) for row, name in failed.items()}
+    refused = [row for row, name in failed.items() if name in REFUSED]
+    all_refused = len(fates) == rows and {fate for fate, _ in fates.values()} == {Outcome.REJECTED}
+    if not all_refused:
+        fates |= {row: (Outcome.RETRYABLE, f"{TOGETHER}: {failed[row]}") for row in refused}
+    results = tuple(RowResult(row, *fates[row]) for row in sorted(fates))
+    return Delivery(results, refused_whole=all_refused and len(refused) > 1)
+
+
+class Reports:
+    """The delivery reports of the messages of one batch that failed; they come in whatever thread polls."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[bytes, str]] = []
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        """The client calls this once for each message that is not in the topic, or not surely."""
+        if error is not None:
+            self._failed.append((bytes(message.key() or b""), error.name()))
+
+    def failed(self, keys: Callable[[], Iterable[bytes | None]], followed: Collection[int]) -> dict[int, str]:
+        """Row -> error.
+
+        Args:
+            keys: of all rows; asked for only where something failed.
+            followed: rows of two messages: an event and a tombstone.
+        """
+        if not self._failed:
+            return {}
+        row_of = {key: row for row, key in enumerate(keys())}
+        names: dict[int, list[str]] = defaultdict(list)
+        for key, name in self._failed:
+            names[row_of[key]].append(name)
+        return {row: _of_row(found, 2 if row in followed else 1) for row, found in names.items()}
+
+
+def _of_row(names: Sequence[str], messages: int) -> str:
+    """The error of a row whose messages failed with these."""
+    worst = min(names, key=lambda name: _DOUBT.index(reported(name)[0]))
+    if len(names) == messages or worst in REFUSED:
+        return worst
+    return f"{worst}, and a part of it is in the topic"  # so that it is not surely unwritten
+
+
+_DOUBT = (Outcome.UNKNOWN, Outcome.FATAL, Outcome.RETRYABLE, Outcome.REJECTED)  # what may be there counts most

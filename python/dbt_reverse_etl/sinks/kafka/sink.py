@@ -1,0 +1,237 @@
+"""A topic of a Kafka cluster: the latest value of each key (what Flink calls upsert-kafka), or every change as an event.
+
+A row is delivered when the broker has acknowledged its messages. `messages` says what a message holds,
+`topic` what a topic must be like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.kafka.messages import (
+    Entry,
+    Header,
+    Message,
+    Refused,
+    deleted_rows,
+    entries_of,
+    extra_columns,
+    json_of,
+    tombstone,
+)
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+
+try:
+    from confluent_kafka import KafkaException, Producer
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        Problem(
+            "destination of type kafka",
+            "no package confluent-kafka",
+            "it installed",
+            "pip install 'dbt-reverse-etl[kafka]'",
+        )
+    ) from error
+
+from dbt_reverse_etl.sinks.kafka.outcome import Fate, Reports, delivery_of, not_taken, said
+from dbt_reverse_etl.sinks.kafka.reading import JSON, read_rows
+from dbt_reverse_etl.sinks.kafka.topic import (
+    Cluster,
+    NoAnswer,
+    Topic,
+    configs_of,
+    name_of,
+    options_of,
+    task_problems,
+    topic_problems,
+)
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.kafka.avro import Avro
+    from dbt_reverse_etl.sinks.kafka.protobuf import Protobuf
+
+RESYNC = "restore the topic, or dbt run-operation resync for this sync"
+POLL = 0.05  # seconds
+
+
+class KafkaSink(Sink):
+    """Keeps the latest value of each key in a compacted topic equal to a model, or writes each change as an event."""
+
+    type = "kafka"
+    settings_model = KafkaSettings
+    options_model = KafkaOptions
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.CHANGELOG})
+    distributable = True
+    validates_early = True
+    promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, KafkaSettings)  # noqa: S101  (the engine validates with settings_model)
+        self._settings = settings
+        self._producer: Producer | None = None
+
+    @property
+    def identity(self) -> str:
+        """The bootstrap servers, ordered."""
+        return ",".join(self._settings.servers)
+
+    def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
+        """One batch at a time: the producer has many requests under way for it, and the next one is prepared meanwhile."""
+        return Limits(rows=20_000, bytes=32 * 2**20)
+
+    def extra_columns(self, task: SinkTask) -> tuple[str, ...]:
+        """The snapshot for a header; for events the images before, and the time too."""
+        return extra_columns(task.mode)
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
+        problems = task_problems(task, self._settings)
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Log in, nothing else."""
+        with self._explained():
+            self._cluster()
+
+    def missing(self, task: SinkTask) -> str | None:
+        """Whether the topic is gone, although rows were delivered."""
+        if task.first:
+            return None
+        with self._explained():
+            return f"the topic {task.object}" if self._cluster().topic(task.object) is None else None
+
+    def open(self, task: SinkTask) -> None:
+        """Look at the topic, or make it, and start the producer."""
+        self.validate(task)
+        self.close()
+        self._task = task
+        with self._explained():
+            cluster = self._cluster()
+            topic = cluster.topic(task.object) or self._made(cluster)
+        problems = topic_problems(topic, task)
+        if problems:
+            raise DestinationError(*problems)
+        self._encode = json_of(options_of(task))
+        registered = self._registered(task)
+        if registered is not None:
+            registered.register()
+            self._encode = registered.encode
+        self._producer = Producer(self._settings.producer(topic.limit))
+
+    def prepare(self, rows: pa.Table) -> Sequence[Entry]:
+        """The messages of the rows."""
+        return entries_of(rows, self._task, options_of(self._task), self._encode)
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """Send the messages of one batch and wait until the broker has answered for each."""
+        producer = self._opened()
+        entries = self.prepare(batch.rows) if batch.prepared is None else batch.prepared
+        followed = frozenset(deleted_rows(batch.rows) if self._task.mode is Mode.CHANGELOG else ())
+        reports = Reports()
+        unsent = _sent(entries, followed, lambda message: _take(producer, self._task.object, message, reports))
+        while producer.flush(POLL):  # nothing but this batch is in the queue, and each message has its timeout
+            pass
+        return delivery_of(len(entries), unsent, reports.failed(lambda: map(_key, entries), followed))
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The last value of each key."""
+        registered = self._registered(task)
+        form = JSON if registered is None else registered.format
+        with self._explained():
+            topic = self._cluster().topic(task.object)
+            if topic is not None:
+                yield from read_rows(self._settings, task, topic.partitions, form)
+
+    def close(self) -> None:
+        """Forget what was not sent; after `deliver` nothing is left."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(0)
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise RuntimeError("deliver needs open first")
+        return self._producer
+
+    def _registered(self, task: SinkTask) -> Avro | Protobuf | None:
+        """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""
+        if options_of(task).value_format == "avro":
+            from dbt_reverse_etl.sinks.kafka.avro import Avro
+
+            return Avro(self._settings, task)
+        if options_of(task).value_format == "protobuf":
+            from dbt_reverse_etl.sinks.kafka.protobuf import Protobuf
+
+            return Protobuf(self._settings, task)
+        return None
+
+    def _cluster(self) -> Cluster:
+        cluster = Cluster(self._settings)
+        cluster.reach()
+        return cluster
+
+    def _made(self, cluster: Cluster) -> Topic:
+        task, settings = self._task, self._settings
+        if not task.first:
+            raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
+        partitions = options_of(task).partitions
+        if not settings.create_object:
+            wanted = f" --partitions {partitions}" if partitions else ""
+            configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
+            command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"
+            raise self._error(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
+        return cluster.make(task.object, partitions, settings.replication_factor, configs_of(task))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except NoAnswer as error:
+            expected, next_step = (
+                "a cluster that answers and grants what is asked",
+                "see docs/kafka.md, then push again",
+            )
+            raise self._error(said(str(error)), expected, next_step) from None
+
+    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
+        return DestinationError(Problem(f"Kafka cluster {self.identity}", found, expected, next_step))
+
+
+def _sent(entries: Sequence[Any], followed: frozenset[int], take: Callable[[Message], str | None]) -> dict[int, Fate]:
+    """Send the messages of each row; what became of those rows that were not sent, or not wholly."""
+    unsent: dict[int, Fate] = {}
+    for row, entry in enumerate(entries):
+        if isinstance(entry, Refused):
+            unsent[row] = (Outcome.REJECTED, entry.reason)
+        elif (refusal := take(entry)) is not None:
+            unsent[row] = not_taken(refusal)
+        elif row in followed and (refusal := take(tombstone(entry))) is not None:
+            unsent[row] = (Outcome.UNKNOWN, said(refusal))  # its event may be there
+    return unsent
+
+
+def _take(producer: Producer, topic: str, message: Message, reports: Reports) -> str | None:
+    """Queue one message; None, or the error for which it was not taken. A full queue is waited for."""
+    key, value, event, operation, snapshot = message
+    headers: list[Header] = [("event_id", event), operation, snapshot]
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers, on_delivery=reports)
+            return None
+        except BufferError:
+            producer.poll(POLL)
+        except KafkaException as error:
+            return name_of(error)
+
+
+def _key(entry: Entry) -> bytes | None:
+    return None if isinstance(entry, Refused) else entry[0]

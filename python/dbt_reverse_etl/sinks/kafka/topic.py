@@ -1,0 +1,189 @@
+"""What is asked of the cluster before the first message: can it be reached, is the topic there, is it as it must be."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget them
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.kafka.formats import registry_problems
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.sql.database import inexact_types, unmapped_key
+from dbt_reverse_etl.values.encoding import is_scalar, unsupported
+
+PATIENCE = 10.0  # seconds for an answer
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+POLL = 0.02
+_LATE = "_TIMED_OUT"
+_REFUSED = ("_AUTHENTICATION", "_SSL")
+_PLAIN_WORDS = (*_REFUSED, "_RESOLVE", "_TRANSPORT", "_ALL_BROKERS_DOWN")  # they say more than "timed out"
+_UNKNOWN_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_COMPACTED = {"cleanup.policy": "compact"}
+_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1"}
+_Answer = TypeVar("_Answer")
+
+
+class NoAnswer(Exception):
+    """The cluster refused or did not answer; the text is the name of an error."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What of a topic matters here.
+
+    Attributes:
+        partitions: how many it has.
+        cleanup_policy: `compact`, `delete`, or both with a comma.
+        limit: max.message.bytes.
+    """
+
+    partitions: int
+    cleanup_policy: str
+    limit: int
+
+
+class Cluster:
+    """Asks a cluster, which must be reached first; every question is bounded in time and raises NoAnswer."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._errors: list[str] = []
+        self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
+        try:
+            self._client = AdminClient(settings.connection() | {"error_cb": self._on_error})
+        except KafkaException as error:
+            raise NoAnswer(name_of(error)) from None
+
+    def reach(self) -> None:
+        """Log in and get an answer; a refused login is said after the first of two questions."""
+        try:
+            self._answer(self._client.describe_cluster(request_timeout=PATIENCE / 5))
+        except NoAnswer as none:
+            if str(none) in _REFUSED:
+                raise
+            self._answer(self._client.describe_cluster(request_timeout=PATIENCE))
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None if there is none; it is never made by asking."""
+        try:
+            described = self._client.describe_topics(TopicCollection([name]), request_timeout=PATIENCE)[name]
+            partitions = len(self._answer(described).partitions)
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            (configs,) = self._client.describe_configs([resource], request_timeout=PATIENCE).values()
+            values: dict[str, Any] = {entry: config.value for entry, config in self._answer(configs).items()}
+        except NoAnswer as none:
+            if str(none) == _UNKNOWN_TOPIC:
+                return None
+            raise
+        return Topic(partitions, values["cleanup.policy"], int(values["max.message.bytes"]))
+
+    def make(
+        self, name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> Topic:
+        """Make a topic; one that somebody else just made is as good."""
+        topic = NewTopic(name, partitions or -1, replication_factor or -1, config=dict(configs))
+        try:
+            self._answer(self._client.create_topics([topic], **self._asks)[name])
+        except NoAnswer as refusal:
+            if str(refusal) != "TOPIC_ALREADY_EXISTS":
+                raise
+        return self._appearing(name)
+
+    def _appearing(self, name: str) -> Topic:
+        """A new topic is known to every broker only after a moment."""
+        until = time.monotonic() + PATIENCE
+        while (topic := self.topic(name)) is None:
+            if time.monotonic() > until:
+                raise NoAnswer(_UNKNOWN_TOPIC)
+            time.sleep(0.05)
+        return topic
+
+    def _answer(self, future: Future[_Answer]) -> _Answer:
+        while not future.done():  # each question has its timeout, and the client must not end while one is open
+            self._client.poll(POLL)
+        error = future.exception()
+        if error is None:
+            return future.result()
+        plain = [error for error in self._errors if error in _PLAIN_WORDS]
+        raise NoAnswer(plain[0] if plain and name_of(error) == _LATE else name_of(error))
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._errors.append(error.name())
+
+
+def name_of(error: BaseException | None) -> str:
+    """The name of librdkafka's error, or the type of another exception."""
+    inner = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return inner.name() if isinstance(inner, KafkaError) else type(error).__name__
+
+
+def options_of(task: SinkTask) -> KafkaOptions:
+    """The options of a task, or their defaults."""
+    return task.options if isinstance(task.options, KafkaOptions) else KafkaOptions()
+
+
+def configs_of(task: SinkTask) -> Mapping[str, str]:
+    """How a topic that we make is configured, so that nothing gets lost that a reader needs."""
+    return _EVERY_EVENT if task.mode is Mode.CHANGELOG else _COMPACTED
+
+
+def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
+    """What can never work, whatever the cluster is like."""
+    problems = unmapped_key(task)
+    problems += registry_problems(task, options_of(task), settings)
+    if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
+        expected = "the name of a topic: at most 249 letters, digits, . _ and -"
+        problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
+    problems += inexact_types(task, "JSON", lambda kind: not unsupported(pa.schema([("field", kind)])))
+    problems += [
+        Problem(f"sync {task.sync}", f"field {name}", "a name that is not one of ours", "rename it under fields")
+        for name in sorted({OPERATION, EVENT_ID, SNAPSHOT, CAPTURED_AT, BEFORE} & set(task.schema.names))
+    ]
+    is_plain = (
+        len(task.key) == 1
+        and set(task.key) <= set(task.schema.names)
+        and is_scalar(task.schema.field(task.key[0]).type)
+    )
+    if options_of(task).key == "raw" and not is_plain:
+        expected = "one key field, of a type that is no list, struct or map"
+        problems.append(
+            Problem(f"sync {task.sync}, options.key", "raw", expected, "remove it: key: json takes every key")
+        )
+    if options_of(task).partitions is None:
+        expected = "the number of partitions of the topic: keys move when it changes, so a changed one must be noticed"
+        next_step = f"write it; kafka-topics --describe --topic {task.object} tells it, and a new topic may have any"
+        problems.append(Problem(f"sync {task.sync}, options.partitions", "nothing", expected, next_step))
+    if task.mode is Mode.CHANGELOG and "compacted" in options_of(task).model_fields_set:
+        where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
+        problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
+    return problems
+
+
+def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
+    """Why the rows of a sync must not go to this topic."""
+    problems, options, where = [], options_of(task), f"topic {task.object}"
+    if topic.cleanup_policy != "compact" and options.compacted and task.mode is not Mode.CHANGELOG:
+        found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
+        next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"
+        problems.append(Problem(where, found, expected, next_step))
+    if topic.partitions != options.partitions:
+        found, expected = (
+            f"{topic.partitions} partitions",
+            f"{options.partitions}, as options.partitions says: else keys move",
+        )
+        next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions} and run: dbt run-operation resync"
+        problems.append(Problem(where, found, expected, next_step))
+    return problems

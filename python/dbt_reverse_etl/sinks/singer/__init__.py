@@ -1,0 +1,1 @@
+"""Any Singer target as a destination; `sink` is the door."""

@@ -1,0 +1,114 @@
+"""What profiles.yml and `meta.reverse_etl.options` may say to the singer sink."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, Secret, field_validator
+
+from dbt_reverse_etl.base.redaction import names_a_secret
+from dbt_reverse_etl.sinks.base import Options, Settings
+
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+_CONFIG = ("-c", "--config")
+LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
+
+
+class SingerSettings(Settings):
+    """One Singer target and its configuration.
+
+    Attributes:
+        command: program and arguments, as a list or as a shell would split it; no shell is used.
+        config: what the target's documentation calls its config.
+        identity: a name of the place that the target writes to; default: the program, and a digest of the config
+            without secrets.
+        env: further environment variables; of ours the target gets PATH, HOME, LANG, LC_ALL, TMPDIR and TZ only.
+        batch_rows: most rows of one process.
+        timeout: seconds that one process may take.
+        log_file: what the target writes to stderr is appended there, also row values and secrets if it shows them.
+    """
+
+    command: tuple[str, ...] = Field(min_length=1)
+    config: Secret[dict[str, Any]] = Field(default_factory=lambda: Secret[dict[str, Any]]({}))
+    identity: str | None = Field(default=None, min_length=1)
+    env: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
+    batch_rows: int = Field(default=20_000, ge=1, le=1_000_000)
+    timeout: float = Field(default=300, ge=1, le=LONGEST)
+    log_file: Path | None = None
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _is_split(cls, command: object) -> object:
+        if not isinstance(command, str):
+            return command
+        try:
+            return shlex.split(command)
+        except ValueError:
+            raise ValueError("found a quote that is not closed; expected a command; next: write it as a list") from None
+
+    @field_validator("command")
+    @classmethod
+    def _leaves_config_to_us(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if any(word.partition("=")[0] in _CONFIG for word in command) or any("\0" in word for word in command):
+            raise ValueError(
+                "found --config or a NUL character; expected program and arguments; next: write the content of the file under config"
+            )
+        return command
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return Path(self.command[0]).name
+
+    @property
+    def place(self) -> str:
+        """What names the destination."""
+        if self.identity:
+            return f"singer:{self.identity}"
+        told = sorted(_told(self.config.get_secret_value()))
+        digest = hashlib.sha256(json.dumps([self.name, self.command[1:], told]).encode()).hexdigest()
+        return f"singer:{self.name}:{digest[:16]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The whole environment of the target."""
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        return inherited | self.env.get_secret_value()
+
+
+class SingerOptions(Options):
+    """What one sync may say.
+
+    Attributes:
+        deletes: `sdc_deleted_at`: a delete sets the column `_sdc_deleted_at`, a write sets it to NULL; the row stays.
+        nan: what JSON does with NaN and Infinity.
+    """
+
+    deletes: Literal["sdc_deleted_at"] | None = None
+    nan: Literal["reject", "null"] = "reject"
+
+
+def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and value of each setting, without what is called like a secret and without the login of a URL."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if entries is None:
+        yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
+        return
+    for key, inner in entries:
+        if not names_a_secret(str(key)):
+            yield from _told(inner, f"{path}/{key}")
+
+
+def _without_login(text: str) -> str:
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        return text
+    return url._replace(netloc=url.netloc.rpartition("@")[2], query="").geturl() if url.netloc else text

@@ -1,0 +1,1 @@
+"""`sink` is the door."""

@@ -1,0 +1,1 @@
+"""What people and collectors of logs read while a command works."""

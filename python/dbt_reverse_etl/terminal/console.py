@@ -1,0 +1,207 @@
+"""What a user reads: lines like dbt's, for people; `as_json`, for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.reconcile import Reconciled
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.health import explained, next_attempt
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.warehouse.ledger import Overview
+
+_WIDTH = 80
+_PLANNED = "planned"
+
+
+def line(number: int, total: int, report: Report) -> str:
+    """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
+    return _dotted(number, total, "PLAN" if report.status == _PLANNED else "SYNC", report, _outcome(report))
+
+
+def reconciled_line(number: int, total: int, report: Reconciled) -> str:
+    """`1 of 1 RECONCILE crm_contacts -> crm.contacts ...... [998 rows: 2 missing, 1 different in 0.4s]`."""
+    found = report.differences
+    if found is None:
+        outcome = "not compared"
+    else:
+        kinds = [f"{count} {kind}" for kind, count in found.counts.items() if count]
+        outcome = f"{number_of(found.rows, 'row')}: {', '.join(kinds) or 'as delivered'}"
+    return _dotted(number, total, "RECONCILE", report, outcome)
+
+
+def reconciled_level(report: Reconciled) -> str:
+    """dbt's level for the line of a report: a difference is a result, no error of the command."""
+    if report.differences is None and report.exit_code is not ExitCode.OK:
+        return "error"
+    return "warn" if report.message or report.exit_code is not ExitCode.OK else "info"
+
+
+def _dotted(number: int, total: int, word: str, report: Report | Reconciled, outcome: str) -> str:
+    head = f"{number} of {total} {word} {report.sync} -> {report.destination} "
+    return f"{head}{'.' * max(3, _WIDTH - len(head))} [{outcome} in {report.seconds:.2f}s]"
+
+
+def level(report: Report) -> str:
+    """dbt's level for the line of a report."""
+    if report.exit_code is not ExitCode.OK:
+        return "error"
+    return "warn" if report.standing.undelivered or report.message else "info"
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """The last line of a push, or of a command that only planned."""
+    pushed = [report for report in reports if report.status != _PLANNED]
+    plans = number_of(len(reports) - len(pushed), "sync")
+    if not pushed:
+        return f"Planned {plans}: nothing was sent"
+    failed = sum(report.exit_code is not ExitCode.OK for report in pushed)
+    sent = sum((report.counts.delivered for report in pushed), PerOperation())
+    left = sum(report.standing.undelivered for report in pushed)
+    parts = [f"{changes(sent)} delivered", f"{failed} failed"]
+    parts += [f"{number_of(left, 'row')} undelivered"] if left else []
+    parts += [f"{plans} only planned"] if len(pushed) < len(reports) else []
+    return f"Pushed {number_of(len(pushed), 'sync')}: {', '.join(parts)}"
+
+
+def number_of(count: int, name: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def details(report: Report) -> list[str]:
+    """What went wrong, and which rows are undelivered: the lines below that of a report."""
+    return [*([report.message] if report.message else []), *map(redact, explained(report.standing))]
+
+
+def changes(rows: PerOperation) -> str:
+    """`+2 ~1 -1`: inserts, updates, deletes."""
+    return f"+{rows.insert} ~{rows.update} -{rows.delete}"
+
+
+def about(report: Report) -> dict[str, Any]:
+    """What the line of a report is about, for a machine."""
+    return {key: value for key, value in as_json(report).items() if key not in ("sample", "message", "left")}
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """A report with plain values."""
+    standing = report.standing
+    return {
+        **{key: value for key, value in asdict(report).items() if key not in ("standing", "before")},
+        "exit_code": int(report.exit_code),
+        "sample": [list(row) for row in report.sample],
+        "health": standing.health.value,
+        "undelivered": standing.undelivered,
+        "left": [asdict(one) for one in standing.left],
+    }
+
+
+def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
+    """A report with plain values, and some of the keys that differ."""
+    found = report.differences
+    rows = {} if found is None else {"rows": found.rows, **found.counts}
+    shown = [] if found is None else [[one.kind, one.key] for one in found.first[:sample]]
+    return {
+        "sync": report.sync,
+        "destination": report.destination,
+        "exit_code": int(report.exit_code),
+        **rows,
+        "seconds": report.seconds,
+        "message": report.message,
+        "sample": shown,
+    }
+
+
+def _outcome(report: Report) -> str:
+    if report.status == _PLANNED:
+        return changes(report.planned) if report.planned.total else "nothing to send"
+    if report.status == Status.IDLE:
+        left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
+        return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
+    if report.status not in (Status.SUCCEEDED, Status.PARTIAL):
+        word = f"ERROR {report.status}"
+        return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
+    rest = [
+        f"{rows.total} {name}"
+        for name, rows in (
+            ("rejected", report.counts.rejected),
+            ("failed", report.counts.failed),
+            ("waiting", report.counts.skipped),
+            ("no match", report.counts.no_match),
+        )
+        if rows.total
+    ]
+    return ", ".join([changes(report.counts.delivered), *rest])
+
+
+def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Below the table of `status`: why a sync is not well, and which rows are undelivered."""
+    told = ((row["sync"], text) for row in rows for text in (row["message"], *row["details"]) if text)
+    return [f"{sync}: {redact(text)}" for sync, text in told]
+
+
+def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
+    """The rows of a sync that its destination does not have, as plain values, by key."""
+    rows, now = overview.states.get(id_of(one), State()).undelivered, SystemClock().now()
+    park_doubt = one.sync.settings.on_unknown == "park"
+    return [
+        {
+            "sync": one.sync.name,
+            "key": key,
+            "operation": row.operation,
+            "outcome": row.outcome,
+            "attempts": row.attempts,
+            "next_attempt": next_attempt(row, now, park_doubt=park_doubt),
+            "reason": redact(row.reason),
+            "first_failed_at": row.first_failed_at.isoformat(timespec="seconds"),
+        }
+        for key, row in sorted(rows.items())
+    ]
+
+
+def plan(reports: Sequence[Report]) -> str:
+    """A table of what a push would send, and below it some keys of each sync."""
+    rows = [
+        {
+            "sync": one.sync,
+            "destination": one.destination,
+            **asdict(one.planned),
+            "position": one.position,
+            "head": one.head,
+        }
+        for one in reports
+    ]
+    columns = ("sync", "destination", "insert", "update", "delete", "position", "head")
+    samples = (
+        "\n".join((f"\n{one.sync}, for example:", *(f"  {operation:6}  {key}" for operation, key in one.sample)))
+        for one in reports
+        if one.sample
+    )
+    return "\n".join((table(columns, rows), *samples))
+
+
+def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Plain columns, as wide as their longest value; numbers stand right."""
+    numbers = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in columns]
+    lines = [
+        [column.replace("_", " ") for column in columns],
+        *([str(row[column]) for column in columns] for row in rows),
+    ]
+    widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            value.rjust(width) if number else value.ljust(width)
+            for value, width, number in zip(values, widths, numbers, strict=True)
+        ).rstrip()
+        for values in lines
+    )

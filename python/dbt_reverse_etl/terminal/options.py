@@ -1,0 +1,98 @@
+"""What several commands have in common: their options, and the screen on which they write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dbt_reverse_etl.app.place import Place
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.terminal.output import screen
+from dbt_reverse_etl.terminal.screen import Screen
+
+PROJECT_DIR = click.option(
+    "--project-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="The dbt project; default: here.",
+)
+PROFILES_DIR = click.option(
+    "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
+)
+TARGET_PATH = click.option(
+    "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
+)
+
+_SCREEN = "dbt_reverse_etl.terminal.screen"  # where the context keeps it
+
+
+def screen_of(kept: Mapping[str, Any]) -> Screen:
+    """Of a command whose context keeps this."""
+    found: Screen | None = kept.get(_SCREEN)
+    return found or screen("text", os.environ, quiet=False, verbose=False, document=False)
+
+
+def shown() -> Screen:
+    """The screen of the command that runs."""
+    return screen_of(click.get_current_context().ensure_object(dict))
+
+
+def say(text: str, level: str, **about: Any) -> None:
+    """A line on it."""
+    shown().say(text, level, **about)
+
+
+def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that gets a `Place` and the selected syncs."""
+    options = (
+        PROJECT_DIR,
+        PROFILES_DIR,
+        click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
+        TARGET_PATH,
+        click.option(
+            "--select",
+            "selectors",
+            multiple=True,
+            help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="Lines for people, or one JSON object per line.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Errors only."),
+        click.option("-v", "--verbose", is_flag=True, help="Also each wave, repeated request and pause."),
+    )
+    for option in reversed(options):
+        command = option(command)
+
+    @wraps(command)
+    def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
+        kept = click.get_current_context().ensure_object(dict)
+        kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
+        _import_spark()
+        place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
+        return command(place=place, **rest)
+
+    return wrapped
+
+
+@apart  # no signal shall cut it in two
+def _import_spark() -> None:
+    try:
+        import_module("dbt_reverse_etl.app.invocation")
+    except ModuleNotFoundError as error:
+        found = f"no package {error.name}"
+        raise ReverseEtlError(
+            Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
+        ) from error

@@ -1,0 +1,55 @@
+"""What the command line writes: text for people, or one JSON object per line for a collector of logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+import orjson
+
+from dbt_reverse_etl.terminal.screen import Bars, Screen, Write, colours, on_terminal
+
+_COLOURS = {"error": "red", "warn": "yellow"}
+FORMATS = ("text", "json")
+
+
+def screen(log_format: str, env: Mapping[str, str], *, quiet: bool, verbose: bool, document: bool) -> Screen:
+    """Where the lines of a command go.
+
+    Args:
+        quiet: errors only.
+        document: stdout is for one JSON document, so that lines go to stderr.
+    """
+    as_json = log_format == "json"
+    write = _json_lines(to_stderr=document) if as_json else _text(env)
+    if quiet or (document and not as_json):
+        write = _errors_of(write)
+    if not quiet and not as_json and on_terminal(sys.stderr, env):
+        return Bars(write, sys.stderr, colours=colours(env), verbose=verbose)
+    return Screen(write, verbose=verbose)
+
+
+def _text(env: Mapping[str, str]) -> Write:
+    def write(text: str, level: str, about: Mapping[str, Any]) -> None:  # noqa: ARG001  (the shape of Write)
+        click.secho(text, fg=_COLOURS.get(level), err=level == "error", color=None if colours(env) else False)
+
+    return write
+
+
+def _json_lines(*, to_stderr: bool) -> Write:
+    def write(text: str, level: str, about: Mapping[str, Any]) -> None:
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        click.echo(orjson.dumps({"at": at, "level": level, "message": text.strip(), **about}).decode(), err=to_stderr)
+
+    return write
+
+
+def _errors_of(write: Write) -> Write:
+    def only(text: str, level: str, about: Mapping[str, Any]) -> None:
+        if level == "error":
+            write(text, level, about)
+
+    return only

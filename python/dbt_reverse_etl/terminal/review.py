@@ -1,0 +1,50 @@
+"""A plan as Markdown, for a pull request: counts only, for a key is a row value and a comment may be public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode
+
+_HEADER = "| sync | destination | insert | update | delete | |\n|---|---|--:|--:|--:|---|"
+
+
+def as_markdown(reports: Sequence[Report]) -> str:
+    """A sentence for each destination object that would change, then a table of all syncs."""
+    if not reports:
+        return "No sync is configured for this target."
+    sentences = [_sentence(report) for report in reports if report.planned.total]
+    rows = [
+        f"| {_cell(report.sync)} | {_cell(report.destination)} | {_number(report.planned.insert)} "
+        f"| {_number(report.planned.update)} | {_number(report.planned.delete)} | {_note(report)} |"
+        for report in reports
+    ]
+    return "\n".join([*(sentences or ["This would send nothing."]), "", _HEADER, *rows])
+
+
+def _sentence(report: Report) -> str:
+    """`This would update 1 203 contacts in crm, delete 4.`"""
+    system, _, name = report.destination.partition(".")
+    rows = report.planned
+    parts = [
+        f"{word} {_number(count)}"
+        for word, count in (("insert", rows.insert), ("update", rows.update), ("delete", rows.delete))
+        if count
+    ]
+    parts[0] = f"{parts[0]} {_cell(name)} in {_cell(system)}"
+    return f"This would {', '.join(parts)}.  "
+
+
+def _note(report: Report) -> str:
+    """What else there is to know; the message holds counts and an override, never a row."""
+    status = "" if report.exit_code is ExitCode.OK else f"**{report.status}**: "
+    return f"{status}{_cell(report.message)}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}".replace(",", "\N{NO-BREAK SPACE}")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,1 @@
+"""Exact values: Arrow types, one JSON encoding, Spark types as Arrow types."""

@@ -1,0 +1,352 @@
+"""One exact JSON encoding of Arrow values, for every sink that writes JSON. This page is its documentation.
+
+| Arrow type | JSON |
+|---|---|
+| integers | bare number, all digits |
+| floats | shortest number that reads back as the same float of its width, with `.` or `e`: `1.0`, `-0.0`, `5e-324` |
+| NaN, Infinity | `nan="reject"`: the row is refused with a reason; `nan="null"`: `null` |
+| decimal | string in plain notation with all digits of its scale: `"1.10"`, `"-0.000000000001"` |
+| bool, null | `true`, `false`, `null` |
+| string | string, UTF-8, escaped only where JSON demands it; a value that is not UTF-8 refuses the row |
+| binary | string, base64 with padding (RFC 4648, section 4) |
+| timestamp with zone | string, RFC 3339 in UTC with microseconds: `"2024-01-31T09:30:00.000000Z"` |
+| timestamp without zone | the same without `Z` |
+| date | `"2024-01-31"` |
+| time | `"09:30:00.000000"` |
+| list, struct | array, object (null fields are kept), recursively |
+| map | object when its keys are strings, else an array of `{"key": ..., "value": ...}` |
+| dictionary, extension | as their values |
+| duration, interval, union, ... | none: `unsupported` names the fields before anything is sent |
+
+Years outside 0001 to 9999 and times finer than a microsecond have no exact form and refuse the row.
+Fields keep the order of the table. Everything is computed column by column in Arrow: no Python object per row.
+"""
+
+from __future__ import annotations
+
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.values.arrow import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    PER_SECOND,
+    is_bytes,
+    is_list,
+    is_text,
+    not_utf8,
+    plain_array,
+    plain_type,
+)
+from dbt_reverse_etl.values.json_text import (
+    NULL,
+    TEXT,
+    data_of,
+    escaped,
+    joined,
+    lists_of,
+    objects_of,
+    quoted_text,
+    replaced,
+    rewritten,
+)
+
+Nan = Literal["reject", "null"]
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+NOT_FINITE = "NaN or Infinity has no JSON form"
+NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"
+TOO_FINE = "a time finer than a microsecond"
+NOT_UTF8 = "text that is not UTF-8"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded values, one for each row.
+
+    Attributes:
+        rows: JSON as bytes; None for a rejected row.
+        rejected: row index -> reason with the field's name, never with a value.
+    """
+
+    rows: list[bytes | None]
+    rejected: dict[int, str]
+
+
+def unsupported(schema: pa.Schema) -> list[str]:
+    """Names of the fields whose type has no encoding."""
+    return [field.name for field in schema if not _is_supported(field.type)]
+
+
+def is_scalar(data_type: pa.DataType) -> bool:
+    """Whether `texts` can write values of this type."""
+    return _is_supported(data_type) and not pa.types.is_nested(data_type)
+
+
+def encode_rows(rows: pa.Table, *, nan: Nan = "reject", constants: Mapping[str, Any] | None = None) -> Encoded:
+    """Encode each row as one JSON object; `constants` are added to each, after its fields.
+
+    Raises:
+        TypeError: for a type without an encoding (see `unsupported`), or a constant that is no JSON value.
+    """
+    encoder = _Encoder(nan)
+    return encoder.result(encoder.rows(rows, constants or {}))
+
+
+def encode_lines(rows: pa.Table, *, nan: Nan = "reject") -> tuple[bytes, dict[int, str]]:
+    """Encode rows as JSON Lines, each of which ends with a line feed; the rejected rows are left out, and told as by `encode_rows`.
+
+    Raises:
+        TypeError: for a type without an encoding (see `unsupported`).
+    """
+    encoder = _Encoder(nan)
+    lines = encoder.rows(rows, {}, end="}\n")
+    return encoder.accepted(lines)
+
+
+def encode_values(values: pa.Array | pa.ChunkedArray, *, name: str = "value", nan: Nan = "reject") -> Encoded:
+    """Encode each value of one column as JSON; an SQL NULL is `null`. `name` stands in the reasons."""
+    encoder = _Encoder(nan)
+    return encoder.result(encoder.json(_one_array(values), name, _same_row))
+
+
+def texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Each scalar as it stands in JSON, without quotes and escapes; None for NULL and for what has no exact form."""
+    text, _quoted = _Encoder("null").scalar(_one_array(values), "", _same_row)
+    return text.to_pylist()  # type: ignore[no-any-return]
+
+
+def json_array(rows: Iterable[bytes]) -> bytes:
+    """Join encoded rows to one JSON array."""
+    return b"[" + b",".join(rows) + b"]"
+
+
+def ndjson(rows: Sequence[bytes]) -> bytes:
+    """Join encoded rows to JSON Lines: each ends with a line feed."""
+    return b"\n".join([*rows, b""])
+
+
+_Rows = Callable[[int], int]  # position in a (nested) column -> row of the table
+
+
+def _same_row(position: int) -> int:
+    return position
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+class _Encoder:
+    """Turns columns into columns of JSON text and collects the rows that have no exact form."""
+
+    def __init__(self, nan: Nan) -> None:
+        self._nan = nan
+        self._rejected: dict[int, str] = {}
+
+    def rows(self, rows: pa.Table, constants: Mapping[str, Any], end: str = "}") -> pa.Array:
+        """An object for each row."""
+        fields = [
+            (name, *self.unquoted(_one_array(column), name, _same_row))
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        ]
+        fixed = [(name, orjson.dumps(value).decode()) for name, value in constants.items()]
+        return objects_of(fields, fixed, rows.num_rows, end)
+
+    def accepted(self, lines: pa.Array) -> tuple[bytes, dict[int, str]]:
+        """The bytes of those that are not rejected."""
+        rejected = dict(sorted(self._rejected.items()))
+        if rejected:
+            numbers = pa.array(range(len(lines)), pa.int64())
+            lines = lines.filter(pc.invert(pc.is_in(numbers, pa.array(list(rejected), pa.int64()))))
+        return data_of(lines), rejected
+
+    def result(self, json: pa.Array) -> Encoded:
+        rows = json.cast(pa.large_binary()).to_pylist()
+        for row in self._rejected:
+            rows[row] = None
+        return Encoded(rows, dict(sorted(self._rejected.items())))
+
+    def json(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        """JSON text for each value, never null."""
+        text, quoted = self.unquoted(array, where, rows)
+        return quoted_text(text) if quoted else text
+
+    def unquoted(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        """JSON text for each value, never null, and whether it still needs its quotes: who joins it adds them at no cost."""
+        array = plain_array(array)
+        kind = array.type
+        if pa.types.is_map(kind):
+            text = self._map(array, where, rows)
+        elif is_list(kind):
+            text = self._list(array, where, rows)
+        elif pa.types.is_struct(kind):
+            text = self._struct(array, where, rows)
+        else:
+            return self._scalar_json(array, where, rows)
+        return pc.if_else(array.is_null(), NULL, text) if array.null_count else text, False
+
+    def _scalar_json(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        text, quoted = self.scalar(array, where, rows)
+        if is_text(array.type):
+            text = escaped(text)
+        if not text.null_count:
+            return text, quoted
+        return pc.fill_null(quoted_text(text) if quoted else text, NULL), False
+
+    def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
+        """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
+        array = plain_array(array)
+        kind = array.type
+        if pa.types.is_floating(kind):
+            return self._float(array, where, rows), False
+        if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            return array.cast(TEXT), False
+        for is_type, write in _QUOTED:
+            if is_type(kind):
+                return write(self, array, where, rows), True
+        raise TypeError(f"field {where}: type {kind} has no JSON encoding")
+
+    def _float(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        array = self._without(array, pc.invert(pc.is_finite(array)), where, NOT_FINITE, rows)
+        text = array.cast(TEXT)
+        whole = pc.invert(pc.match_substring(text, "."))
+        if whole.true_count:
+            whole = pc.and_(whole, pc.invert(pc.match_substring(text, "e")))
+        return joined(text, pc.if_else(whole, pa.scalar(".0", TEXT), pa.scalar("", TEXT)))
+
+    def _string(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        text = array.cast(TEXT)
+        damaged = not_utf8(text)
+        return text if damaged is None else self._without(text, damaged, where, NOT_UTF8, rows)
+
+    def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
+        text = array.cast(TEXT)
+        return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+
+    def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
+        return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], TEXT)
+
+    def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        array = self._microseconds(self._within_years(array, PER_SECOND[array.type.unit], where, rows), where, rows)
+        # Through int64, so that the zone is dropped and never applied: Arrow holds instants in UTC.
+        clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(TEXT)
+        text = replaced(clock, b" ", b"T")
+        return joined(text, pa.scalar("Z", TEXT)) if array.type.tz is not None else text
+
+    def _date(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        days = pa.types.is_date32(array.type)
+        within = self._within_years(array, 1 / 86_400 if days else 10**3, where, rows)
+        return within.cast(pa.date32()).cast(TEXT)
+
+    def _time(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        return self._microseconds(array, where, rows).cast(pa.time64("us")).cast(TEXT)
+
+    def _within_years(self, array: pa.Array, per_second: float, where: str, rows: _Rows) -> pa.Array:
+        ticks = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(array.type) else array.cast(pa.int64())
+        first = max(int(FIRST_SECOND * per_second), _INT64_MIN)
+        last = min(int((LAST_SECOND + 1) * per_second) - 1, _INT64_MAX)
+        outside = pc.or_(pc.less(ticks, first), pc.greater(ticks, last))
+        return self._without(array, outside, where, NOT_A_YEAR, rows)
+
+    def _microseconds(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        if array.type.unit != "ns":
+            return array
+        ticks = array.cast(pa.int64())
+        finer = pc.not_equal(ticks, pc.multiply(pc.divide(ticks, 1000), 1000))
+        return self._without(array, finer, where, TOO_FINE, rows)
+
+    def _struct(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        fields = [
+            (field.name, *self.unquoted(values, f"{where}.{field.name}", rows))
+            for field, values in zip(array.type, array.flatten(), strict=True)
+        ]
+        return objects_of(fields, [], len(array))
+
+    def _list(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        offsets, parent = _extents(pc.list_value_length(array), rows)
+        return lists_of(offsets, self.json(array.flatten(), f"{where}[]", parent), "[]")
+
+    def _map(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
+        lengths, keys, values = _entries(array)
+        offsets, parent = _extents(lengths, rows)
+        names, items = self.json(keys, f"{where} key", parent), self.json(values, f"{where}[]", parent)
+        if is_text(array.type.key_type):
+            return lists_of(offsets, joined(names, pa.scalar(":", TEXT), items), "{}")
+        return lists_of(offsets, objects_of([("key", names, False), ("value", items, False)], [], len(names)), "[]")
+
+    def _without(self, array: pa.Array, bad: pa.Array, where: str, reason: str, rows: _Rows) -> pa.Array:
+        """Replace the marked values by null and, unless the policy says null, reject their rows."""
+        if not bad.true_count:
+            return array
+        marked = pc.fill_null(bad, False)
+        if reason is not NOT_FINITE or self._nan == "reject":
+            for position in pc.indices_nonzero(marked).to_pylist():
+                self._rejected.setdefault(rows(position), f"field {where}: {reason}")
+        return pc.if_else(marked, pa.scalar(None, array.type), array)
+
+
+def _entries(array: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Lengths, keys and values of the maps. By hand: Arrow 26 loses values when it casts a map to a list."""
+    ends = array.offsets
+    lengths = pc.subtract(ends[1:], ends[:-1])
+    start, count = ends[0].as_py(), ends[-1].as_py() - ends[0].as_py()
+    keys, values = array.keys.slice(start, count), array.items.slice(start, count)
+    visible = pc.if_else(array.is_valid(), lengths, 0)
+    if pc.sum(visible, min_count=0).as_py() < count:  # what a null map hides is no entry
+        pairs = zip(array.is_valid().to_pylist(), lengths.to_pylist(), strict=True)
+        shown = pa.array([valid for valid, length in pairs for _ in range(length)], pa.bool_())
+        keys, values = keys.filter(shown), values.filter(shown)
+    return visible, keys, values
+
+
+def _extents(sizes: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
+    """Offsets of lists of these sizes, and the row of each of their elements."""
+    lengths = pc.fill_null(sizes, 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+
+    @cache
+    def ends() -> list[int]:
+        return offsets.to_pylist()  # type: ignore[no-any-return]
+
+    return offsets, lambda position: rows(bisect_right(ends(), position) - 1)
+
+
+def _base64(value: bytes) -> str:
+    return binascii.b2a_base64(value, newline=False).decode()
+
+
+def _is_supported(kind: pa.DataType) -> bool:
+    kind = plain_type(kind)
+    if pa.types.is_map(kind):
+        return _is_supported(kind.key_type) and _is_supported(kind.item_type)
+    if is_list(kind):
+        return _is_supported(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_is_supported(field.type) for field in kind)
+    return _is_scalar_type(kind)
+
+
+def _is_scalar_type(kind: pa.DataType) -> bool:
+    bare = pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating
+    return any(is_type(kind) for is_type in (*bare, *(is_type for is_type, _write in _QUOTED)))
+
+
+_QUOTED = (
+    (is_text, _Encoder._string),
+    (pa.types.is_decimal, _Encoder._decimal),
+    (is_bytes, _Encoder._binary),
+    (pa.types.is_timestamp, _Encoder._timestamp),
+    (pa.types.is_date, _Encoder._date),
+    (pa.types.is_time, _Encoder._time),
+)

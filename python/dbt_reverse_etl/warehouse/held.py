@@ -1,0 +1,103 @@
+"""Which rows a destination may hold because of a sync: by its ledger, over the history of its changelog."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.spark import Head
+from dbt_reverse_etl.warehouse.spec import Spec, resolve
+
+_LEAVING = (Mode.UPSERT, Mode.INSERT_ONLY)  # they put rows there, and never delete one
+
+
+@dataclass(frozen=True)
+class History:
+    """What one sync delivered from one changelog, up to a head.
+
+    Attributes:
+        known_from: see `RunStarted`.
+    """
+
+    spark: SparkSession
+    ledger: DeltaLedger
+    relation: str
+    head: Head
+    sync_id: str
+    known_from: int
+
+    def held(self, spec: Spec, only: str | None = None) -> str:
+        """SQL of the macro `held`: of all keys, or of those of a relation."""
+        specs = [(name, Spec.of(text)) for name, text in self.ledger.specs(self.sync_id).items()]
+        return sql.render(
+            "held",
+            relation=self.relation,
+            key=self.head.key,
+            head=self.head.snapshot,
+            ledger=self.ledger.relation,
+            sync_id=self.sync_id,
+            changelog=self.head.changelog,
+            known_from=self.known_from,
+            specs=[{"id": name, "mode": one.mode.value, **one.projection} for name, one in specs],
+            **spec.projection,
+            only=only,
+        )
+
+    def held_view(self, spec: Spec) -> str:
+        """A view, for the caller to drop: `_key` of rows that the destination holds, as far as is known, and should not."""
+        view = f"reverse_etl_held_{uuid.uuid4().hex}"
+        self.spark.sql(self.held(spec)).where("_held").select("_key").createTempView(view)
+        return view
+
+    def pruned_up_to(self) -> int:
+        """The newest snapshot of which only the header is left; 0: none."""
+        query = f"select max(_snapshot_id) from {self.relation} where _change = 'pruned'"  # noqa: S608
+        return int(self.spark.sql(query).collect()[0][0] or 0)
+
+
+@dataclass(frozen=True)
+class Others:
+    """Other syncs that put rows into the same object and leave them there.
+
+    Attributes:
+        filters: of those over the same changelog.
+        elsewhere: there are some over other changelogs.
+    """
+
+    filters: Sequence[str | None] = ()
+    elsewhere: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.filters) or self.elsewhere
+
+
+def others(
+    spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
+) -> Others:
+    """The others of a sync over a changelog with these columns."""
+    found = [
+        one.sync
+        for one in resolved
+        if one.sync.enabled and one.sync.unique_id != mine.sync.unique_id and one.sync.settings.mode in _LEAVING
+        if _place(one) == _place(mine)
+    ]
+    beside = [sync for sync in found if sync.changelog.unique_id == mine.sync.changelog.unique_id]
+    filters = tuple(resolve(spark, sync, columns).where for sync in beside)
+    return Others(filters, elsewhere=len(beside) < len(found))
+
+
+def _place(one: ResolvedSync) -> tuple[str, str, str]:
+    identity = one.destination.sink(one.destination.settings).identity
+    return one.destination.type, identity, one.sync.settings.object
+
+
+def pruned_note(snapshot: int, rows: str) -> str:
+    """What is said where history is not complete."""
+    return f"history up to snapshot {snapshot} was pruned: {rows}, so they count as foreign" if snapshot else ""

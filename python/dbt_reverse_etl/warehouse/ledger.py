@@ -1,0 +1,319 @@
+"""The ledger: one append-only Delta table of facts, each fact one row, each call one commit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pyspark.sql import Row, SparkSession
+
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.delivery.facts import Fact, RunStarted
+from dbt_reverse_etl.delivery.health import Health, health
+from dbt_reverse_etl.delivery.position import State, fold
+
+REQUEST = "request"
+TESTS = "tests"  # sync_id of what is known of the tests of a changelog
+REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
+
+_SCHEMA = pa.schema(
+    {
+        "sync_id": pa.string(),
+        "fence": pa.int64(),
+        "seq": pa.int64(),
+        "fact": pa.string(),
+        "recorded_at": pa.timestamp("us", "UTC"),
+        "sync": pa.string(),
+        "run_id": pa.string(),
+        "body": pa.string(),
+    }
+)
+
+
+def _word(kind: type) -> str:
+    """RunStarted -> run_started: the ledger's word for a fact."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+_ADAPTERS: dict[str, TypeAdapter[Fact]] = {_word(kind): TypeAdapter(kind) for kind in Fact.__args__}
+
+
+def encode(fact: Fact) -> tuple[str, str]:
+    """The ledger's word for the kind of a fact, and its body, JSON."""
+    word = _word(type(fact))
+    return word, _ADAPTERS[word].dump_json(fact).decode()
+
+
+def decode(word: str, body: str) -> Fact:
+    """What `encode` was given."""
+    return _ADAPTERS[word].validate_json(body)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push."""
+
+    id: str
+    sync: str
+    operation: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a sync stands after a push of which no run tells. Without `at`: now.
+
+    Attributes:
+        status: why the push ended before a run began; `ok` or `failing` after one that found nothing to send; empty: as the runs left it.
+    """
+
+    status: str = ""
+    message: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the ledger says of a number of syncs, from two queries.
+
+    Attributes:
+        states: by sync id: of every sync of these names; and of all others, if a configured one has no run yet.
+        names: sync id -> the name of its newest run.
+        requests: by name, also others, oldest first, that no run has carried out.
+        started: the first fact of the newest run, by sync id.
+        failing: tests that have failed and not passed since, by the unique id of their changelog.
+        refusals: the newest one, by name.
+        configured: ids of all syncs as they are configured now.
+        aliases: sync id -> every name that it had.
+    """
+
+    states: dict[str, State] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, list[Request]] = field(default_factory=dict)
+    started: dict[str, RunStarted] = field(default_factory=dict)
+    failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    configured: frozenset[str] = frozenset()
+    aliases: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> frozenset[int]:
+        """The snapshots to which positions and claims refer, and whose captures are known."""
+        return frozenset(snapshot for state in self.states.values() for snapshot in state.captures)
+
+    def newest(self, sync: str) -> RunStarted | None:
+        """The newest run under a name."""
+        runs = [started for sync_id, started in self.started.items() if self.names[sync_id] == sync]
+        return max(runs, key=lambda started: started.at, default=None)
+
+    def refused(self, sync: str) -> Refusal | None:
+        """Why the newest push of a sync ended before a run began, if it did."""
+        found = self._since_runs(sync)
+        return None if found is None or found.status in (Health.OK, Health.FAILING) else found
+
+    def said(self, sync: str) -> Health | None:
+        """What the newest push of a sync said, if no run tells of it."""
+        found = self._since_runs(sync)
+        return None if found is None else Health.OK if found.status == Health.OK else Health.FAILING
+
+    def stood(self, sync: str) -> Health:
+        """As its newest push left it, under any destination, by the limit that held then."""
+        newest = self.newest(sync)
+        state = self.states[newest.sync_id] if newest else State()
+        return self.said(sync) or health(state, state.allowed)
+
+    def _since_runs(self, sync: str) -> Refusal | None:
+        found, newest = self.refusals.get(sync), self.newest(sync)
+        if found is None or not found.status or found.at is None:
+            return None
+        return None if newest and newest.at > found.at else found
+
+
+class DeltaLedger:
+    """`delivery.ports.LedgerPort` on a Delta table.
+
+    Args:
+        spark: the session that dbt used, or one of the runner's own.
+        relation: the table, as dbt renders it.
+    """
+
+    def __init__(self, spark: SparkSession, relation: str) -> None:
+        self._spark = spark
+        self.relation = relation
+
+    def create(self) -> None:
+        """Make the table if the model `reverse_etl_ledger` was not run yet."""
+        if not self._spark.catalog.tableExists(self.relation.replace("`", "")):
+            self._spark.sql(sql.render("_create_ledger", self.relation, sql.render("_ledger_columns")))
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """The folded facts of one fence; of the newest by default."""
+        fence = self.fence(sync_id) if fence is None else fence
+        return fold(self._facts([(sync_id, fence)]).get(sync_id, []))
+
+    def fence(self, sync_id: str) -> int:
+        """The newest fence; 0 before the first run."""
+        query = f"select max(fence) from {self.relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
+        return int(self._spark.sql(query).collect()[0][0] or 0)
+
+    def start(self, started: RunStarted) -> bool:
+        """Commit atomically. txnVersion lets one of several runs with this fence commit; a late one is skipped silently,
+        so the row is read back.
+        """
+        try:
+            self._insert([started], txnAppId=started.sync_id, txnVersion=str(started.fence))
+        except Exception as error:
+            if "ConcurrentTransactionException" not in f"{type(error).__name__} {error}":
+                raise
+            return False
+        query = (
+            f"select run_id from {self.relation} where sync_id = {_literal(started.sync_id)} "  # noqa: S608
+            f"and fence = {started.fence} and fact = 'run_started'"
+        )
+        rows = self._spark.sql(query).collect()
+        return [row.run_id for row in rows] == [started.run_id]
+
+    def append(self, *facts: Fact) -> None:
+        """One commit."""
+        self._insert(facts)
+
+    @apart
+    def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
+        """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
+        query = f"select max(seq) from {self.relation} where sync_id = '{TESTS}'"  # noqa: S608
+        newest = int(self._spark.sql(query).collect()[0][0] or 0)
+        told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
+        self._record(TESTS, told, newest + 1, invocation_id, now)
+
+    @apart
+    def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
+        """What no run tells, by the name of the sync."""
+        told = {sync: json.dumps({"status": one.status, "message": one.message}) for sync, one in refusals.items()}
+        self._record(REFUSED, told, 0, invocation_id, now)
+
+    def _record(self, fact: str, bodies: Mapping[str, str], seq: int, invocation_id: str, now: datetime) -> None:
+        """Facts that belong to no run, by name; one commit."""
+        common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
+        self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()])
+
+    @apart
+    def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
+        """What is known under these names: of syncs, and unique ids of changelogs.
+
+        Args:
+            configured: ids of all syncs of the project.
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return Overview()
+        runs = self._spark.sql(
+            f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
+            f"from {self.relation} where fact in ('run_started', '{REQUEST}') "
+            f"or (fact in ('{TESTS}', '{REFUSED}') and sync in ({', '.join(map(_literal, wanted))}))"
+        ).collect()
+        runs.sort(key=lambda row: row.recorded_at)
+        started = [row for row in runs if row.fact == "run_started"]
+        newest, aliases = _newest(started)
+        # Without a run of its own, a sync may have had another name.
+        asked = newest if set(configured) - newest.keys() else _named(newest, aliases, wanted)
+        facts = self._facts([(sync_id, row.fence) for sync_id, row in asked.items()])
+        done = {row.run_id for row in started}
+        requests: dict[str, list[Request]] = {}
+        for row in runs:
+            if row.fact == REQUEST and row.run_id not in done:
+                at = row.recorded_at.astimezone(timezone.utc)
+                request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], at)
+                requests.setdefault(row.sync, []).append(request)
+        return Overview(
+            {sync_id: fold(found) for sync_id, found in facts.items()},
+            {sync_id: row.sync for sync_id, row in asked.items()},
+            requests,
+            {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
+            _failing(runs),
+            _refusals(runs),
+            frozenset(configured),
+            aliases,
+        )
+
+    def specs(self, sync_id: str) -> dict[str, str]:
+        """The JSON of every spec that a sync had, by its id."""
+        return {row.id: row.text for row in self._spark.sql(sql.render("specs_of", self.relation, sync_id)).collect()}
+
+    def restored_at(self) -> datetime | None:
+        """When RESTORE brought an older state of it back last, as far as the table's history tells."""
+        history = self._spark.sql(f"describe history {self.relation}").where("operation = 'RESTORE'")
+        found = [row.timestamp.astimezone(timezone.utc) for row in history.select("timestamp").collect()]
+        return max(found, default=None)
+
+    def _facts(self, fences: Sequence[tuple[str, int]]) -> dict[str, list[Fact]]:
+        """The facts of one fence for each sync. Fences are literals, so that Delta skips the files of older runs."""
+        if not fences:
+            return {}
+        wanted = " or ".join(f"(sync_id = {_literal(sync_id)} and fence = {int(fence)})" for sync_id, fence in fences)
+        query = f"select sync_id, fact, body from {self.relation} where {wanted}"  # noqa: S608
+        found: dict[str, list[Fact]] = {}
+        for row in self._spark.sql(query).collect():
+            found.setdefault(row.sync_id, []).append(decode(row.fact, row.body))
+        return found
+
+    def _insert(self, facts: Sequence[Fact], **options: str) -> None:
+        self._write([_row(fact) for fact in facts], **options)
+
+    def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
+        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        frame.write.format("delta").mode("append").options(**options).saveAsTable(self.relation.replace("`", ""))
+
+
+def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:
+    """By sync id the start of its newest run, and every name that it had."""
+    newest: dict[str, Row] = {}
+    aliases: dict[str, set[str]] = {}
+    for row in sorted(started, key=lambda row: row.fence):
+        newest[row.sync_id] = row
+        aliases.setdefault(row.sync_id, set()).add(row.sync)
+    return newest, aliases
+
+
+def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, Row]:
+    return {sync_id: row for sync_id, row in newest.items() if not aliases[sync_id].isdisjoint(names)}
+
+
+def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
+    """By changelog what was recorded last: the clocks of two machines tell that only of records that were made at once."""
+    records = sorted((row for row in rows if row.fact == TESTS), key=lambda row: (row.seq, row.recorded_at))
+    return {row.sync: tuple(json.loads(row.body)) for row in records}
+
+
+def _refusals(rows: Iterable[Row]) -> dict[str, Refusal]:
+    """The newest by name; rows are in the order of their time."""
+    return {
+        row.sync: Refusal(**json.loads(row.body), at=row.recorded_at.astimezone(timezone.utc))
+        for row in rows
+        if row.fact == REFUSED
+    }
+
+
+def _row(fact: Fact) -> dict[str, Any]:
+    word, body = encode(fact)
+    return {
+        "sync_id": fact.sync_id,
+        "fence": fact.fence,
+        "seq": getattr(fact, "seq", 0),
+        "fact": word,
+        "recorded_at": fact.at,
+        "sync": getattr(fact, "sync", ""),
+        "run_id": getattr(fact, "run_id", ""),
+        "body": body,
+    }
+
+
+def _literal(value: str) -> str:
+    """SQL text of a string. Not a query parameter: with Delta's extension Spark 4.1 leaves those unbound."""
+    return sql.render("_string", value)

@@ -1,0 +1,418 @@
+"""The Spark side of a push: a session, the head of a changelog, and the pending rows of a sync."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+from pyspark.sql.utils import is_remote
+
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.streams import PERIOD, Stripes
+from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.ranges import union
+from dbt_reverse_etl.warehouse.layout import partitions_of, places
+from dbt_reverse_etl.warehouse.spec import Spec
+
+# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
+LOCAL = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+}
+_BINS = 1024
+_MOST_LITERALS = 500
+
+
+@apart
+def connect(parameters: Mapping[str, str]) -> SparkSession:
+    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
+    builder = SparkSession.builder.enableHiveSupport()
+    is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
+    # A session that dbt has started keeps its settings.
+    defaults = LOCAL if is_local and not _has_session() else {}
+    for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _has_session() -> bool:
+    """Whether any thread of this process has started one."""
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """End every query that is under way in this session."""
+    if is_remote():
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
+    """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
+    name, before = "spark.sql.inMemoryColumnarStorage.compressed", None
+    with suppress(Exception):  # where the session does not allow it, the push is only slower
+        before = spark.conf.get(name)
+        spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be told
+            if before is not None:
+                spark.conf.set(name, before)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest snapshot of a changelog that changed a row, from the newest header row.
+
+    Attributes:
+        base: snapshot of the newest full image.
+        columns: name and Spark type of the model's columns.
+        marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
+        newest_mark: number of the newest one.
+        captures: uuid of the capture that made a snapshot, for those that were asked about.
+    """
+
+    snapshot: int
+    changelog: str
+    base: int
+    live_rows: int
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    target: str
+    package_version: str
+    marks: dict[str, str] = field(default_factory=dict)
+    newest_mark: int = 0
+    captures: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_head(
+    spark: SparkSession, relation: str, snapshot: int | None = None, about: Iterable[int] = ()
+) -> Head | None:
+    """The newest snapshot, or the one that is asked for; None where there is none.
+
+    Args:
+        about: snapshots whose captures are asked about, too.
+
+    Raises:
+        ReverseEtlError: there is no such table.
+    """
+    if not spark.catalog.tableExists(relation.replace("`", "")):
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                "no such table",
+                "the changelog of a model that was run",
+                "dbt run, with the target that you push",
+            )
+        )
+    if snapshot is None:
+        snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
+    if snapshot is None:
+        return None
+    found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
+    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
+    marks = sorted((json.loads(row[1]) for row in found if row[0] is None), key=lambda mark: mark["base"])
+    header = headers.get(snapshot)
+    if header is None:
+        return None
+    return Head(
+        snapshot=header.get("changed") or snapshot,
+        changelog=header["changelog_uuid"],
+        base=header["base"],
+        live_rows=header["live_rows"],
+        key=tuple(header["key_columns"]),
+        columns=tuple((column["name"], column["type"]) for column in header["columns"]),
+        target=header["target_name"],
+        package_version=header["package_version"],
+        marks={row["label"]: row["capture_uuid"] for row in marks},
+        newest_mark=marks[-1]["base"] if marks else 0,
+        captures={number: one["capture_uuid"] for number, one in headers.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Pending:
+    """`pending(sync)`: everything that the query of the design's section 3 needs.
+
+    Attributes:
+        kept: relation with the `_key` of rows that were delivered while deletes were not sent; no other row is deleted then.
+        older_base: the full image to begin with, where that of the head is too new: see `needs_base`.
+        extra: see `Sink.extra_columns`.
+        places: see `layout.places`.
+        shared_by: filters of other syncs of the object, whose rows are not deleted.
+    """
+
+    relation: str
+    head: Head
+    sync_id: str
+    spec_id: str
+    spec: Spec
+    state: State
+    kept: str | None = None
+    older_base: int | None = None
+    extra: tuple[str, ...] = ()
+    places: Sequence[int] = (0,)
+    shared_by: Sequence[str | None] = ()
+
+    def sql(self, undelivered: str | None) -> str:
+        """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
+        if self._is_first_load:
+            return sql.render(
+                "first_load",
+                relation=self.relation,
+                key=self.head.key,
+                columns=[name for name, _ in self.head.columns],
+                base=self.head.base,
+                head=self.head.snapshot,
+                **self.spec.projection,
+                sync_id=self.sync_id,
+                spec_id=self.spec_id,
+                mode=self.spec.mode.value,
+                places=self.places,
+                extra=list(self.extra),
+                buckets=self._buckets,
+            )
+        low, base = self._range
+        specs = list(dict.fromkeys(place.spec for place in self.state.positions))
+        return sql.render(
+            "pending",
+            relation=self.relation,
+            key=self.head.key,
+            low=low,
+            head=self.head.snapshot,
+            base=base,
+            **self.spec.projection,
+            segments=[
+                {"hi": place.hi, "snapshot": place.snapshot, "spec": specs.index(place.spec)}
+                for place in self.state.positions
+            ],
+            specs=[self._projection(spec) for spec in specs],
+            claims=[*self._claims()],
+            undelivered=self._listed(undelivered, low) if undelivered else None,
+            kept=self.kept,
+            shared_by=list(self.shared_by),
+            mode=self.spec.mode.value,
+            sync_id=self.sync_id,
+            spec_id=self.spec_id,
+            places=self.places,
+            extra=list(self.extra),
+            buckets=self._buckets,
+        )
+
+    @property
+    def _is_first_load(self) -> bool:
+        listed = self.state.claims or self.state.undelivered or self.kept
+        return not listed and all(place.snapshot == 0 for place in self._behind)
+
+    @property
+    def _behind(self) -> list[Range]:
+        """Positions that are not at the head."""
+        places, here = self.state.positions, (self.head.snapshot, self.spec_id)
+        return [place for place in places if (place.snapshot, place.spec) != here]
+
+    @property
+    def _buckets(self) -> list[tuple[int, int]] | None:
+        """What a crash left behind, so that the push after it plans only that; None: all, for single keys are listed."""
+        if self.state.undelivered or self.kept or self._behind == [*self.state.positions]:
+            return None
+        left: list[Range | Claim] = [*self._behind, *self.state.claims]
+        return [*union((place.lo, place.hi) for place in left)]
+
+    @property
+    def needs_base(self) -> int | None:
+        """The snapshot at or before which a full image is needed, where that of the head is too new. 0: the oldest one that is kept."""
+        if not self._needs_images:
+            return None
+        oldest = 0 if self.kept else self._oldest_image
+        return oldest if oldest < self.head.base else None
+
+    @cached_property
+    def _range(self) -> tuple[int, int | None]:
+        """Snapshots to read: the changes after the first number, or the image from the second on."""
+        if not self._needs_images:
+            return min(place.snapshot for place in self._places), None
+        base = self.head.base if self.needs_base is None else self.older_base or 1
+        return base, base
+
+    @property
+    def _places(self) -> tuple[Range | Claim, ...]:
+        return (*self.state.positions, *self.state.claims)
+
+    @cached_property
+    def _needs_images(self) -> bool:
+        """Changes do not tell where keys are at position 0 or at another spec, nor where too many literals would be needed."""
+        oldest = min(place.snapshot for place in self._places)
+        same = all(place.spec == self.spec_id for place in self._places) and not any(
+            claim.everything for claim in self.state.claims
+        )
+        return not (same and oldest) or bool(self.kept) or len(self._changed_before(oldest)) > _MOST_LITERALS
+
+    @property
+    def _oldest_image(self) -> int:
+        """The oldest snapshot whose image says what a destination may hold; position 0 holds nothing."""
+        reached = [self.head.base, *(place.snapshot for place in self._places if place.snapshot)]
+        if len(self.state.undelivered) > _MOST_LITERALS:
+            reached += [row.changed for row in self.state.undelivered.values()]
+        return min(reached)
+
+    def _changed_before(self, low: int) -> list[int]:
+        return sorted({row.changed for row in self.state.undelivered.values() if 0 < row.changed <= low})
+
+    def _listed(self, relation: str, low: int) -> dict[str, Any]:
+        """The undelivered rows. The columns of keys that the changelog does not know are made of their JSON."""
+        unknown = self.spec.mode.deletes and any(not row.changed for row in self.state.undelivered.values())
+        types = {name: kind for name, kind in self.head.columns if name in self.head.key}
+        return {"relation": relation, "snapshots": self._changed_before(low), "unknown": types if unknown else None}
+
+    def _claims(self) -> Iterator[dict[str, Any]]:
+        """Those of one projection are one column of the query, in however many ranges they lie."""
+        for number, alike in enumerate(dict.fromkeys(map(_alike, self.state.claims)), 1):
+            snapshot, spec, everything, ordered = alike
+            ranges = union((claim.lo, claim.hi) for claim in self.state.claims if _alike(claim) == alike)
+            said = {"number": number, "ranges": ranges, "snapshot": snapshot, "everything": everything}
+            yield {**said, "ordered": ordered, "spec": self._projection(spec)}
+
+    def _projection(self, spec: str) -> dict[str, Any]:
+        return Spec.of(self.state.specs[spec]).seen_by(self.spec).projection
+
+
+def _alike(claim: Claim) -> tuple[int, str, bool, bool]:
+    return claim.snapshot, claim.spec, claim.everything, claim.ordered
+
+
+class PendingRows:
+    """`delivery.ports.Source`: the pending rows, evaluated once and kept by Spark until `close`."""
+
+    def __init__(self, spark: SparkSession, pending: Pending) -> None:
+        self._spark, self._kept = spark, pending.kept
+        partitions = partitions_of(spark)
+        self._stripes = Stripes(min(partitions, PERIOD))
+        pending = replace(pending, places=places(self._stripes.count, partitions))
+        self._view = undelivered_view(spark, list(pending.state.undelivered.values()))
+        # Sorted, so that a wave reads only the cached batches of its buckets.
+        rows = spark.sql(pending.sql(self._view)).sortWithinPartitions("_bucket")
+        self._rows: DataFrame = rows.persist(StorageLevel.MEMORY_AND_DISK)
+
+    def planned(self) -> Histogram:
+        """Planned rows by bin of buckets and operation: an aggregate of its own, not a count of the stream."""
+        return self._planned
+
+    @cached_property
+    def _planned(self) -> Histogram:
+        width = BUCKETS // _BINS
+        grouped = self._rows.groupBy((F.col("_bucket") / width).cast("int").alias("bin"), "_operation")
+        bins: list[dict[str, int]] = [{} for _ in range(_BINS)]
+        rows = size = 0
+        for row in grouped.agg(F.count("*").alias("rows"), F.sum(_bytes_of(self._rows)).alias("size")).collect():
+            bins[row.bin][row._operation] = row["rows"]
+            rows, size = rows + row["rows"], size + row["size"]
+        return Histogram(tuple(PerOperation(**counted) for counted in bins), size // max(1, rows))
+
+    def wave(self, lo: int, hi: int) -> pa.Table:
+        """The pending rows of the buckets [lo, hi)."""
+        return self.frame(lo, hi).toArrow()
+
+    def frame(self, lo: int, hi: int) -> DataFrame:
+        """The same rows, where they are."""
+        return self._rows.where((F.col("_bucket") >= lo) & (F.col("_bucket") < hi))
+
+    def stripes(self) -> Stripes | None:
+        """How the rows lie, where each partition has all rows of the buckets that it has; None: Spark has put them elsewhere."""
+        place = F.floor((F.col("_bucket").bitwiseAND(PERIOD - 1)) * self._stripes.count / PERIOD)
+        parts = self._rows.groupBy(F.spark_partition_id()).agg(F.min(place).alias("lo"), F.max(place).alias("hi"))
+        found = sorted((row["lo"], row["hi"]) for row in parts.collect())
+        return self._stripes if all(left[1] < right[0] for left, right in pairwise(found)) else None
+
+    def sample(self, rows: int) -> pa.Table:
+        """A few pending rows: operation and key."""
+        return self._rows.select("_operation", "_key").orderBy("_operation", "_key").limit(rows).toArrow()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._rows.unpersist()
+        for view in filter(None, (self._view, self._kept)):
+            self._spark.catalog.dropTempView(view)
+
+
+def _bytes_of(rows: DataFrame) -> Column:
+    """About how large a row is. Texts tell their length for nothing; nested values are looked at in one row of 64."""
+    size = F.lit(8 * len(rows.columns))
+    for one in rows.schema.fields:
+        column = F.col(sql.quoted(one.name))
+        if isinstance(one.dataType, (StringType, BinaryType)):
+            size += F.coalesce(F.octet_length(column), F.lit(0))
+        elif isinstance(one.dataType, (ArrayType, MapType, StructType)):
+            length = F.coalesce(F.octet_length(column.cast("string")), F.lit(0))
+            size += F.when(F.col("_bucket") % 64 == 0, length * 64).otherwise(0)
+    return size
+
+
+def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:
+    """Rows of the head that pass a filter."""
+    columns = [name for name, _ in head.columns]
+    image = sql.render("_image", relation=relation, key=head.key, columns=columns, base=head.base, head=head.snapshot)
+    return int(spark.sql(f"select count_if({where}) from ({image})").collect()[0][0])  # noqa: S608
+
+
+def full_image(spark: SparkSession, relation: str, at: int) -> int:
+    """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
+
+    Raises:
+        ReverseEtlError: the snapshot was pruned.
+    """
+    oldest = f"select coalesce(max(_header.base), 1) from {relation} where _change = 'pruned'"  # noqa: S608
+    newest = f"select max(_header.base) from {relation} where _change = 'snapshot' and _snapshot_id = {int(at)}"  # noqa: S608
+    found = spark.sql(newest if at else oldest).collect()[0][0]
+    if found is None:
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"snapshot {at}, which a sync refers to, pruned",
+                "every snapshot from the oldest position on",
+                "dbt run-operation forget --args '{sync: NAME}', and push: a first load",
+            )
+        )
+    return int(found)
+
+
+def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:
+    if not rows:
+        return None
+    table = pa.table(
+        {
+            "_key": pa.array([row.key for row in rows], pa.string()),
+            "_before_hash": pa.array([row.before_hash for row in rows], pa.int64()),
+            "_maybe": pa.array([row.maybe for row in rows], pa.bool_()),
+            "_doubt": pa.array([row.doubt for row in rows], pa.bool_()),
+            "_bucket": pa.array([row.bucket for row in rows], pa.int32()),
+            "_changed": pa.array([row.changed for row in rows], pa.int64()),
+        }
+    )
+    name = f"reverse_etl_undelivered_{uuid.uuid4().hex}"
+    spark.createDataFrame(table).createTempView(name)
+    return name

@@ -1,0 +1,175 @@
+"""What one sync sends: its fields, filter and mode, resolved against the columns of its changelog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.sql import quoted, value_of
+from dbt_reverse_etl.config.condition import OF_SESSION
+from dbt_reverse_etl.config.settings import Sync, SyncSettings
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.values.spark_types import arrow_type
+
+# A join takes a condition only where it is boolean and deterministic, and over rows alone: neither aggregates nor windows.
+_REFUSED = {
+    "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE": "an expression that is no condition",
+    "INVALID_NON_DETERMINISTIC_EXPRESSIONS": "an expression that changes by itself",
+}
+_SUB_QUERY = re.compile(r"(scalar-subquery|exists|list)#\d+ \[")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What of a changelog a destination sees: the filter, the mapped columns, the mode.
+
+    Attributes:
+        fields: column, field and Spark type, in order.
+        given: the settings that it was made from, before columns were filled in.
+        stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
+    """
+
+    fields: tuple[tuple[str, str, str], ...]
+    where: str | None
+    mode: Mode
+    given: str = ""
+    stopped: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(text: str) -> Spec:
+        """From the JSON that the ledger keeps."""
+        read = json.loads(text)
+        fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
+        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], stopped)
+
+    @property
+    def id(self) -> str:
+        """The same for every spec that sends the same."""
+        said = [self.fields, self.where, self.mode.value, *([self.stopped] if self.stopped else [])]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+    @property
+    def text(self) -> str:
+        said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
+        return json.dumps({**said, **({"stopped": self.stopped} if self.stopped else {})})
+
+    @property
+    def projection(self) -> dict[str, Any]:
+        """As the text macros take it."""
+        return {"fields": [{"column": c, "field": f, "type": t} for c, f, t in self.fields], "where": self.where}
+
+    @property
+    def names(self) -> set[str]:
+        """The fields by their names at the destination."""
+        return {name for _, name, _ in self.fields}
+
+    def after(self, earlier: Iterable[Spec]) -> Spec:
+        """This spec, and what it stops: the fields of earlier ones that it does not send."""
+        sent = {name for spec in earlier for name in (*spec.names, *spec.stopped)}
+        return replace(self, stopped=tuple(sorted(sent - self.names)))
+
+    def seen_by(self, other: Spec) -> Spec:
+        """This spec with the fields that another one sends, too: what differs in others is nothing that the other one would send."""
+        return replace(self, fields=tuple(field for field in self.fields if field[1] in other.names))
+
+    def resumes(self, earlier: Spec) -> bool:
+        """Whether it sends a field that was stopped, or has another type: no image tells what the destination holds of it."""
+        types = {name: kind for _, name, kind in earlier.fields}
+        changed = (
+            types.get(name, kind) != kind and not value_of("_is_wider", kind, types[name])
+            for _, name, kind in self.fields
+        )
+        return any(changed) or not self.names.isdisjoint(earlier.stopped)
+
+    def struct(self) -> StructType:
+        """The destination fields with their Spark types."""
+        names = ", ".join(f"{quoted(name)} {kind}" for _, name, kind in self.fields)
+        return cast(StructType, StructType.fromDDL(names))
+
+    def arrow_schema(self) -> pa.Schema:
+        """The destination fields with their Arrow types."""
+        return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in self.struct()])
+
+
+def given_spec(settings: SyncSettings) -> str:
+    """What the settings say of a spec, before columns are filled in; see `Spec.given`."""
+    return json.dumps([settings.fields, settings.where, settings.mode.value])
+
+
+def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]]) -> Spec:
+    """The spec of a sync.
+
+    Args:
+        columns: name and Spark type of the changelog's columns.
+
+    Raises:
+        ConfigurationError: a field or the filter does not fit them.
+    """
+    types = dict(columns)
+    mapping = sync.settings.fields or {name: name for name in types}
+    unknown = [column for column in mapping if column not in types]
+    if unknown:
+        raise ConfigurationError(
+            Problem(
+                _place(sync, "fields"),
+                ", ".join(unknown),
+                f"columns of the changelog: {', '.join(types)}",
+                "correct the name (case counts), or add the column to the model",
+            )
+        )
+    fields = tuple((column, name, types[column]) for column, name in mapping.items())
+    if sync.settings.where is not None:
+        _refuse_bad_filter(spark, sync, sync.settings.where, types)
+    spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings))
+    try:
+        spec.arrow_schema()
+    except TypeError as error:
+        next_step = "cast the column in the model, or leave it out of `fields`"
+        raise ConfigurationError(
+            Problem(_place(sync, "fields"), str(error), "columns that can be sent", next_step)
+        ) from None
+    return spec
+
+
+def _place(sync: Sync, key: str) -> str:
+    return f"{sync.file}: {'.'.join(sync.keys)}.{key}"
+
+
+def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> None:
+    place, expected = _place(sync, "where"), "a deterministic SQL condition over the columns of the changelog"
+    try:
+        found = _changes_by_itself(spark, where, tuple(types.items()))
+    except PySparkException as error:
+        found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
+    if found:
+        next_step = "correct the expression; leave out rand(), current_date() and sub-queries"
+        raise ConfigurationError(Problem(place, found, expected, next_step)) from None
+
+
+@lru_cache(maxsize=256)  # asked before the capture and before the push
+def _changes_by_itself(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...]) -> str:
+    """What of the filter depends on more than the row; an empty text: nothing. Asked without a table, and without a JVM of this process.
+
+    Raises:
+        PySparkException: the filter is no condition of a join over these columns.
+    """
+    columns = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in types)
+    query = f"select * from (select {columns}) join (select 1 as _one) on ({where})"  # noqa: S608
+    _ = spark.sql(query).schema  # EXPLAIN would tell an error as its result
+    plan = str(spark.sql(f"explain extended {query}").collect()[0][0])
+    analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    if _SUB_QUERY.search(analyzed):
+        return "a sub-query"
+    # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
+    return "an expression that depends on the time or on the session" if OF_SESSION.search(where + analyzed) else ""

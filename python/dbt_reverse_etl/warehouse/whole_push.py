@@ -1,0 +1,61 @@
+"""Sends all rows of a push at once, to a destination that Spark itself writes: they never leave Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from dbt_reverse_etl.base.errors import DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.sql import quoted
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.gate import Stop, StopKind
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.waves import ONE_WAVE
+from dbt_reverse_etl.sinks.base import OPERATION, Sink, SinkTask, SparkSink, sent_columns
+from dbt_reverse_etl.warehouse.executors import Work
+from dbt_reverse_etl.warehouse.spark import PendingRows
+
+_STOPS = {Outcome.FATAL: StopKind.FATAL, Outcome.REJECTED: StopKind.REJECTIONS}
+
+
+def one_wave(policy: Policy) -> Policy:
+    """Whatever the number of rows."""
+    return replace(policy, executors_from=0, executor_waves=ONE_WAVE)
+
+
+class WholePush:
+    """`delivery.ports.Remote` for a `SparkSink`: all rows, or none; where single rows are refused, batch by batch."""
+
+    def __init__(self, rows: PendingRows, sink: SparkSink, make_sink: Callable[[], Sink], policy: Policy) -> None:
+        self._rows, self._sink, self._make_sink, self._policy = rows, sink, make_sink, policy
+
+    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """As `Remote.send`.
+
+        Raises:
+            DestinationError: nobody knows whether the rows arrived.
+        """
+        rows = self._rows.frame(order.claim.lo, order.claim.hi)
+        counted = rows.groupBy(OPERATION).count().collect()
+        planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
+        if not planned.total:
+            return Sent()
+        delivery = self._sink.push(rows.select(*map(quoted, sent_columns(self._sink, task))), order.claim.id)
+        if not delivery.results:
+            return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
+        outcome, reason = delivery.results[0].outcome, delivery.results[0].reason
+        if outcome is Outcome.REJECTED and not task.full_load:
+            return self._batch_by_batch(order, task, until)
+        if outcome is Outcome.UNKNOWN:
+            next_step = "push again: what arrived is looked up first"
+            raise DestinationError(Problem(task.sync, reason, "an answer of the destination", next_step))
+        kind = _STOPS.get(outcome, StopKind.UNAVAILABLE)
+        return Sent(Counts(planned=planned, failed=planned), (), 1, nothing_applied=True, stop=Stop(kind, reason))
+
+    def _batch_by_batch(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+        """The engine finds the rows at fault."""
+        work = Work(self._make_sink, order, task, self._sink.limits(task), self._policy, until)
+        return work.send(self._rows.wave(order.claim.lo, order.claim.hi).to_batches())

@@ -1,0 +1,71 @@
+"""The commands `dbt-reverse-etl wide-table`: they work from dbt's manifest and start no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.terminal.options import PROJECT_DIR, TARGET_PATH
+
+
+@click.group("wide-table")
+def wide_table() -> None:
+    """Wide tables: joins that are declared, see docs/wide-tables.md."""
+
+
+@wide_table.command()
+@click.argument("model")
+@PROJECT_DIR
+@TARGET_PATH
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the tree into this file.")
+def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) -> int:
+    """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
+    from dbt_reverse_etl.app.invocation import read_json
+    from dbt_reverse_etl.wide import picture, trees
+
+    wide = trees.wide_table(read_json(project_dir.resolve() / target_path / "manifest.json"), model)
+    click.echo(trees.as_text(wide))
+    if svg:
+        svg.write_text(picture.as_svg(wide), encoding="utf-8")
+        click.echo(f"Drawn: {svg}")
+    return ExitCode.OK
+
+
+@wide_table.command()
+@click.argument("model")
+@PROJECT_DIR
+@TARGET_PATH
+@click.option("--changelogs", is_flag=True, help="Each model is a changelog: a change wakes only what hangs on it.")
+@click.option(
+    "--load-columns",
+    is_flag=True,
+    help="Add loaded_at and loaded_snapshot: when a row's last change was captured, and with which snapshot.",
+)
+@click.option(
+    "--partition-by", metavar="COLUMN|NAME=SQL", help="Partition the wide table by a column of it, or by one more."
+)
+def generate(model: str, project_dir: Path, target_path: Path, **wanted: Any) -> int:
+    """Write the wide table that MODEL declares as a chain of ordinary dbt models, which ends in MODEL_chain.
+
+    Run again it writes nothing; what a person changed is never overwritten. Starts no Spark.
+    """
+    from dbt_reverse_etl.app.invocation import read_json
+    from dbt_reverse_etl.wide import chain, files, trees
+    from dbt_reverse_etl.wide.inputs import Inputs
+
+    project = project_dir.resolve()
+    manifest = read_json(project / target_path / "manifest.json")
+    node, plan = trees.declared_plan(manifest, model)
+    models = chain.chain(Inputs(manifest, node, plan), plan, chain.Wanted(**wanted))
+    done = files.write(files.folder_of(project, manifest, models), models)
+    for path in done.files:
+        click.echo(f"wrote {path.relative_to(project)}")
+    for path in done.unneeded:
+        click.echo(f"no wide table needs {path.relative_to(project)} any more: delete it")
+    if not done.files:
+        click.echo(f"Nothing to write: the {len(models)} models are as declared")
+    click.echo(f"Next: dbt run --select +{models[-1].name}")
+    return ExitCode.OK

@@ -1,0 +1,148 @@
+"""The wide tables of a dbt project: their join trees from the manifest, in the order that the macros decide, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.sql import value_of
+
+
+@dataclass(frozen=True)
+class WideNode:
+    """A table of a wide table.
+
+    Attributes:
+        table: its name in the declaration: a model, seed or snapshot, or source.table.
+        key: columns that identify a row; () where rows are aggregated and none is declared.
+        parent: name of the node that it joins; None for the root.
+        join: left, inner or full; "" for the root.
+        pairs: (own column, column of the parent) of its join.
+        shows: what the wide table takes from it: columns by their names there, or aggregates.
+    """
+
+    name: str
+    table: str
+    key: tuple[str, ...]
+    parent: str | None
+    join: str
+    many: bool
+    pairs: tuple[tuple[str, str], ...]
+    shows: tuple[str, ...]
+    where: str | None
+
+    @property
+    def condition(self) -> str:
+        """Its join in words of SQL."""
+        return " and ".join(f"{self.name}.{own} = {self.parent}.{theirs}" for own, theirs in self.pairs)
+
+
+@dataclass(frozen=True)
+class WideTable:
+    """A wide table; its nodes in the order of their joins, the root first."""
+
+    model: str
+    key: tuple[str, ...]
+    nodes: tuple[WideNode, ...]
+
+    def children(self, name: str | None) -> list[WideNode]:
+        """The nodes that join this one; of None: the root."""
+        return [node for node in self.nodes if node.parent == name]
+
+
+def wide_tables(manifest: Mapping[str, Any]) -> list[WideTable]:
+    """All that are declared under meta.reverse_etl.wide_table, by name; without those that have problems."""
+    planned = [(name, value_of("_wide_plan", _declaration(node))) for name, node in sorted(_declared(manifest).items())]
+    return [_wide_table(name, plan) for name, plan in planned if not plan["problems"]]
+
+
+def wide_table(manifest: Mapping[str, Any], model: str) -> WideTable:
+    """The one of that model; raises as `declared_plan` does."""
+    return _wide_table(model, declared_plan(manifest, model)[1])
+
+
+def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The manifest's node of that model, and its plan: see the macro _wide_plan.
+
+    Raises:
+        ConfigurationError: with every problem of its declaration, or with the names of those that there are.
+    """
+    declared = _declared(manifest)
+    if model not in declared:
+        expected = f"one of {', '.join(sorted(declared))}" if declared else "a model with meta.reverse_etl.wide_table"
+        next_step = "correct the name; a declaration that only the SQL of the model holds is not in the manifest"
+        raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
+    plan = value_of("_wide_plan", _declaration(declared[model]))
+    if plan["problems"]:
+        raise ConfigurationError(*(_problem(declared[model], text) for text in plan["problems"]))
+    return declared[model], plan
+
+
+def _declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {node["name"]: node for node in manifest["nodes"].values() if _declaration(node) is not None}
+
+
+def _declaration(node: Mapping[str, Any]) -> Any:
+    meta = node.get("config", {}).get("meta") or {}
+    settings = meta.get("reverse_etl") if isinstance(meta, Mapping) else None
+    return settings.get("wide_table") if isinstance(settings, Mapping) else None
+
+
+def _problem(node: Mapping[str, Any], text: str) -> Problem:
+    """The macros say what is wrong in one line: `where: found; expected; next step`."""
+    found, _, rest = text.partition("; expected ")
+    expected, _, next_step = rest.partition("; ")
+    where, _, found = found.partition(": ")
+    file = node.get("original_file_path", "manifest.json")
+    return Problem(
+        f"{file}: {node['name']}.{where}",
+        found.removeprefix("found ").replace("not found", "nothing"),
+        expected,
+        next_step,
+    )
+
+
+def _wide_table(model: str, plan: Mapping[str, Any]) -> WideTable:
+    return WideTable(model, tuple(plan["key"]), tuple(_node(node, plan) for node in plan["group"] + plan["joined"]))
+
+
+def _node(node: Mapping[str, Any], plan: Mapping[str, Any]) -> WideNode:
+    is_root = node["name"] == plan["root"]
+    aggregates = node["aggregates"]
+    shows = [f"{name} = {aggregate}" for name, aggregate in aggregates.items()] or [
+        one["name"] if one["name"] == one["column"] else f"{one['name']} = {one['column']}" for one in node["output"]
+    ]
+    return WideNode(
+        node["name"],
+        node["table"],
+        tuple(node["key"]),
+        None if is_root else node["parent"],
+        "" if is_root else node["join"],
+        node["cardinality"] == "many",
+        tuple((pair["child"], pair["parent"]) for pair in node["pairs"]),
+        tuple(shows),
+        node["where"],
+    )
+
+
+def as_text(wide: WideTable) -> str:
+    """The join tree with one line for each node, and below it what the wide table takes from each."""
+    lines = [f"{wide.model}: one row for each {', '.join(wide.key)}; {len(wide.nodes) - 1} joins"]
+    _branch(wide, wide.nodes[0], "", "", lines)
+    width = max(len(node.name) for node in wide.nodes)
+    lines += ["", *(f"{node.name:{width}}  {', '.join(node.shows)}" for node in wide.nodes if node.shows)]
+    return "\n".join(lines)
+
+
+def _branch(wide: WideTable, node: WideNode, mark: str, indent: str, lines: list[str]) -> None:
+    number = wide.nodes.index(node)
+    how = f"{number}. {node.join} join {node.name} ({node.table}) on {node.condition}" if number else node.name
+    kind = "many rows, aggregated" if node.many else f"one row for each {', '.join(node.key)}"
+    filtered = f", where {node.where}" if node.where else ""
+    lines.append(f"{mark}{how}: {kind}{filtered}" if number else f"{mark}{how} ({node.table}): the root{filtered}")
+    children = wide.children(node.name)
+    for child in children:
+        last = child is children[-1]
+        _branch(wide, child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), lines)
