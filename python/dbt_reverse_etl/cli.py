@@ -262,14 +262,15 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
     from dbt_reverse_etl.report.key_reading import fitting
     from dbt_reverse_etl.report.page import render
-    from dbt_reverse_etl.report.reading import Asked
+    from dbt_reverse_etl.report.reading import Asked, read
 
     file = out.resolve()  # the session changes the folder
     found = Opened(place, selectors)
     for key in asked["keys"]:
         fitting(key, [one.sync.changelog for one in found.chosen])
     with found as opened:
-        made = opened.report(Asked(opened.target, **asked))
+        about = Asked(opened.target, **asked)
+        made = read(opened.pusher, opened.chosen, opened.overview, opened.manifest, about)
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
     else:

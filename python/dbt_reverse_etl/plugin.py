@@ -246,7 +246,7 @@ def _has_syncs(folder: Path) -> bool:
 
 
 def _checked_configuration(manifest: Any) -> Any:
-    from dbt_reverse_etl.config.artifacts import configure
+    from dbt_reverse_etl.app.configuration import configure
 
     written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
     with _told("nothing was captured or sent"):

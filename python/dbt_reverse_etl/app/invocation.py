@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.alerts import alerts
 from dbt_reverse_etl.alerts.channels import Channel
+from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.overlap import Overlap
@@ -25,7 +26,7 @@ from dbt_reverse_etl.app.tracing import trace_captures, tracers
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.config.artifacts import Configuration, ForeignResults, Invocation, asked, configure, run, select
+from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import SystemClock

@@ -112,8 +112,8 @@ class Opened:
 
         self._project = place.project()
         self._place = place
-        self._manifest = self._project.manifest()
-        configuration = self._project.configuration(self._manifest)
+        self.manifest = self._project.manifest()
+        configuration = self._project.configuration(self.manifest)
         if isinstance(configuration.destinations, PlanOnly):
             found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
             raise ReverseEtlError(
@@ -130,7 +130,7 @@ class Opened:
         from dbt_reverse_etl.app.push import Pusher
 
         spark = self._place.session(self._project.target)()
-        self._ledger = open_ledger(spark, self._manifest)
+        self._ledger = open_ledger(spark, self.manifest)
         self.overview = self.overview_now()
         about: dict[str, Any] = {"resolved": self._resolved, "reached": self.overview.reached}
         self.pusher = Pusher(spark, self._ledger, project_dir=self._place.folder, **about)
@@ -140,12 +140,6 @@ class Opened:
     def target(self) -> str:
         """The dbt target."""
         return str(self._project.target)
-
-    def report(self, asked: Any) -> Any:
-        """What the report page shows of the chosen syncs."""
-        from dbt_reverse_etl.report.reading import read
-
-        return read(self.pusher, self.chosen, self.overview, self._manifest, asked)
 
     def overview_now(self) -> Any:
         """What the ledger says of the chosen syncs."""

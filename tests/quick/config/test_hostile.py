@@ -12,9 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.config.artifacts import Configuration, configure
 
 # A destination of each type as a user writes it, and the settings of a sync that it takes.
 DESTINATIONS: dict[str, dict[str, Any]] = {

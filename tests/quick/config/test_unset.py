@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.base.errors import ConfigurationError
-from dbt_reverse_etl.config.artifacts import Configuration, configure
 
 PASSWORD = "{{ env_var('CRM_PASSWORD') }}"
 POSTGRES = {"type": "postgres", "host": "db.example.com", "database": "crm", "user": "etl", "password": PASSWORD}

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.app.configuration import configure
 from dbt_reverse_etl.app.invocation import Project, after_dbt
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
-from dbt_reverse_etl.config.artifacts import configure, run, select, syncs
+from dbt_reverse_etl.config.artifacts import run, select, syncs
 from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.settings import Sync
 from tests.support.dbt.artifacts import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project

@@ -1,0 +1,82 @@
+"""The whole configuration of one dbt target: its syncs, their destinations and the channels of its alerts, with every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dbt_reverse_etl.alerts.channels import Channel, collect_channels
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.config.destinations import (
+    Destination,
+    PlanOnly,
+    ResolvedSync,
+    collect_destinations,
+    collect_resolved,
+)
+from dbt_reverse_etl.config.manifest import Node, collect_syncs
+from dbt_reverse_etl.config.settings import Sync
+from dbt_reverse_etl.config.validation import raise_if_any
+
+
+class Configuration(NamedTuple):
+    """The whole configuration of one target.
+
+    Attributes:
+        unset: by destination, the problems of variables that are not set; under an empty name those of the alerts.
+    """
+
+    syncs: list[Sync]
+    destinations: PlanOnly | dict[str, Destination]
+    resolved: list[ResolvedSync]
+    alerts: Sequence[Channel] = ()
+    unset: Mapping[str, Sequence[Problem]] = MappingProxyType({})
+
+    def refuse_unset(self, pushed: Iterable[Sync] = (), planned: Iterable[Sync] = ()) -> None:
+        """Look at the variables of what is used now: no other command needs its secrets.
+
+        A destination of which more than a secret is unset has no identity. Beside a push it might be another name of the same system.
+
+        Raises:
+            ConfigurationError: some are not set.
+        """
+        sent, shown = ({sync.settings.destination for sync in some if sync.enabled} for some in (pushed, planned))
+        used = {sync.settings.destination for sync in self.syncs if sync.enabled} if sent else shown
+        nameless = {name for name in used if isinstance(self.destinations, dict) and name not in self.destinations}
+        asked = sent | nameless | ({""} if sent else set())
+        raise_if_any([problem for name, problems in self.unset.items() if name in asked for problem in problems])
+
+
+def configure(
+    manifest: Node, directories: Sequence[Path], target: str, env: Mapping[str, str], project_dir: Path | None = None
+) -> Configuration:
+    """Syncs, destinations and both joined; `resolved` is empty where the target only plans or no sync is there.
+
+    A variable that is not set is no error here: `Configuration.refuse_unset`.
+
+    Args:
+        project_dir: where files stand that a sync's options name.
+
+    Raises:
+        ConfigurationError: with every problem of all of them.
+    """
+    problems: list[Problem] = []
+    found = collect_syncs(manifest, problems)
+    if not found and not problems:
+        return Configuration([], {}, [])
+    try:
+        loaded = collect_destinations(directories, target, env)
+    except ConfigurationError as error:
+        raise ConfigurationError(*problems, *error.problems) from None
+    if isinstance(loaded, PlanOnly):
+        raise_if_any(problems)
+        return Configuration(found, loaded, [])
+    problems.extend(loaded.problems)
+    enabled = [sync for sync in found if sync.enabled]
+    resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
+    of_alerts: list[Problem] = []
+    alerts = collect_channels(directories, target, env, problems, of_alerts)
+    raise_if_any(problems)
+    return Configuration(found, loaded.destinations, resolved, alerts, {**loaded.unset, "": of_alerts})
