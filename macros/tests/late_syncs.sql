@@ -13,7 +13,7 @@ with captured as (
 
 reached as (
     select sync, max_by(position_snapshot_id, last_run_at) as position
-    from {{ ref('reverse_etl', 'sync_status') }}
+    from {{ ref('reverse_etl', 'reverse_etl_status') }}
     group by sync
 )
 

@@ -115,7 +115,7 @@ def explained(standing: Standing) -> list[str]:
     shown, others = standing.left[:_MOST_REASONS], standing.left[_MOST_REASONS:]
     lines = [f"undelivered: {one.rows} {one.outcome}: {one.reason}; {_when(one)}" for one in shown]
     rest = sum(one.rows for one in others)
-    more = [f"undelivered: {rest} for {len(others)} other reasons: see undelivered_rows"] if others else []
+    more = [f"undelivered: {rest} for {len(others)} other reasons: see reverse_etl_undelivered"] if others else []
     return lines + more
 
 

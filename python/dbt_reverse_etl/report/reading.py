@@ -123,7 +123,7 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
         select * from (
             select *, row_number() over (partition by sync_id order by fence desc) as _n,
                 max(if(status = 'succeeded', finished_at, null)) over (partition by sync_id) as last_success_at
-            from {sql.view("sync_runs", pusher.ledger.relation)} where sync_id in ({_literals(names)})
+            from {sql.view("reverse_etl_runs", pusher.ledger.relation)} where sync_id in ({_literals(names)})
         ) where _n <= {int(newest)} order by fence
     """  # noqa: S608
     found: dict[str, list[Row]] = {}
@@ -146,7 +146,7 @@ def _reasons(pusher: Pusher, names: Mapping[str, str]) -> dict[str, list[Reason]
         from (
             select *, row_number() over (partition by sync_id order by _rows desc, reason) as _n from (
                 select sync_id, operation, outcome, reason, count(*) as _rows, min(first_failed_at) as _since
-                from {sql.view("undelivered_rows", pusher.ledger.relation)}
+                from {sql.view("reverse_etl_undelivered", pusher.ledger.relation)}
                 where sync_id in ({_literals(names)}) and outcome <> 'no_match'
                 group by sync_id, operation, outcome, reason
             )

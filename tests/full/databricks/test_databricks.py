@@ -254,7 +254,7 @@ def test_the_python_model_of_the_example_compiles_and_pushes_what_changed_of_wha
     done(shop, "build")
     assert rows(shop, query) == [("crm_customers", "succeeded", 2, 1, 1, 1)]
     assert shop.crm("select id, name from contacts where id in (2, 3, 21)") == [(2, "other"), (21, "new")]
-    assert rows(shop, "select sync, position_snapshot_id from {s}.sync_status") == [("crm_customers", 2)]
+    assert rows(shop, "select sync, position_snapshot_id from {s}.reverse_etl_status") == [("crm_customers", 2)]
 
 
 @pytest.mark.guarantee("dbt and its commands")

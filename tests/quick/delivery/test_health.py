@@ -210,7 +210,7 @@ def test_it_is_said_how_many_rows_are_undelivered_why_and_when_each_is_tried_aga
     assert next_attempt(rows[4], NOW, park_doubt=True) == "by retry"
     many = standing(left(*(row(str(n), "rejected", f"reason {n}") for n in range(9))), Health.FAILING, NOW)
     assert len(explained(many)) == 6
-    assert explained(many)[-1] == "undelivered: 4 for 4 other reasons: see undelivered_rows"
+    assert explained(many)[-1] == "undelivered: 4 for 4 other reasons: see reverse_etl_undelivered"
 
 
 @pytest.mark.guarantee("Refusals and outages")

@@ -70,6 +70,7 @@ def pushed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pus
     (project.folder / "models/exposure_old_name.yml").unlink()
     renamed = {**SYNCS["old_name"], "renamed_from": "old_name"}
     project.sync("new_name", "contacts_changelog", fields=FIELDS, **renamed)
+    spark.sql(f"create or replace view {project.schema}.reverse_etl_waves as select 'of an older version' as note")
     told.push("run")
     return told
 
@@ -89,10 +90,10 @@ def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_e
     assert set(first.statuses) >= {
         "contacts_changelog",
         "reverse_etl_ledger",
-        "sync_runs",
-        "sync_status",
-        "sync_waves",
-        "undelivered_rows",
+        "reverse_etl_runs",
+        "reverse_etl_status",
+        "reverse_etl_waves",
+        "reverse_etl_undelivered",
     }
 
     assert second.success, second.text
@@ -101,14 +102,32 @@ def test_the_first_run_in_an_empty_warehouse_is_green_and_each_later_one_sends_e
 
     assert third.success, third.text
     assert third.sync("crm_contacts") == "nothing to send"
-    runs = pushed.project.rows("select * from {s}.sync_runs where sync = 'crm_contacts' order by fence")
+    runs = pushed.project.rows("select * from {s}.reverse_etl_runs where sync = 'crm_contacts' order by fence")
     assert [(r.planned_inserts, r.planned_updates, r.planned_deletes) for r in runs] == [(3, 0, 0), (1, 1, 1)]
     assert [(r.delivered_inserts, r.delivered_updates, r.delivered_deletes, r.status) for r in runs] == [
         (3, 0, 0, "succeeded"),
         (1, 1, 1, "succeeded"),
     ]
-    status = pushed.project.rows("select * from {s}.sync_status where sync = 'crm_contacts'")
+    status = pushed.project.rows("select * from {s}.reverse_etl_status where sync = 'crm_contacts'")
     assert [(r.sync, r.position_snapshot_id, r.undelivered_rows) for r in status] == [("crm_contacts", 2, 0)]
+
+
+def test_a_view_of_the_ledger_is_made_anew_only_where_its_sql_changed_and_has_one_row_for_each_key(
+    pushed: Pushed,
+) -> None:
+    _, second, third = pushed.runs
+    views = ["reverse_etl_runs", "reverse_etl_status", "reverse_etl_undelivered", "reverse_etl_waves"]
+    assert [second.messages[name] for name in views] == ["present"] * 4
+    assert [third.messages[name] == "present" for name in views] == [True, True, True, False]
+    assert pushed.project.rows("select count(*) from {s}.reverse_etl_waves where sync_id is not null")[0][0] > 1
+    runs = "select count(*), count(distinct run_id), count(sync_id), count_if(status not in ('succeeded', 'partial')) from {s}.reverse_etl_runs"
+    [(count, *told)] = [tuple(row) for row in pushed.project.rows(runs)]
+    assert told == [count, count, 0]
+    [(count, *told)] = [
+        tuple(row)
+        for row in pushed.project.rows("select count(*), count(distinct sync_id) from {s}.reverse_etl_status")
+    ]
+    assert told == [count]
 
 
 @pytest.mark.guarantee("What is sent", "An edited sync sends what the new definition needs")

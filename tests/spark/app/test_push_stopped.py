@@ -42,7 +42,7 @@ class Told:
         self.runs.append(self.project.dbt(*command) if command else self.project.run())
         names = ("refused", "guarded", "seen_in_part", "other_adopted", "other_forgotten")
         rows: dict[str, Any] = {name: self.project.crm(f"select * from {name} order by 1") for name in names}
-        listed = self.project.rows("select row_key, operation, outcome, attempts from {s}.undelivered_rows")
+        listed = self.project.rows("select row_key, operation, outcome, attempts from {s}.reverse_etl_undelivered")
         self.after.append(rows | {"undelivered": [tuple(row) for row in listed]})
 
     def operation(self, name: str, **arguments: str) -> None:

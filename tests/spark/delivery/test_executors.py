@@ -157,8 +157,8 @@ def test_tasks_share_one_claim_of_a_transactional_destination(shop: Project, wav
     assert first.sync("crm_people").startswith("+1999 ~0 -0")
     expected = {key: name for key, name in people(shop).items() if key != 77}
     assert dict(database.rows("select id, name from people")) == expected
-    assert shop.dbt("run", "--select", "undelivered_rows").success
-    [row] = shop.rows("select row_key, operation, outcome, reason from {s}.undelivered_rows")
+    assert shop.dbt("run", "--select", "reverse_etl_undelivered").success
+    [row] = shop.rows("select row_key, operation, outcome, reason from {s}.reverse_etl_undelivered")
     assert (row.operation, row.outcome, "check" in row.reason.lower()) == ("insert", "rejected", True)
     assert "77" in row.row_key
     assert len(waves) >= 4

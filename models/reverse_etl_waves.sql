@@ -27,4 +27,4 @@ select
     coalesce({{ counted }}.insert + {{ counted }}.update + {{ counted }}.delete, 0) as {{ outcome }}_rows{{ ',' if not loop.last }}
     {% endfor %}
 from acknowledged
-inner join {{ ref('sync_runs') }} runs on runs.sync_id = acknowledged.sync_id and runs.fence = acknowledged.fence
+inner join {{ ref('reverse_etl_runs') }} runs on runs.sync_id = acknowledged.sync_id and runs.fence = acknowledged.fence

@@ -27,13 +27,13 @@ undelivered as (
         count_if(outcome = 'no_match') as no_match_rows,
         count_if(in_doubt and outcome <> 'no_match') as rows_in_doubt,
         min(if(outcome <> 'no_match', first_failed_at, null)) as undelivered_since
-    from {{ ref('undelivered_rows') }}
+    from {{ ref('reverse_etl_undelivered') }}
     group by sync_id
 ),
 
 succeeded as (
     select sync_id, max(finished_at) as last_success_at
-    from {{ ref('sync_runs') }}
+    from {{ ref('reverse_etl_runs') }}
     where status = 'succeeded'
     group by sync_id
 )
@@ -52,7 +52,7 @@ select
     coalesce(undelivered.rows_in_doubt, 0) as rows_in_doubt,
     undelivered.undelivered_since,
     runs.message as last_message
-from {{ ref('sync_runs') }} runs
+from {{ ref('reverse_etl_runs') }} runs
 inner join newest on newest.sync_id = runs.sync_id and newest.fence = runs.fence
 inner join positions on positions.sync_id = runs.sync_id
 left join undelivered on undelivered.sync_id = runs.sync_id

@@ -1,0 +1,24 @@
+{# A view that is made anew only where its SQL changed: its digest is among the view's properties, which dbt has read already. #}
+{% materialization ledger_view, adapter='spark', supported_languages=['sql'] %}
+    {%- set target = this.incorporate(type='view') -%}
+    {%- set existing = load_cached_relation(target) -%}
+    {%- set digest = local_md5(compiled_code) -%}
+
+    {{ run_hooks(pre_hooks) }}
+    {%- if existing is not none and existing.is_view and digest in (existing.information or '') -%}
+        {%- do store_raw_result(name='main', message='present', code='', rows_affected=0, agate_table=none) -%}
+    {%- else -%}
+        {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
+        {%- call statement('main') -%}
+            create or replace view {{ target }}
+            {{ comment_clause() }}
+            tblproperties ('reverse_etl.sql' = '{{ digest }}')
+            as {{ compiled_code }}
+        {%- endcall -%}
+        {%- do persist_docs(target, model) -%}
+    {%- endif -%}
+    {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}
+    {{ run_hooks(post_hooks) }}
+
+    {{ return({'relations': [target]}) }}
+{% endmaterialization %}
