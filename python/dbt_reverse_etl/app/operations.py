@@ -49,7 +49,7 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
     """
     kept, now = (*state.undelivered.values(), *rows), ports.clock.now()
     started = run_started(job, state, now, undelivered=kept, leftovers=leftovers)
-    if not ports.ledger.start(started):
+    if ports.ledger.start(started) is None:
         raise not_started(job, ports, started)
     message = f"reconcile found {len(rows)} rows that differ"
     ports.ledger.append(_finished(started, job, ports, "reconcile", message))
@@ -66,7 +66,7 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
     while True:
         stated = _restated(request, state, job, lost, fence)
         started = run_started(job, state, now, fence=fence, abandoned=abandoned, **stated)
-        if ports.ledger.start(started):
+        if ports.ledger.start(started) is not None:
             return started
         found = not_started(job, ports, started)
         if not isinstance(found, OtherLedger) or _was_asked_before(request, ports):

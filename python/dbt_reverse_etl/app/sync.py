@@ -533,12 +533,12 @@ class _Prefetched:
         self._ledger, self._state, self._began = ledger, state, began
         self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
 
-    def start(self, started: RunStarted) -> bool:
+    def start(self, started: RunStarted) -> State | None:
         """As the ledger's."""
-        taken = self._ledger.start(started)
-        if taken:
+        before = self._ledger.start(started)
+        if before is not None:
             self._began(started)
-        return taken
+        return before
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """As the ledger's."""

@@ -38,8 +38,8 @@ class LedgerPort(Protocol):
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """The folded facts of one fence; of the newest by default."""
 
-    def start(self, started: RunStarted) -> bool:
-        """Commit atomically; False: another run has this fence."""
+    def start(self, started: RunStarted) -> State | None:
+        """Commit atomically. The folded facts of the fence before, as they stand after it; None: another run has this fence."""
 
     def append(self, *facts: Fact) -> None:
         """One commit."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from functools import reduce
 
 import pyarrow as pa
 
@@ -89,6 +90,7 @@ class _Run:
         self._own: list[str] = []  # ids of this run's claims
         self._known = {claim.id for claim in state.claims}
         self._sent: Claim | None = None  # a request may be under way or unrecorded
+        self._unrecorded: WaveAcknowledged | None = None  # of the last wave: it is recorded with the end of the run
         self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
         self._histogram = Histogram((NO_ROWS,))  # until it is planned
         self._override = ""
@@ -174,8 +176,10 @@ class _Run:
             abandoned=abandoned_by(state, now, self._policy.abandoned_for),
             override=self._override,
         )
-        if not self._ledger.start(started):
+        before = self._ledger.start(started)
+        if before is None:
             raise not_started(job, self._ports, started)
+        self._before = before
         self._recorded = apply(state, started)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
@@ -212,7 +216,7 @@ class _Run:
             if stopped is not None:
                 return stopped
         self._step("waves.done")
-        self._sink.finish()
+        self._sink.finish(self._sent.id if self._sent else "")
         self._step("sink.finished")
         left = self._left()
         return (Status.SUCCEEDED if self._counts.complete and not left else Status.PARTIAL), left
@@ -222,11 +226,8 @@ class _Run:
 
     def _late_claims(self) -> tuple[Claim, ...]:
         """Claims of the run before that were recorded after its state was read."""
-        if self._state.fence == 0:
-            return ()
-        again = self._ledger.read(self._sync_id, self._state.fence)
-        late = tuple(claim for claim in again.claims if claim.id not in self._known)
-        self._state = replace(self._state, specs={**again.specs, **self._state.specs})
+        late = tuple(claim for claim in self._before.claims if claim.id not in self._known)
+        self._state = replace(self._state, specs={**self._before.specs, **self._state.specs})
         # A transactional sink refuses what is under way; any other may still be receiving it.
         return late if self._sink.transactional else tuple(replace(claim, everything=True) for claim in late)
 
@@ -271,12 +272,14 @@ class _Run:
         stop = sent.stop or self._unavailable(claim, sent)
         if stop is None:
             following = self._next_claim(self._clock.monotonic() - began)
-            self._acknowledge(claim, sent, following)
+            self._unrecorded = self._acknowledgement(claim, sent, following)
+            if following is not None:
+                self._acknowledge()
             return following, None
         if sent.nothing_applied:
             self._sent = None
         elif len(sent.undelivered) <= self._policy.most_listed and not self._is_settled_later(sent):
-            self._acknowledge(claim, sent, None)
+            self._unrecorded = self._acknowledgement(claim, sent, None)
         # Otherwise the claim stays open: it puts its rows in doubt more cheaply than a list of all of them.
         return None, (Status.INTERRUPTED if stop.kind is StopKind.INTERRUPTED else Status.FAILED, stop.reason)
 
@@ -401,9 +404,8 @@ class _Run:
         self._requests += sent.requests
         self._ports.progress(Number.COUNTED, self._counts.planned.total)
 
-    def _acknowledge(self, claim: Claim, sent: Sent, following: Claim | None) -> None:
-        until = self._lease.extended()
-        acknowledged = WaveAcknowledged(
+    def _acknowledgement(self, claim: Claim, sent: Sent, following: Claim | None) -> WaveAcknowledged:
+        return WaveAcknowledged(
             sync_id=self._sync_id,
             fence=self._fence,
             seq=self._next_seq(),
@@ -416,14 +418,22 @@ class _Run:
             undelivered=sent.undelivered,
             closes=(*sorted(self._known), claim.id),
             claims=(following,) if following else (),
-            lease_until=until,
+            lease_until=self._lease.extended(),
             replaced=self._task.full_load,
         )
-        self._record(acknowledged)
-        self._step("wave.acknowledged")
-        if not self._lease.confirm(until):
+
+    def _acknowledge(self, *end: Fact) -> None:
+        """Record the wave, with the end of the run after the last one: one commit."""
+        wave, self._unrecorded = self._unrecorded, None
+        self._record(*((wave,) if wave else ()), *end)
+        if end:
+            self._step("run.finished")
+        else:
+            self._step("wave.acknowledged")
+        # What was sent may have come too late: a run that was taken for dead while it lived does not know it yet.
+        if self._sent is not None and not self._lease.confirm(wave.lease_until if wave else self._lease.until):
             raise LeaseLost
-        self._sent = None
+        self._sent = None if wave else self._sent
 
     def _leave(self, lost: LeaseLost) -> RunResult:
         """The lease is lost: acknowledge nothing, and leave a doubt where a request of this run may land late."""
@@ -454,7 +464,8 @@ class _Run:
         counts, planned = self._counts + self._not_counted(), self._histogram.total
         if not (counts.balanced and counts.planned == planned):
             status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
-        sent = self._sent.id if self._sent else None
+        wave, sent = self._unrecorded, self._sent.id if self._sent and not self._unrecorded else None
+        state = apply(self._recorded, wave) if wave else self._recorded
         is_whole = status in (Status.SUCCEEDED, Status.PARTIAL)
         finished = RunFinished(
             sync_id=self._sync_id,
@@ -466,13 +477,9 @@ class _Run:
             planned=planned,
             message=message,
             releases=tuple(claim for claim in self._own[-2:] if claim != sent),
-            allowed=self._ports.allowed(self._recorded) if is_whole else 0,
+            allowed=self._ports.allowed(state) if is_whole else 0,
         )
-        self._record(finished)
-        self._step("run.finished")
-        # What it sent may have come too late: a run that was taken for dead while it lived does not know it yet.
-        if self._sent is not None and not self._lease.confirm(self._lease.until):
-            raise LeaseLost
+        self._acknowledge(finished)
         return self._result(status, counts, message)
 
     def _result(self, status: str, counts: Counts, message: str) -> RunResult:
@@ -488,9 +495,9 @@ class _Run:
             self._left(),
         )
 
-    def _record(self, fact: Fact) -> None:
-        self._ledger.append(fact)
-        self._recorded = apply(self._recorded, fact)
+    def _record(self, *facts: Fact) -> None:
+        self._ledger.append(*facts)
+        self._recorded = reduce(apply, facts, self._recorded)
 
     def _not_counted(self) -> Counts:
         """The rows of the waves that the run did not reach, and of one whose outcome it does not know."""

@@ -282,8 +282,10 @@ class Sink(ABC):
         """
         raise NotImplementedError
 
-    def finish(self) -> None:  # noqa: B027  (only sinks that publish need it)
-        """All waves were acknowledged; e.g. publish a manifest."""
+    def finish(self, claim: str = "") -> None:  # noqa: B027  (only sinks that publish need it)
+        """Every wave was delivered: publish what `deliver` did not, e.g. a manifest. All but the one of `claim` are acknowledged, so that no
+        record but that of this claim is needed any more; its own is recorded with the end of the run.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -265,6 +265,18 @@ class SinkContract:
             sink.finish()
         self._holds(read_back, task, [person(number) for number in range(5)])
 
+    def test_the_record_of_the_claim_that_is_acknowledged_last_outlives_the_run(
+        self, make_sink: MakeSink, make_task: MakeTask
+    ) -> None:
+        self._needs_transactions()
+        task = make_task()
+        with opened(make_sink(), task) as sink:
+            for number, claim in enumerate(("before", "last")):
+                deliver(sink, task, [("insert", person(number))], claim=claim)
+            sink.finish("last")
+        with opened(make_sink(), next_run(task)) as sink:
+            assert sink.settle(["last"]) == {"last": True}
+
     def test_batches_from_all_threads_arrive(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
     ) -> None:
@@ -415,7 +427,7 @@ class SinkContract:
                 assert sink.settle(["given up"]) == {"given up": None}
             deliver(sink, again, [("insert", person(3))], claim="whole", last=False)
             sink.swap("whole")
-            sink.finish()
+            sink.finish("whole")
         self._holds(read_back, task, [person(3)])
         if self.sink_class.transactional:
             with opened(make_sink(), next_run(task, 4)) as sink:

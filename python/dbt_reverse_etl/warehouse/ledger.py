@@ -163,22 +163,24 @@ class DeltaLedger:
         query = f"select max(fence) from {self.relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
         return int(self._spark.sql(query).collect()[0][0] or 0)
 
-    def start(self, started: RunStarted) -> bool:
-        """Commit atomically. txnVersion lets one of several runs with this fence commit; a late one is skipped silently,
-        so the row is read back.
+    def start(self, started: RunStarted) -> State | None:
+        """Commit atomically. txnVersion lets one of several runs with this fence commit; a late one is skipped silently, so the row
+        is read back, with the facts of the fence before. None: another run has this fence.
         """
         try:
             self._insert([started], txnAppId=started.sync_id, txnVersion=str(started.fence))
         except Exception as error:
             if "ConcurrentTransactionException" not in f"{type(error).__name__} {error}":
                 raise
-            return False
+            return None
         query = (
-            f"select run_id from {self.relation} where sync_id = {_literal(started.sync_id)} "  # noqa: S608
-            f"and fence = {started.fence} and fact = 'run_started'"
+            f"select fence, fact, run_id, body from {self.relation} "  # noqa: S608
+            f"where sync_id = {_literal(started.sync_id)} and fence in ({started.fence - 1}, {started.fence})"
         )
         rows = self._spark.sql(query).collect()
-        return [row.run_id for row in rows] == [started.run_id]
+        began = [row.run_id for row in rows if row.fence == started.fence and row.fact == "run_started"]
+        before = fold(decode(row.fact, row.body) for row in rows if row.fence < started.fence)
+        return before if began == [started.run_id] else None
 
     def append(self, *facts: Fact) -> None:
         """One commit."""

@@ -218,7 +218,7 @@ def test_it_is_said_how_many_rows_are_undelivered_why_and_when_each_is_tried_aga
 def test_a_push_that_failed_after_its_last_row_is_not_at_rest(kind: type[PlainSink]) -> None:
     desk = desk_of(kind)
 
-    def full() -> None:
+    def full(claim: str) -> None:
         raise ReverseEtlError
 
     desk.sink.finish, finish = full, desk.sink.finish

@@ -11,7 +11,7 @@ import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.facts import Heartbeat, RunFinished, RunStarted, WaveAcknowledged
+from dbt_reverse_etl.delivery.facts import Fact, Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Retries
 from dbt_reverse_etl.delivery.run import Status
@@ -30,9 +30,17 @@ def kinds(desk: Desk) -> list[str]:
 # --- what is written
 
 
-def test_a_push_claims_acknowledges_and_finishes_with_one_commit_each() -> None:
-    desk = Desk()
+def test_a_push_of_one_wave_is_two_commits_the_start_with_its_claim_and_the_acknowledgement_with_the_end() -> None:
+    desk, commits = Desk(), list[int]()
+    append = desk.ledger.append
+
+    def counted(*facts: Fact) -> None:
+        commits.append(len(facts))
+        append(*facts)
+
+    desk.ledger.append = counted  # type: ignore[method-assign]
     result = desk.push({"k0": 1, "k1": 2})
+    assert commits == [1, 2]
     assert (result.status, result.counts.delivered) == (Status.SUCCEEDED, PerOperation(insert=2))
     assert kinds(desk) == ["RunStarted", "WaveAcknowledged", "RunFinished"]
     assert desk.state().is_at(1, desk.spec.id)

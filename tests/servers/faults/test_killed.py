@@ -38,6 +38,7 @@ def kills() -> Iterator[Any]:
 
 def occurrence(point: str, which: str, place: Place) -> int:
     times = (WAVES if place.transactional else len(KEYS)) if point.startswith("batch.") else WAVES
+    times -= point == "wave.acknowledged"  # the last wave is recorded with the end of the run
     return {"first": 1, "middle": (times + 1) // 2, "last": times}[which]
 
 
@@ -85,7 +86,7 @@ def test_a_push_killed_there_converges_with_the_next_one(
 
 @pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
-@pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "wave.acknowledged"])
+@pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "sink.finished"])
 def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converges_with_the_next_push(
     scene: Scene, place: Place, point: str
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_worker_that_outlives_its_killed_run_does_not_undo_newer_values(scene:
     assert scene.unbalanced() == []
 
 
-SAY = "from dbt_reverse_etl import owner; print(owner.this_process(), flush=True); input()"
+SAY = "from dbt_reverse_etl.base import owner; print(owner.this_process(), flush=True); input()"
 
 
 def test_a_killed_process_that_nobody_waited_for_does_not_hold_its_sync() -> None:

@@ -68,7 +68,7 @@ for number in (2, 3):
     sink.deliver(inserted(task, number, claim="whole", last=False))
 sink.swap("whole")
 print("swapped", flush=True)
-sink.finish()
+sink.finish("whole")
 print("finished", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -91,7 +91,7 @@ def test_a_kill_at_any_file_operation_of_a_full_load_shows_the_object_before_or_
         assert answer is (True if seen == [2, 3] else None)
         assert ids(tmp_path) == seen
         load(sink, full(3), 4, 5, claim="again")
-        sink.finish()
+        sink.finish("again")
     changed(tmp_path, 4, 6)
     assert ids(tmp_path) == [4, 5, 6]
     kept = {part["name"] for part in manifest(tmp_path)["parts"]}

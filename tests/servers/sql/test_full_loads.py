@@ -41,7 +41,7 @@ class World:
         with opened(self.db.sink(), task) as sink:
             assert deliver(sink, task, people(*rows), claim, last=False) == [DELIVERED] * len(rows)
             sink.swap(claim)
-            sink.finish()
+            sink.finish(claim)
         return bool(self.db.storage() != before)
 
     def leftovers(self) -> list[Any]:

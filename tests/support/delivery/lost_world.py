@@ -71,9 +71,9 @@ class DeltaLike(MemoryLedger):
         """It was restored, and nobody has done anything about it."""
         return self.fence("s") < self._taken
 
-    def start(self, started: RunStarted) -> bool:
+    def start(self, started: RunStarted) -> State | None:
         if started.fence <= self._taken:
-            return False
+            return None
         self._taken = started.fence
         return super().start(started)
 
@@ -101,11 +101,11 @@ class Telling:
         self.append, self.fence, self.read = ledger.append, ledger.fence, ledger.read
         self.restored_at = ledger.restored_at
 
-    def start(self, started: RunStarted) -> bool:
-        taken = self._ledger.start(started)
-        if taken:
+    def start(self, started: RunStarted) -> State | None:
+        before = self._ledger.start(started)
+        if before is not None:
             self._changelog.mark = started.mark
-        return taken
+        return before
 
 
 class LostWorld:

@@ -52,12 +52,12 @@ class FileLedger:
     def fence(self, sync_id: str) -> int:
         return max((f.fence for f in self.facts() if isinstance(f, RunStarted) and f.sync_id == sync_id), default=0)
 
-    def start(self, started: RunStarted) -> bool:
+    def start(self, started: RunStarted) -> State | None:
         with self._locked() as file:
             if started.fence <= self.fence(started.sync_id):
-                return False
+                return None
             self._write(file, started)
-        return True
+        return self.read(started.sync_id, started.fence - 1)
 
     def append(self, *facts: Fact) -> None:
         with self._locked() as file:

@@ -64,11 +64,11 @@ class MemoryLedger:
         wanted = self.fence(sync_id) if fence is None else fence
         return position.fold(fact for fact in self.facts if fact.sync_id == sync_id and fact.fence == wanted)
 
-    def start(self, started: RunStarted) -> bool:
+    def start(self, started: RunStarted) -> State | None:
         if started.fence <= self.fence(started.sync_id):
-            return False
+            return None
         self.append(started)
-        return True
+        return self.read(started.sync_id, started.fence - 1)
 
     def append(self, *facts: Fact) -> None:
         for fact in facts:

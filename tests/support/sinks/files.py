@@ -51,7 +51,7 @@ def loaded(sink: FilesSink, task: SinkTask, *numbers: int) -> None:
     """A run that is one full load, a part for each row."""
     with opened(sink, task):
         load(sink, task, *numbers, claim=f"w{task.fence}")
-        sink.finish()
+        sink.finish(f"w{task.fence}")
 
 
 def load(sink: FilesSink, task: SinkTask, *numbers: int, claim: str) -> None:

@@ -117,12 +117,12 @@ class Manifest(BaseModel):
             }
         )
 
-    def finished(self, kept_from: datetime | None = None, *, first: bool = False, full_load: bool = False) -> Manifest:
+    def finished(self, claim: str, kept_from: datetime | None = None, *, first: bool = False) -> Manifest:
         """Parts written before `kept_from` are listed no more; of superseded ones without it, none is.
 
         Args:
+            claim: is acknowledged later; every other is, and no record of it is needed.
             first: this run delivered every row.
-            full_load: its one claim is acknowledged later; every other is, and no record of it is needed.
         """
         listed = self._listing(lambda _part: True)
         kept = [part for part in listed.parts if not _is_before(part.written, kept_from)]
@@ -132,7 +132,7 @@ class Manifest(BaseModel):
             whole_from = None
         return listed.model_copy(
             update={
-                "claims": self.claims if full_load else {},
+                "claims": {name: one for name, one in self.claims.items() if name == claim},
                 "parts": kept,
                 "superseded": [
                     part for part in self.superseded if kept_from and not _is_before(part.superseded, kept_from)

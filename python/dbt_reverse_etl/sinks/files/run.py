@@ -57,10 +57,9 @@ class FilesRun:
         now = datetime.now(timezone.utc)
         self.change(lambda manifest: manifest.swapped(self._loaded, claim, self._left_out, now))
 
-    def finish(self, kept_from: datetime | None) -> None:
-        """List everything that was delivered, unlist what is too old, and forget the claims."""
-        task = self.task
-        self.change(lambda manifest: manifest.finished(kept_from, first=task.first, full_load=task.full_load))
+    def finish(self, claim: str, kept_from: datetime | None) -> None:
+        """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
+        self.change(lambda manifest: manifest.finished(claim, kept_from, first=self.task.first))
 
     def _is_repeat(self, pieces: Sequence[Piece]) -> bool:
         if not pieces:

@@ -164,10 +164,10 @@ class FilesSink(Sink):
         with self._explained(f"a {MANIFEST} to replace"):
             self._opened().swap(claim)
 
-    def finish(self) -> None:
-        """List everything that was delivered, unlist what is too old, and forget the claims."""
+    def finish(self, claim: str = "") -> None:
+        """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().finish(self._kept_from())
+            self._opened().finish(claim, self._kept_from())
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""

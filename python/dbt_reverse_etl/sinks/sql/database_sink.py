@@ -145,17 +145,15 @@ class DatabaseSink(Sink):
         with self._lock, self._explained():
             self._swap(self._connected(), claim)
 
-    def finish(self) -> None:
-        """Every wave is acknowledged: the records of the claims are no longer needed. That of a swap stays for the next run."""
-        if self._task.full_load:
-            return
+    def finish(self, claim: str = "") -> None:
+        """Forget the records of all claims but this one."""
         with (
             self._lock,
             suppress(self.database.failure_type, DestinationError),
             self._transaction(self._connected()) as connection,
         ):
             if not self._record.lost(connection):
-                self._record.forget(connection)
+                self._record.forget(connection, but=[claim])
 
     def close(self) -> None:
         """Close the connection."""

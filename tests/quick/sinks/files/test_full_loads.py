@@ -165,7 +165,7 @@ def test_after_any_crashes_of_full_loads_and_changes_the_object_is_what_was_sett
                 sink.swap(claim)
             open_claims = [] if then == "finish" else [(claim, after)]
             if then == "finish":
-                sink.finish()
+                sink.finish(claim)
                 sink.close()
                 wanted = after
         assert ids(path) == wanted

@@ -169,11 +169,11 @@ class SqliteSink(Sink):
             except sqlite3.Error as error:
                 return Delivery.of_all(batch.rows.num_rows, *failure(error))
 
-    def finish(self) -> None:
-        """Every wave is acknowledged: the records of the claims are no longer needed."""
+    def finish(self, claim: str = "") -> None:
+        """Forget the records of all claims but this one."""
         with self._lock, suppress(sqlite3.Error, DestinationError), _transaction(self._connected()) as connection:
             if not self._record.lost(connection):
-                self._record.forget(connection)
+                self._record.forget(connection, but=[claim])
 
     def close(self) -> None:
         """Close the file."""
