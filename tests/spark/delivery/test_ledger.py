@@ -61,7 +61,7 @@ def test_of_several_runs_with_one_fence_exactly_one_starts(ledger: DeltaLedger) 
 
     def rival(name: str) -> None:
         barrier.wait()
-        answers[name] = ledger.start(started(1, name))
+        answers[name] = ledger.start(started(1, name)) is not None
 
     threads = [threading.Thread(target=rival, args=(f"run{n}",)) for n in range(3)]
     for thread in threads:
@@ -88,11 +88,11 @@ class Kept(MemoryLedger):
     def read(self, sync_id: str, fence: int | None = None) -> State:
         return self._real.read(sync_id, fence)
 
-    def start(self, started: RunStarted) -> bool:
-        if not self._real.start(started):
-            return False
-        super().append(started)
-        return True
+    def start(self, started: RunStarted) -> State | None:
+        before = self._real.start(started)
+        if before is not None:
+            super().append(started)
+        return before
 
     def append(self, *facts: Fact) -> None:
         self._real.append(*facts)
@@ -122,6 +122,6 @@ def test_random_crashes_zombies_and_refusals_converge_on_the_real_ledger(
 def test_a_claim_of_an_older_fence_is_never_read(ledger: DeltaLedger) -> None:
     assert ledger.start(started(1, "first"))
     claim = Claim("c", 0, 10, 7, "spec")
-    assert ledger.start(replace(started(2, "second"), claims=(claim,)))
+    assert ledger.start(replace(started(2, "second"), claims=(claim,))) == ledger.read("a1", 1)
     assert ledger.read("a1").claims == (claim,)
     assert ledger.read("a1", 1).claims == ()
