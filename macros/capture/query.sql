@@ -25,8 +25,28 @@
 {% endmacro %}
 
 
-{# The plugin hears it, and raises what the syncs of this changelog have against these columns: nothing is written yet. #}
-{% macro _tell_columns(columns) %}{%- do log('dbt-reverse-etl: columns of ' ~ model.unique_id ~ ': ' ~ tojson(columns)) -%}{% endmacro %}
+{# The runner's plugin hears it, and raises what the syncs of this changelog have against these columns: nothing is written yet. #}
+{% macro _tell_columns(columns) %}
+    {%- do log('dbt-reverse-etl: columns of ' ~ model.unique_id ~ ': ' ~ tojson(columns)) -%}
+    {%- set is_heard = env_var('DBT_REVERSE_ETL_LISTENS', '') or env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower == 'off' or var('reverse_etl_pushed_elsewhere', false) -%}
+    {%- set syncs = [] if is_heard else reverse_etl._syncs_of(model) -%}
+    {%- if syncs -%}
+        {%- do exceptions.warn(
+            'changelog ' ~ model.name ~ ': found no runner in this dbt, so nobody pushes ' ~ syncs | join(', ') ~ "; expected the Python package dbt-reverse-etl beside dbt. "
+            ~ 'Next: pip install it, or run dbt through `dbt-reverse-etl run`; where another process pushes, set DBT_REVERSE_ETL_PUSH=off or vars: {reverse_etl_pushed_elsewhere: true}'
+        ) -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{# Names of the syncs that deliver a changelog. #}
+{% macro _syncs_of(model) %}
+    {%- set names = [] -%}
+    {%- for exposure in graph.exposures.values() if model.unique_id in exposure.depends_on.nodes -%}
+        {%- if 'reverse_etl' in (exposure.get('config', {}).get('meta') or exposure.get('meta') or {}) -%}{%- do names.append(exposure.name) -%}{%- endif -%}
+    {%- endfor -%}
+    {{ return(names) }}
+{% endmacro %}
 
 
 {% macro _drop_model_query(query) %}

@@ -17,6 +17,7 @@ from dbt.plugins.manager import dbt_hook, dbtPlugin
 
 PUSHING = ("run", "build", "retry")
 COLUMNS_OF = "dbt-reverse-etl: columns of "  # what the macro _tell_columns says before it writes
+LISTENS = "DBT_REVERSE_ETL_LISTENS"  # the same macro warns where nobody does
 
 
 class ReverseEtlPlugin(dbtPlugin):
@@ -29,6 +30,7 @@ class ReverseEtlPlugin(dbtPlugin):
         self._listener = _Listener(_flag("WHICH"))
         if _flag("WHICH") in PUSHING:
             get_event_manager().add_callback(self._listener)
+            _say_in_jinja(LISTENS, "yes")
 
     @dbt_hook  # type: ignore[untyped-decorator]  # dbt's own
     def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
@@ -121,6 +123,7 @@ class _Listener:
         ask = invocation.Ask.DBT_RETRY if self._retried else invocation.Ask.RUN
         reports = invocation.after_dbt(project, _spark, shown.say, ask=ask, screen=shown)
         if reports:
+            _advise()
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)
 
@@ -164,6 +167,13 @@ def _flag(name: str) -> Any:
 
     flags: Any = get_flags()  # type: ignore[no-untyped-call]
     return getattr(flags, name, None)
+
+
+def _say_in_jinja(name: str, value: str) -> None:
+    """As an environment variable of this invocation alone."""
+    from dbt_common.context import get_invocation_context
+
+    get_invocation_context()._env = {**get_invocation_context().env, name: value}
 
 
 def _has_adapter() -> bool:
@@ -224,9 +234,17 @@ def _spark() -> Any:
                 "push from a Spark of its own: dbt-reverse-etl push",
             )
         )
-    from dbt_reverse_etl.warehouse.spark import connect
+    from dbt_reverse_etl.warehouse.session import connect
 
     return connect(adapter.config.credentials.server_side_parameters or {})
+
+
+def _advise() -> None:
+    from dbt_reverse_etl.warehouse.session import advice
+
+    text = advice(_spark())
+    if text:
+        say(text, "info")
 
 
 def _concerns_us(manifest: Any) -> bool:

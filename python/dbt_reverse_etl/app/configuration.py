@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dbt_reverse_etl.alerts.channels import Channel, collect_channels
+from dbt_reverse_etl.app.versions import other_macros
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.destinations import (
     Destination,
@@ -63,11 +64,12 @@ def configure(
         ConfigurationError: with every problem of all of them.
     """
     problems: list[Problem] = []
-    found = collect_syncs(manifest, problems)
+    found, metadata = collect_syncs(manifest, problems), manifest.get("metadata") or {}
     if not found and not problems:
         return Configuration([], {}, [])
+    problems.extend(other_macros(manifest))
     try:
-        loaded = collect_destinations(directories, target, env)
+        loaded = collect_destinations(directories, target, env, metadata.get("project_name") or "")
     except ConfigurationError as error:
         raise ConfigurationError(*problems, *error.problems) from None
     if isinstance(loaded, PlanOnly):

@@ -35,7 +35,7 @@ from dbt_reverse_etl.delivery.progress import Watch, Watches
 from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
-from dbt_reverse_etl.warehouse.spark import cancel_jobs, uncompressed_cache
+from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
 
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"

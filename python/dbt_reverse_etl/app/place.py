@@ -75,7 +75,7 @@ class Place:
         if rendered.problems:
             raise ConfigurationError(*rendered.problems)
         os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
-        from dbt_reverse_etl.warehouse.spark import connect
+        from dbt_reverse_etl.warehouse.session import connect
 
         return partial(connect, {name: str(value) for name, value in rendered.value.items()})
 

@@ -23,8 +23,9 @@ from dbt_reverse_etl.delivery.counts import DELETE, INSERT, UPDATE
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.reading import UNREADABLE
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.held import History, Others
-from dbt_reverse_etl.warehouse.spark import Head, undelivered_view
+from dbt_reverse_etl.warehouse.pending import undelivered_view
 from dbt_reverse_etl.warehouse.spec import Spec
 
 MISSING, DIFFERENT, EXTRA = "missing", "different", "extra"

@@ -13,12 +13,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from dbt_reverse_etl import __version__
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
 from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed
 from dbt_reverse_etl.app.operations import carry_out
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
+from dbt_reverse_etl.app.versions import refuse_newer
 from dbt_reverse_etl.base import owner
 from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
@@ -37,10 +37,11 @@ from dbt_reverse_etl.delivery.progress import Bound, Watch, Watches
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
+from dbt_reverse_etl.warehouse.head import Head, full_image, read_head, visible_rows
 from dbt_reverse_etl.warehouse.held import History, Others, others, pruned_note
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.warehouse.marks import name_ledger
-from dbt_reverse_etl.warehouse.spark import Head, Pending, PendingRows, full_image, read_head, visible_rows
+from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import WholePush, one_wave
 
@@ -350,7 +351,7 @@ class OneSync:
         if head is None or (known and known.changelog != head.changelog):
             found = "not the snapshot that this run captured: the changelog was reset meanwhile"
             raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
-        _refuse_other_version(head, changelog.relation_name)
+        refuse_newer(head.package_version, changelog.relation_name)
         return head
 
     def _spec(self, known: Known) -> Spec:
@@ -547,15 +548,3 @@ class _Prefetched:
 
 def _known_by(head: Head) -> Known:
     return Known(head.snapshot, head.changelog, head.captures.get(head.snapshot, ""))
-
-
-def _refuse_other_version(head: Head, relation: str) -> None:
-    if head.package_version.split(".")[:2] != __version__.split(".")[:2]:
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                f"a snapshot of the dbt package {head.package_version}",
-                f"the version of the runner, {__version__}",
-                f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
-            )
-        )

@@ -117,9 +117,11 @@ def load_destinations(
     return loaded.destinations
 
 
-def collect_destinations(directories: Sequence[Path], target: str, env: Mapping[str, str]) -> PlanOnly | Loaded:
+def collect_destinations(
+    directories: Sequence[Path], target: str, env: Mapping[str, str], project: str = ""
+) -> PlanOnly | Loaded:
     """As `load_destinations`, but problems of single destinations are returned."""
-    place, written = read_target(directories, target)
+    place, written = read_target(directories, target, project)
     if written == "plan":
         return PlanOnly(target)
     problems: list[Problem] = []

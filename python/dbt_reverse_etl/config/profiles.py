@@ -16,7 +16,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.validation import Place, described
 
 FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
-_KEYS = ("outputs", SERVE, ALERTS)
+_KEYS = ("outputs", "projects", SERVE, ALERTS)
 MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
 # In place of a variable that is not set: what a header, a password and a key in base64 take.
 UNSET = base64.b64encode(b"an environment variable that is not set").decode()
@@ -35,11 +35,14 @@ def profile_directories(
     return [named] if named else [project_dir, (home or Path.home()) / ".dbt"]
 
 
-def read_target(directories: Sequence[Path], target: str) -> tuple[Place, object]:
+def read_target(directories: Sequence[Path], target: str, project: str = "") -> tuple[Place, object]:
     """What `outputs` says of a target in the first profiles.yml that is there, texts not yet rendered.
 
+    Args:
+        project: the dbt project that asks, where it is known.
+
     Raises:
-        ConfigurationError: no file, no block, or no such target.
+        ConfigurationError: no file, no block, no such target, or a block that does not say whether it is for this project.
     """
     file = _first(directories)
     block = _block(file, BLOCK)
@@ -52,6 +55,8 @@ def read_target(directories: Sequence[Path], target: str) -> tuple[Place, object
             f"add the block; `{target}: plan` plans and sends nothing",
         )
     _refuse_other_keys(file, block)
+    if project:
+        _refuse_other_projects(file, block, project)
     if target not in outputs:
         known = ", ".join(map(str, outputs)) or "none"
         raise _error(
@@ -129,6 +134,41 @@ def _refuse_other_keys(file: Path, block: Mapping[Any, Any]) -> None:
     if others:
         found, expected = f"the keys {', '.join(others)}", f"{', '.join(f'`{key}`' for key in _KEYS)} alone"
         raise _error(f"{file}: {BLOCK}", found, expected, "remove or move them")
+
+
+def _refuse_other_projects(file: Path, block: Mapping[Any, Any], project: str) -> None:
+    """Two projects with a target of the same name must not share destinations by accident."""
+    served = block.get("projects")
+    if served is None and len(_dbt_profiles(file)) > 1:
+        found = f"the dbt profiles {', '.join(_dbt_profiles(file))}, and destinations that do not say for which project they are"
+        raise _error(
+            f"{file}: {BLOCK}",
+            found,
+            "`projects`",
+            f"add `projects: [{project}]`, or move the block to a profiles.yml beside dbt_project.yml",
+        )
+    if served is not None and (not isinstance(served, list) or not all(isinstance(name, str) for name in served)):
+        raise _error(
+            f"{file}: {BLOCK}.projects", described(served), "a list of names of dbt projects", f"write [{project}]"
+        )
+    if served is not None and project not in served:
+        raise _error(
+            f"{file}: {BLOCK}.projects",
+            f"the destinations of {', '.join(served) or 'no project'}",
+            f"those of {project}",
+            f"put a profiles.yml with destinations of its own beside its dbt_project.yml, or add {project} to share these",
+        )
+
+
+def _dbt_profiles(file: Path) -> list[str]:
+    root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    return [
+        str(key.value)
+        for key, value in (root.value if root else ())
+        if key.value != BLOCK
+        and isinstance(value, yaml.MappingNode)
+        and any(k.value == "outputs" for k, _ in value.value)
+    ]
 
 
 def _block(file: Path, name: str) -> Any:

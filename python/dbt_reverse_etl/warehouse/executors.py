@@ -25,8 +25,8 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send, without_applied
 from dbt_reverse_etl.delivery.streams import Stripes, TaskStream
 from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask
+from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.shipping import reach_executors
-from dbt_reverse_etl.warehouse.spark import PendingRows
 
 _CHUNK = 50_000  # rows in the memory of a task; where a batch may hold more, those of one batch
 _CHUNK_BYTES = 64 * 1024 * 1024  # of them

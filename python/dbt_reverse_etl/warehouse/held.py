@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
-from dbt_reverse_etl.warehouse.spark import Head
 from dbt_reverse_etl.warehouse.spec import Spec, resolve
 
 _LEAVING = (Mode.UPSERT, Mode.INSERT_ONLY)  # they put rows there, and never delete one

@@ -7,7 +7,7 @@ import json
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
-from dbt_reverse_etl.warehouse.spark import Head
+from dbt_reverse_etl.warehouse.head import Head
 
 
 def name_ledger(spark: SparkSession, relation: str, head: Head, sync_id: str, mark: str) -> str:

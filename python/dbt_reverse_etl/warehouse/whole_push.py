@@ -16,7 +16,7 @@ from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import ONE_WAVE
 from dbt_reverse_etl.sinks.base import OPERATION, Sink, SinkTask, SparkSink, sent_columns
 from dbt_reverse_etl.warehouse.executors import Work
-from dbt_reverse_etl.warehouse.spark import PendingRows
+from dbt_reverse_etl.warehouse.pending import PendingRows
 
 _STOPS = {Outcome.FATAL: StopKind.FATAL, Outcome.REJECTED: StopKind.REJECTIONS}
 

@@ -20,8 +20,8 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undeliver
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Options
 from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
-from dbt_reverse_etl.warehouse.spark import Head
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

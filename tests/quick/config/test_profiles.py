@@ -17,7 +17,7 @@ from dbt_reverse_etl.config.destinations import (
     load_destinations,
     profile_directories,
 )
-from dbt_reverse_etl.config.profiles import render
+from dbt_reverse_etl.config.profiles import read_target, render
 from dbt_reverse_etl.config.validation import Place
 
 CANARY = "canary-Zq7/x+9"
@@ -65,6 +65,27 @@ class TestWhereProfilesAreFound:
             load_destinations([tmp_path / "x", tmp_path / "y"], "prod", {})
         assert str(tmp_path / "x" / "profiles.yml") in str(caught.value)
         assert str(tmp_path / "y" / "profiles.yml") in str(caught.value)
+
+
+class TestProjects:
+    SHARED = "shop: {target: prod, outputs: {prod: {}}}\nother: {target: prod, outputs: {prod: {}}}\ndbt_reverse_etl:\n"
+
+    def asked(self, directory: Path, block: str, project: str) -> str:
+        (directory / "profiles.yml").write_text(f"{self.SHARED}  {block}")
+        try:
+            read_target([directory], "prod", project)
+        except ConfigurationError as error:
+            return str(error.problems[0])
+        return "allowed"
+
+    @pytest.mark.guarantee("Configuration")
+    def test_projects_share_destinations_only_where_the_file_says_so(self, tmp_path: Path) -> None:
+        silent, named = "outputs: {prod: {}}", "projects: [shop]\n  outputs: {prod: {}}"
+        assert "found the dbt profiles shop, other, and destinations" in self.asked(tmp_path, silent, "shop")
+        assert self.asked(tmp_path, named, "shop") == "allowed"
+        assert "found the destinations of shop; expected those of other" in self.asked(tmp_path, named, "other")
+        assert self.asked(tmp_path, named.replace("shop", "shop, other"), "other") == "allowed"
+        assert "a list of names of dbt projects" in self.asked(tmp_path, named.replace("[shop]", "shop"), "shop")
 
 
 class TestTargets:

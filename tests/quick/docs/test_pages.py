@@ -23,7 +23,7 @@ from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlOptions, MysqlSettings
 from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions, PostgresSettings
 from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
 from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings
-from dbt_reverse_etl.warehouse.spark import LOCAL
+from dbt_reverse_etl.warehouse.session import LOCAL
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import dbt_reverse_etl
 from tests.support.dbt.project import Project, Result
 
 # None of them runs a model in full.
@@ -73,6 +74,11 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     (project.folder / "crm.db").rmdir()
     told.run("retried", "retry")
     told.run("retried twice", "retry")
+    with pytest.MonkeyPatch.context() as missing:
+        missing.setattr(dbt_reverse_etl, "plugins", [], raising=False)
+        told.run("unheard")
+        missing.setenv("DBT_REVERSE_ETL_PUSH", "off")
+        told.run("pushed elsewhere")
     return told
 
 
@@ -144,3 +150,13 @@ def test_a_retry_where_nothing_is_left_to_retry_ends_with_the_words_of_dbt_alone
     assert "Could not find previous run" in again.text
     assert not again.pushed()
     assert "dbt-reverse-etl: " not in again.text
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_where_the_runner_is_missing_a_captured_changelog_warns_unless_another_process_pushes(told: Told) -> None:
+    missing, elsewhere = told.results["unheard"], told.results["pushed elsewhere"]
+    assert missing.success, missing.text
+    assert not missing.pushed()
+    assert "found no runner in this dbt, so nobody pushes crm_contacts" in missing.text
+    for result in (elsewhere, told.results["retried"]):
+        assert "found no runner" not in result.text

@@ -109,11 +109,11 @@ def test_every_change_of_every_type_is_seen_by_except_and_nothing_else(project: 
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_full_refresh_captures_what_any_run_captures(project: Project) -> None:
+def test_a_full_refresh_captures_what_any_run_captures_and_says_so(project: Project) -> None:
     project.changelog("things", "select id from range(3)")
     assert project.run().success
     refreshed = project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl")
-    assert refreshed.messages["things"] == "+0 ~0 -0, snapshot 1"
+    assert refreshed.messages["things"] == "+0 ~0 -0, snapshot 1 (--full-refresh is ignored: see the operation reset)"
 
 
 @pytest.mark.full

@@ -9,7 +9,8 @@ import pytest
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.warehouse.spark import Pending, read_head
+from dbt_reverse_etl.warehouse.head import read_head
+from dbt_reverse_etl.warehouse.pending import Pending
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.benchmarks.capture import rendered_diff
 from tests.support.dbt.project import Project

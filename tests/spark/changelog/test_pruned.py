@@ -28,8 +28,9 @@ from dbt_reverse_etl.delivery.facts import (
     WaveAcknowledged,
 )
 from dbt_reverse_etl.delivery.position import State, fold, oldest_needed
+from dbt_reverse_etl.warehouse.head import Head, full_image
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
-from dbt_reverse_etl.warehouse.spark import Head, Pending, PendingRows, full_image
+from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
 from tests.support.dbt import pending
 from tests.support.dbt.pending import SNAPSHOTS, SPECS, Truth, bucket_of, change_rows, hashes, histories, states
 

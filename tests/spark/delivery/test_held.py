@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.held import History
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
-from dbt_reverse_etl.warehouse.spark import Head
 from tests.support.dbt.deliveries import Deliveries
 from tests.support.dbt.pending import FIELDS, SNAPSHOTS, bucket_of, change_rows, histories
 

@@ -16,7 +16,8 @@ from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.warehouse.spark import Head, Pending, PendingRows, _bytes_of
+from dbt_reverse_etl.warehouse.head import Head
+from dbt_reverse_etl.warehouse.pending import Pending, PendingRows, _bytes_of
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.dbt.pending import (
     FIELDS,

@@ -1,158 +1,33 @@
-"""The Spark side of a push: a session, the head of a changelog, and the pending rows of a sync."""
+"""The pending rows of a sync: what a push sends, from one query."""
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
-from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.base import sql
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.streams import PERIOD, Stripes
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.ranges import union
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.layout import partitions_of, places
 from dbt_reverse_etl.warehouse.spec import Spec
 
-# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
-LOCAL = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.codegen.cache.maxEntries": "1000",
-}
 _BINS = 1024
 _MOST_LITERALS = 500
-
-
-@apart
-def connect(parameters: Mapping[str, str]) -> SparkSession:
-    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
-    builder = SparkSession.builder.enableHiveSupport()
-    is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
-    # A session that dbt has started keeps its settings.
-    defaults = LOCAL if is_local and not _has_session() else {}
-    for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def _has_session() -> bool:
-    """Whether any thread of this process has started one."""
-    try:
-        SparkSession.active()
-    except PySparkRuntimeError:
-        return False
-    return True
-
-
-def cancel_jobs(spark: SparkSession) -> None:
-    """End every query that is under way in this session."""
-    if is_remote():
-        spark.interruptAll()
-    else:
-        spark.sparkContext.cancelAllJobs()
-
-
-@contextmanager
-def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
-    """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
-    name, before = "spark.sql.inMemoryColumnarStorage.compressed", None
-    with suppress(Exception):  # where the session does not allow it, the push is only slower
-        before = spark.conf.get(name)
-        spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be told
-            if before is not None:
-                spark.conf.set(name, before)
-
-
-@dataclass(frozen=True)
-class Head:
-    """The newest snapshot of a changelog that changed a row, from the newest header row.
-
-    Attributes:
-        base: snapshot of the newest full image.
-        columns: name and Spark type of the model's columns.
-        marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
-        newest_mark: number of the newest one.
-        captures: uuid of the capture that made a snapshot, for those that were asked about.
-    """
-
-    snapshot: int
-    changelog: str
-    base: int
-    live_rows: int
-    key: tuple[str, ...]
-    columns: tuple[tuple[str, str], ...]
-    target: str
-    package_version: str
-    marks: dict[str, str] = field(default_factory=dict)
-    newest_mark: int = 0
-    captures: Mapping[int, str] = field(default_factory=dict)
-
-
-def read_head(
-    spark: SparkSession, relation: str, snapshot: int | None = None, about: Iterable[int] = ()
-) -> Head | None:
-    """The newest snapshot, or the one that is asked for; None where there is none.
-
-    Args:
-        about: snapshots whose captures are asked about, too.
-
-    Raises:
-        ReverseEtlError: there is no such table.
-    """
-    if not spark.catalog.tableExists(relation.replace("`", "")):
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                "no such table",
-                "the changelog of a model that was run",
-                "dbt run, with the target that you push",
-            )
-        )
-    if snapshot is None:
-        snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
-    if snapshot is None:
-        return None
-    found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
-    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
-    marks = sorted((json.loads(row[1]) for row in found if row[0] is None), key=lambda mark: mark["base"])
-    header = headers.get(snapshot)
-    if header is None:
-        return None
-    return Head(
-        snapshot=header.get("changed") or snapshot,
-        changelog=header["changelog_uuid"],
-        base=header["base"],
-        live_rows=header["live_rows"],
-        key=tuple(header["key_columns"]),
-        columns=tuple((column["name"], column["type"]) for column in header["columns"]),
-        target=header["target_name"],
-        package_version=header["package_version"],
-        marks={row["label"]: row["capture_uuid"] for row in marks},
-        newest_mark=marks[-1]["base"] if marks else 0,
-        captures={number: one["capture_uuid"] for number, one in headers.items()},
-    )
 
 
 @dataclass(frozen=True)
@@ -370,34 +245,6 @@ def _bytes_of(rows: DataFrame) -> Column:
             length = F.coalesce(F.octet_length(column.cast("string")), F.lit(0))
             size += F.when(F.col("_bucket") % 64 == 0, length * 64).otherwise(0)
     return size
-
-
-def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:
-    """Rows of the head that pass a filter."""
-    columns = [name for name, _ in head.columns]
-    image = sql.render("_image", relation=relation, key=head.key, columns=columns, base=head.base, head=head.snapshot)
-    return int(spark.sql(f"select count_if({where}) from ({image})").collect()[0][0])  # noqa: S608
-
-
-def full_image(spark: SparkSession, relation: str, at: int) -> int:
-    """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
-
-    Raises:
-        ReverseEtlError: the snapshot was pruned.
-    """
-    oldest = f"select coalesce(max(_header.base), 1) from {relation} where _change = 'pruned'"  # noqa: S608
-    newest = f"select max(_header.base) from {relation} where _change = 'snapshot' and _snapshot_id = {int(at)}"  # noqa: S608
-    found = spark.sql(newest if at else oldest).collect()[0][0]
-    if found is None:
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                f"snapshot {at}, which a sync refers to, pruned",
-                "every snapshot from the oldest position on",
-                "dbt run-operation forget --args '{sync: NAME}', and push: a first load",
-            )
-        )
-    return int(found)
 
 
 def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:

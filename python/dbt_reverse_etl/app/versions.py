@@ -1,0 +1,42 @@
+"""Whether the macros of the dbt package and this runner fit: they are released together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+
+_MACRO = "macro.reverse_etl.version"
+
+
+def other_macros(manifest: Mapping[str, Any]) -> list[Problem]:
+    """The problem of macros that are installed in another version than the runner; nothing where the manifest does not tell."""
+    written = ((manifest.get("macros") or {}).get(_MACRO) or {}).get("macro_sql", "")
+    found = re.search(r"%\}\s*([\w.]+)\s*\{%", written)
+    if found is None or _release(found[1]) == _release(__version__):
+        return []
+    expected, then = (
+        f"that of the runner, {__version__}",
+        "run `dbt-reverse-etl init`, which refreshes it, and dbt again",
+    )
+    return [Problem("dbt_packages/reverse_etl", f"the dbt package in version {found[1]}", expected, then)]
+
+
+def refuse_newer(written: str, relation: str) -> None:
+    """Raises ReverseEtlError where newer macros than this runner knows wrote the newest snapshot; what older ones wrote can be read."""
+    if _release(written) > _release(__version__):
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"a snapshot of the dbt package {written}",
+                f"one that the runner knows, which is of version {__version__}",
+                f"pip install 'dbt-reverse-etl=={written}'",
+            )
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

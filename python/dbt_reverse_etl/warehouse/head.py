@@ -1,0 +1,110 @@
+"""The head of a changelog: its newest snapshot that changed a row, and the full image to begin with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest snapshot of a changelog that changed a row, from the newest header row.
+
+    Attributes:
+        base: snapshot of the newest full image.
+        columns: name and Spark type of the model's columns.
+        marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
+        newest_mark: number of the newest one.
+        captures: uuid of the capture that made a snapshot, for those that were asked about.
+    """
+
+    snapshot: int
+    changelog: str
+    base: int
+    live_rows: int
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    target: str
+    package_version: str
+    marks: dict[str, str] = field(default_factory=dict)
+    newest_mark: int = 0
+    captures: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_head(
+    spark: SparkSession, relation: str, snapshot: int | None = None, about: Iterable[int] = ()
+) -> Head | None:
+    """The newest snapshot, or the one that is asked for; None where there is none.
+
+    Args:
+        about: snapshots whose captures are asked about, too.
+
+    Raises:
+        ReverseEtlError: there is no such table.
+    """
+    if not spark.catalog.tableExists(relation.replace("`", "")):
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                "no such table",
+                "the changelog of a model that was run",
+                "dbt run, with the target that you push",
+            )
+        )
+    if snapshot is None:
+        snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
+    if snapshot is None:
+        return None
+    found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
+    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
+    marks = sorted((json.loads(row[1]) for row in found if row[0] is None), key=lambda mark: mark["base"])
+    header = headers.get(snapshot)
+    if header is None:
+        return None
+    return Head(
+        snapshot=header.get("changed") or snapshot,
+        changelog=header["changelog_uuid"],
+        base=header["base"],
+        live_rows=header["live_rows"],
+        key=tuple(header["key_columns"]),
+        columns=tuple((column["name"], column["type"]) for column in header["columns"]),
+        target=header["target_name"],
+        package_version=header["package_version"],
+        marks={row["label"]: row["capture_uuid"] for row in marks},
+        newest_mark=marks[-1]["base"] if marks else 0,
+        captures={number: one["capture_uuid"] for number, one in headers.items()},
+    )
+
+
+def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:
+    """Rows of the head that pass a filter."""
+    columns = [name for name, _ in head.columns]
+    image = sql.render("_image", relation=relation, key=head.key, columns=columns, base=head.base, head=head.snapshot)
+    return int(spark.sql(f"select count_if({where}) from ({image})").collect()[0][0])  # noqa: S608
+
+
+def full_image(spark: SparkSession, relation: str, at: int) -> int:
+    """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
+
+    Raises:
+        ReverseEtlError: the snapshot was pruned.
+    """
+    oldest = f"select coalesce(max(_header.base), 1) from {relation} where _change = 'pruned'"  # noqa: S608
+    newest = f"select max(_header.base) from {relation} where _change = 'snapshot' and _snapshot_id = {int(at)}"  # noqa: S608
+    found = spark.sql(newest if at else oldest).collect()[0][0]
+    if found is None:
+        raise ReverseEtlError(
+            Problem(
+                relation,
+                f"snapshot {at}, which a sync refers to, pruned",
+                "every snapshot from the oldest position on",
+                "dbt run-operation forget --args '{sync: NAME}', and push: a first load",
+            )
+        )
+    return int(found)

@@ -1,0 +1,79 @@
+"""The session of Spark in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from dbt_reverse_etl.base.interrupts import apart
+
+# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
+LOCAL = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+}
+
+
+@apart
+def connect(parameters: Mapping[str, str]) -> SparkSession:
+    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
+    builder = SparkSession.builder.enableHiveSupport()
+    is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
+    # A session that dbt has started keeps its settings.
+    defaults = LOCAL if is_local and not _has_session() else {}
+    for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@apart
+def advice(spark: SparkSession) -> str:
+    """One line for a session on one machine that works with Spark's settings for a cluster; else empty."""
+    if is_remote() or not spark.sparkContext.master.startswith("local"):
+        return ""
+    missing = [f'{name}: "{value}"' for name, value in LOCAL.items() if _is_unset(spark, name)]
+    if not missing:
+        return ""
+    return f"Small runs on one machine take half the time with {', '.join(missing)} in server_side_parameters: docs/clusters.md"
+
+
+def _is_unset(spark: SparkSession, name: str) -> bool:
+    unset = "<undefined>"  # Spark checks any other default against the type of the setting
+    return spark.conf.get(name, unset) == spark.sparkContext.getConf().get(name, unset) == unset
+
+
+def _has_session() -> bool:
+    """Whether any thread of this process has started one."""
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """End every query that is under way in this session."""
+    if is_remote():
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
+    """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
+    name, before = "spark.sql.inMemoryColumnarStorage.compressed", None
+    with suppress(Exception):  # where the session does not allow it, the push is only slower
+        before = spark.conf.get(name)
+        spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be told
+            if before is not None:
+                spark.conf.set(name, before)
