@@ -242,6 +242,31 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     return ExitCode.OK
 
 
+@cli.command("test")
+@project_options
+@click.argument("sync")
+@click.option("--key", required=True, help="""The key of the row, as '{"customer_id": 1}'.""")
+def send_one(place: Place, selectors: tuple[str, ...], as_json: bool, sync: str, key: str) -> int:
+    """Send one pending row of a sync, recorded like any delivery; the next push sends the others."""
+    from dbt_reverse_etl.app.invocation import tell
+    from dbt_reverse_etl.app.keys import fitting
+    from dbt_reverse_etl.terminal import console
+
+    if selectors:
+        raise click.UsageError("name one sync, without --select")
+    found = Opened(place, (sync,), reaches=True)
+    if len(found.chosen) != 1:
+        raise click.UsageError(f"{sync} names {len(found.chosen)} syncs")
+    fitting(key, [one.sync.changelog for one in found.chosen])
+    with found as opened:
+        report = opened.pusher.push(opened.chosen[0], opened.overview, key)
+    if as_json:
+        _print_json([console.as_json(report)])
+    else:
+        tell(report, 1, 1, say)
+    return report.exit_code
+
+
 @cli.command()
 @project_options
 @click.option(
@@ -260,7 +285,7 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
 )
 def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
-    from dbt_reverse_etl.report.key_reading import fitting
+    from dbt_reverse_etl.app.keys import fitting
     from dbt_reverse_etl.report.page import render
     from dbt_reverse_etl.report.reading import Asked, read
 

@@ -39,13 +39,17 @@ class Say(Protocol):
 class Pusher(Shared):
     """Pushes syncs, and never raises for one of them."""
 
-    def push(self, resolved: ResolvedSync, overview: Overview) -> Report:
-        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
+    def push(self, resolved: ResolvedSync, overview: Overview, only: str | None = None) -> Report:
+        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report.
+
+        Args:
+            only: the key of the one row to send, as JSON.
+        """
         began = time.monotonic()
         label, before = resolved.label, overview.stood(resolved.sync.name)
         failing = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, standing=Standing(Health.FAILING))
         try:
-            report = OneSync(self, resolved, overview).push()
+            report = OneSync(self, resolved, overview).push(only)
         except ReverseEtlError as error:
             report = replace(failing, status=_status_of(error), exit_code=error.exit_code, message=redact(str(error)))
             if report.status == Status.FAILED and self.interrupt.is_set():

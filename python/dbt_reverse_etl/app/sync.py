@@ -15,6 +15,7 @@ from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
 from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed
+from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import carry_out
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
@@ -120,14 +121,15 @@ class OneSync:
         self._sources: list[PendingRows] = []
         self._notes: list[str] = []
 
-    def push(self) -> Report:
+    def push(self, only: str | None = None) -> Report:
+        """`only`: a key as JSON; its row is sent and no other."""
         try:
-            return self._push()
+            return self._push(only)
         finally:
             for source in self._sources:
                 source.close()
 
-    def _push(self) -> Report:
+    def _push(self, only: str | None) -> Report:
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
@@ -144,8 +146,12 @@ class OneSync:
             self._give_up(former, job, spec)
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         stopped = self._stopped(spec)
+        if only is not None:
+            job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
         result = self._replay(known) or self._run(job, spec)
-        at_head = result.status in _AT_HEAD
+        at_head = result.status in _AT_HEAD and only is None
+        if only is not None and result.counts.skipped.total:
+            self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
         here = self._standing(result.state, allowed)
         said = result.message or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")

@@ -57,6 +57,9 @@ class Source(Protocol):
     def planned(self) -> Histogram:
         """How many rows are pending, counted apart from what `wave` returns."""
 
+    def planned_in(self, bucket: int) -> Histogram:
+        """The same for one bucket, and nothing of the others."""
+
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi): `_key`, `_bucket`, `_operation`, `_event_id`, `_before_hash`,
         `_after_hash`, `_maybe`, `_doubt`, `_changed`, then the fields of the task."""
@@ -67,6 +70,14 @@ class Remote(Protocol):
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         """Send every row of the order's claim; no request after `until`. One action of Spark."""
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A row by its key, JSON as in `_key`, and its bucket."""
+
+    key: str
+    bucket: int
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,7 @@ class Job:
         mark: of the ledger whose positions hold, as the changelog says; empty: it does not say, or was not asked.
         captures: uuid of the capture that made a snapshot, as far as the changelog was asked.
         replaces: a full load puts all rows in place of whatever the object holds.
+        only: send this row and no other; what else is pending in its bucket is listed as undelivered.
     """
 
     run_id: str
@@ -104,6 +116,7 @@ class Job:
     mark: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
     replaces: bool = False
+    only: OneRow | None = None
 
 
 def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)

@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.outcome import Outcome
@@ -37,14 +38,14 @@ from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.lost import not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, Remote, RunResult, Source, Status
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort, OneRow, Ports, Remote, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
 from dbt_reverse_etl.delivery.starting import run_started
 from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
-from dbt_reverse_etl.delivery.undelivered import SentInDoubt
+from dbt_reverse_etl.delivery.undelivered import KEY, SentInDoubt
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
@@ -127,6 +128,10 @@ class _Run:
 
     def _plan(self) -> None:
         self._source = self._ports.source_for(self._state)
+        only = self._job.only
+        if only is not None:
+            self._plan_one(only)
+            return
         self._histogram = self._source.planned()
         planned = self._histogram.total
         self._override = self._ports.guard(planned, self._state)
@@ -136,9 +141,20 @@ class _Run:
         self._ports.progress(Number.PLANNED, planned.total)
         self._step("run.planned")
 
+    def _plan_one(self, row: OneRow) -> None:
+        if not pc.any(pc.equal(self._source.wave(row.bucket, row.bucket + 1).column(KEY), row.key)).as_py():
+            found, expected = (
+                "a key of which nothing is pending",
+                "a row that the destination does not have as it is now",
+            )
+            raise ReverseEtlError(Problem(self._job.task.sync, found, expected, "`plan` shows pending keys"))
+        self._histogram = self._source.planned_in(row.bucket)
+        self._waves, self._remote, self._counted_to = Waves(self._histogram, ONE_WAVE, row.bucket), None, row.bucket
+        self._step("run.planned")
+
     def _plan_full_load(self) -> None:
         """Take the whole image in place of the changes where the sync may; before the sink is opened, for it must know."""
-        whole = self._ports.full_load(self._source, self._state)
+        whole = None if self._job.only else self._ports.full_load(self._source, self._state)
         if whole is not None:
             self._source, self._histogram = whole, whole.planned()
             self._task = replace(self._task, full_load=True)
@@ -300,6 +316,7 @@ class _Run:
             self._policy.rejections,
             self._policy.retry_now,
             self._sent_in_doubt(),
+            self._job.only.key if self._job.only else None,
         )
         if self._remote is not None:
             return self._whole_or_nothing(self._send_from_executors(self._remote, order))

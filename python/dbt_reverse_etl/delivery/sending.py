@@ -19,6 +19,9 @@ from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.undelivered import (
     BUCKET,
     SentInDoubt,
+    alone,
+    held_back,
+    left_in_doubt,
     not_delivered,
     refused_before,
     split,
@@ -39,6 +42,7 @@ class Order:
         known: undelivered rows of the claim by key.
         now: decides who waits.
         retry_now: nobody waits.
+        only: key of the one row to send; the others are held back.
     """
 
     claim: Claim
@@ -47,6 +51,7 @@ class Order:
     rejections: Rejections
     retry_now: bool
     in_doubt: SentInDoubt = field(default_factory=SentInDoubt)
+    only: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
         LeaseLost: after every request that was under way has ended; it names the buckets of what was sent.
     """
     known = {} if order.retry_now else order.known
-    rows, wait = split(table, known, order.now, order.in_doubt)
+    rows, wait = split(table, known, order.now, order.in_doubt) if order.only is None else alone(table, order.only)
     new, refused = refused_before(rows, order.known)
     sent = _waiting(wait, order)
     others = wait.num_rows + refused.num_rows
@@ -104,9 +109,9 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
     if not refused.num_rows:
         return sent
     left_out, stop = len(sent.undelivered), sent.stop or stop
-    alone = _of(replace(chunk, own=()) if chunk else None, refused, held)
+    own = _of(replace(chunk, own=()) if chunk else None, refused, held)
     try:
-        return sent + _sent(engine, order, refused, stop, left_out=left_out, known=True, buckets=alone)
+        return sent + _sent(engine, order, refused, stop, left_out=left_out, known=True, buckets=own)
     except LeaseLost as lost:
         lost.buckets = [*_buckets(new), *(lost.buckets or ())]
         raise
@@ -114,7 +119,8 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
 
 def _waiting(wait: pa.Table, order: Order) -> Sent:
     """What is said of rows that are not sent now."""
-    listed, planned = still_waiting(wait, order.known, order.now), count_operations(wait.column(OPERATION))
+    left = left_in_doubt if order.only is None else held_back
+    listed, planned = still_waiting(wait, order.known, order.now, left), count_operations(wait.column(OPERATION))
     no_match = PerOperation.of(row.operation for row in listed if row.outcome == Outcome.NO_MATCH)
     return Sent(Counts(planned=planned, skipped=planned - no_match, no_match=no_match), (*listed,))
 

@@ -43,6 +43,11 @@ def split(
     return _divided(table, pc.or_(_waits(table, known, now), _in_doubt(table, known, in_doubt)))
 
 
+def alone(table: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
+    """The row with this key, and all others."""
+    return _divided(table, pc.not_equal(table.column(KEY), key))
+
+
 def refused_before(table: pa.Table, known: Mapping[str, Undelivered]) -> tuple[pa.Table, pa.Table]:
     """The rows of which the destination has refused no attempt with this value, and those of which it has."""
     return _divided(table, _unchanged(table, known, lambda row: row.attempts > 0))
@@ -87,10 +92,19 @@ def _outside(table: pa.Table, place: tuple[int, int]) -> pa.ChunkedArray:
     return pc.or_(pc.less(bucket, place[0]), pc.greater_equal(bucket, place[1]))
 
 
-def still_waiting(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> list[Undelivered]:
-    """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added."""
+def still_waiting(
+    table: pa.Table,
+    known: Mapping[str, Undelivered],
+    now: datetime,
+    new: Callable[[Mapping[str, Any], datetime], Undelivered],
+) -> list[Undelivered]:
+    """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added.
+
+    Args:
+        new: the entry of a row that the ledger does not list.
+    """
     rows = table.select(_POSITION).to_pylist()
-    return [_placed(row, known[row[KEY]]) if row[KEY] in known else _left_in_doubt(row, now) for row in rows]
+    return [_placed(row, known[row[KEY]]) if row[KEY] in known else new(row, now) for row in rows]
 
 
 def not_delivered(
@@ -119,15 +133,19 @@ def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
     )
 
 
-def _left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
-    return _entry(
-        row,
-        outcome=Outcome.UNKNOWN.value,
-        reason="an earlier run may have sent it",
-        attempts=0,
-        first_failed_at=now,
-        next_attempt_at=None,
-    )
+def left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
+    """The entry of a row in doubt that is not sent again."""
+    return _not_attempted(row, now, Outcome.UNKNOWN, "an earlier run may have sent it")
+
+
+def held_back(row: Mapping[str, Any], now: datetime) -> Undelivered:
+    """The entry of a row of the same bucket as the one row that is sent."""
+    outcome = Outcome.UNKNOWN if row[DOUBT] else Outcome.RETRYABLE
+    return _not_attempted(row, now, outcome, "held back while one other row was sent")
+
+
+def _not_attempted(row: Mapping[str, Any], now: datetime, outcome: Outcome, reason: str) -> Undelivered:
+    return _entry(row, outcome=outcome.value, reason=reason, attempts=0, first_failed_at=now, next_attempt_at=None)
 
 
 def _failed(

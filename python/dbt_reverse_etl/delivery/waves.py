@@ -43,6 +43,11 @@ class Histogram:
     def total(self) -> PerOperation:
         return sum(self.bins, NO_ROWS)
 
+    @staticmethod
+    def of_bucket(number: int, rows: PerOperation) -> Histogram:
+        """Planned rows of one bucket, and none of any other."""
+        return Histogram((*[NO_ROWS] * number, rows, *[NO_ROWS] * (BUCKETS - number - 1)))
+
 
 _MOST_GROWTH = 10.0
 
@@ -83,21 +88,22 @@ ONE_WAVE = WaveSize(rows=sys.maxsize, most=sys.maxsize, most_bytes=sys.maxsize)
 class Waves:
     """Hands out the next bucket range, sized by how long the wave before it took; together they cover [0, BUCKETS)."""
 
-    def __init__(self, histogram: Histogram, size: WaveSize) -> None:
+    def __init__(self, histogram: Histogram, size: WaveSize, only: int | None = None) -> None:
+        """`only`: hand out this bucket alone."""
         self._histogram = histogram
         self._size = size.of_rows(histogram.row_bytes)
         self._rows = self._size.rows
-        self._lo = 0
+        self._lo, self._hi = (0, BUCKETS) if only is None else (only, only + 1)
 
     def next_range(self, took: float | None = None) -> tuple[int, int] | None:
         """The next [lo, hi), or None after the last; `took` is in seconds, None for the first wave."""
-        if self._lo == BUCKETS:
+        if self._lo == self._hi:
             return None
         if took is not None:
             self._rows = self._size.after(self._rows, took)
         lo, width = self._lo, self._histogram.width
         hi, rows = lo + width, self._histogram.bins[lo // width].total
-        while hi < BUCKETS and self._fits(rows, hi):
+        while hi < self._hi and self._fits(rows, hi):
             rows += self._histogram.bins[hi // width].total
             hi += width
         self._lo = hi

@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import Row
 
+from dbt_reverse_etl.app.keys import fitting, stored_key
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
@@ -42,7 +42,7 @@ def read_keys(
     for given in keys:
         for changelog in fitting(given, list(changelogs.values())):
             of = {i: n for i, n in names.items() if n in _names_of(changelog, syncs)}
-            found.append(_read(pusher, changelog, of, _spelled(given, changelog.key), show_values=show_values))
+            found.append(_read(pusher, changelog, of, given, show_values=show_values))
     return found
 
 
@@ -74,39 +74,8 @@ def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
     )
 
 
-def fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
-    """The changelogs whose key has the columns of the text. Its values are not repeated in an error."""
-    try:
-        read = json.loads(given)
-    except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict):
-        expected = 'a key as JSON, such as {"customer_id": 1}'
-        raise ConfigurationError(Problem("--key", "text that is no JSON object", expected, "put it into single quotes"))
-    if any(isinstance(value, dict | list) for value in read.values()):
-        raise ConfigurationError(
-            Problem("--key", "a list or an object as a value", "plain values", "write the key as the model has it")
-        )
-    columns = {name.casefold() for name in read}
-    found = [
-        one for one in changelogs if {name.casefold() for name in one.key} == columns and len(read) == len(columns)
-    ]
-    if not found:
-        known = "; ".join(f"{one.name}: {', '.join(one.key)}" for one in changelogs) or "none"
-        raise ConfigurationError(
-            Problem("--key", f"the columns {', '.join(read)}", f"the key of a chosen changelog: {known}", "correct it")
-        )
-    return found
-
-
 def _names_of(changelog: Changelog, syncs: Iterable[ResolvedSync]) -> set[str]:
     return {one.sync.name for one in syncs if one.sync.changelog.unique_id == changelog.unique_id}
-
-
-def _spelled(given: str, key: Sequence[str]) -> str:
-    """The same JSON with the columns as the changelog spells them, for Spark looks for them so."""
-    own, read = {name.casefold(): name for name in key}, json.loads(given)
-    return given if read.keys() == set(key) else json.dumps({own[name.casefold()]: read[name] for name in read})
 
 
 def _read(
@@ -115,25 +84,18 @@ def _read(
     head = pusher.head(changelog.relation_name)
     if head is None:
         return KeyHistory(changelog.name, given, sorted(names.values()))
-    types = {name.casefold(): type_ for name, type_ in head.columns}
-    typed = {name: types[name.casefold()] for name in head.key}
-    stored, bucket = pusher.spark.sql(sql.render("key_as_stored", head.key, typed, given)).collect()[0]
-    if stored is None:
-        expected = ", ".join(f"{name} {type_}" for name, type_ in typed.items())
-        raise ReverseEtlError(
-            Problem("--key", f"a value that is no key of {changelog.name}", expected, "correct the value")
-        )
+    row = stored_key(pusher.spark, head, changelog, given)
     columns = [name for name, _ in head.columns]
-    history = sql.render("key_history", changelog.relation_name, head.key, columns, stored, MOST_ROWS)
+    history = sql.render("key_history", changelog.relation_name, head.key, columns, row.key, MOST_ROWS)
     rows = sorted(
         pusher.spark.sql(history).collect(), key=lambda row: (row._snapshot_id, row._change != "update_preimage")
     )
     return KeyHistory(
         changelog.name,
-        stored,
+        row.key,
         sorted(names.values()),
         changes(rows, show_values=show_values),
-        _deliveries(pusher, names, stored, bucket),
+        _deliveries(pusher, names, row.key, row.bucket),
     )
 
 

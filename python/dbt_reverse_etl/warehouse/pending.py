@@ -197,6 +197,11 @@ class PendingRows:
         """Planned rows by bin of buckets and operation: an aggregate of its own, not a count of the stream."""
         return self._planned
 
+    def planned_in(self, bucket: int) -> Histogram:
+        """The same for one bucket, and nothing of the others."""
+        counted = self.frame(bucket, bucket + 1).groupBy("_operation").count().collect()
+        return Histogram.of_bucket(bucket, PerOperation(**{row._operation: row["count"] for row in counted}))
+
     @cached_property
     def _planned(self) -> Histogram:
         width = BUCKETS // _BINS

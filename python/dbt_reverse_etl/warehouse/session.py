@@ -34,7 +34,7 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
 @apart
 def advice(spark: SparkSession) -> str:
     """One line for a session on one machine that works with Spark's settings for a cluster; else empty."""
-    if is_remote() or not spark.sparkContext.master.startswith("local"):
+    if is_remote() or not (spark.sparkContext.master or "").startswith("local"):
         return ""
     missing = [f'{name}: "{value}"' for name, value in LOCAL.items() if _is_unset(spark, name)]
     if not missing:

@@ -110,6 +110,10 @@ def pushes(shop: Shop) -> None:
     shop.call("first push", *PUSH, "--log-format", "json")
     shop.call("pushed before", *PUSH)
     shop.call("if due", *PUSH, "--if-due")
+    shop.exit_code("one row", "test", "crm_people", "--key", '{"id": 2}')
+    shop.rows["people after one row"] = project.crm("select * from people order by 1")
+    shop.exit_code("the same row", "test", "crm_people", "--key", '{"id": 2}')
+    shop.exit_code("no key", "test", "crm_people", "--key", '{"name": "Bob"}')
     shop.call("status after", "status", "--json", "--select", "crm_c*")
     shop.call("status table", "status")
     with sqlite3.connect(project.folder / "crm.db") as crm:
@@ -230,6 +234,19 @@ def test_push_carries_out_what_a_run_operation_asked_for(shop: Shop) -> None:
     assert "SYNC crm_people -> crm.people" in repaired.output, "it is behind"
     assert shop.rows["asked for"] == BOTH
     assert "Nothing to push." in shop.said["asked for once"].output, "it was asked for once"
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_one_row_is_sent_on_purpose_and_no_other(shop: Shop) -> None:
+    code, shown = shop.codes["one row"]
+    assert code == ExitCode.OK, shown
+    assert "SYNC crm_people -> crm.people" in shown
+    assert "[+1 ~0 -0 in" in shown
+    assert shop.rows["people after one row"] == [(2, "Bob")]
+    code, shown = shop.codes["the same row"]
+    assert code == ExitCode.FAILED
+    assert "a key of which nothing is pending" in shown
+    assert shop.codes["no key"][0] == ExitCode.USAGE
 
 
 def test_status_shows_position_lag_undelivered_rows_and_the_last_run(shop: Shop) -> None:

@@ -135,6 +135,10 @@ class DictSource:
             by_bin[row["_bucket"] // width].append(row["_operation"])
         return Histogram(tuple(PerOperation.of(words) for words in by_bin))
 
+    def planned_in(self, bucket: int) -> Histogram:
+        words = [row["_operation"] for row in self.rows if row["_bucket"] == bucket]
+        return Histogram.of_bucket(bucket, PerOperation.of(words))
+
     def wave(self, lo: int, hi: int) -> pa.Table:
         return pa.Table.from_pylist([row for row in self.rows if lo <= row["_bucket"] < hi], WAVE_SCHEMA)
 
