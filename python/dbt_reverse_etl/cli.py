@@ -193,9 +193,9 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
 @cli.command()
 @project_options
-@click.option("--fail", is_flag=True, help="End with 1 if a sync is not well.")
+@click.option("--fail", is_flag=True, help="End with 1 if a sync is neither ok nor behind.")
 def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
-    """Show how each sync stands: health, position, lag, undelivered rows and last run."""
+    """Show how each sync stands and why: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl.delivery.health import Health
     from dbt_reverse_etl.terminal import console
 
@@ -208,9 +208,6 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
             "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
         )  # fmt: skip
         click.echo(console.table(columns, rows))
-        for row in rows:
-            if row["problem"]:
-                say(row["problem"], "error", sync=row["sync"])
         for text in console.status_details(rows):
             click.echo(text)
     well = all(Health(row["health"]).is_well for row in rows)

@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.alerts import alerts
-from dbt_reverse_etl.alerts.channels import Channel
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
@@ -23,7 +22,7 @@ from dbt_reverse_etl.app.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.sync import Known, Report
 from dbt_reverse_etl.app.tracing import trace_captures, tracers
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run, select
@@ -245,7 +244,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     with screen or nullcontext():
         reports = _execute(wanted, pusher, overview, say, screen)
     if not pusher.interrupt.is_set():
-        _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+        alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
 
 
@@ -290,21 +289,8 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         project_dir=project.folder,
     )
     reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
-    _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+    alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
-
-
-def _tell_of_changes(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
-    reports: Sequence[Report], overview: Overview, pusher: Pusher, channels: Sequence[Channel], target: str, say: Say
-) -> None:
-    """The ledger first: a message that is not sent is not sent again."""
-    refusals = alerts.refusals(reports, overview)
-    if refusals:
-        try:
-            pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
-        except Exception as error:  # the pushes are over: what they did must be told
-            say(str(unexpected(error, "ledger, refused pushes")), "error")
-    alerts.send(channels, alerts.changed(reports), target, pusher.invocation_id, say)
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:

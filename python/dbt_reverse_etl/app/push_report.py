@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Standing
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class Report:
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.
-        before: its health before the push.
     """
 
     sync: str
@@ -34,4 +33,3 @@ class Report:
     message: str = ""
     sample: tuple[tuple[str, str], ...] = ()
     standing: Standing = NEVER_PUSHED
-    before: Health = Health.NEVER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, standing
+from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, reached_its_end, standing
 from dbt_reverse_etl.delivery.lost import remaining, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
@@ -45,8 +46,6 @@ from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import WholePush, one_wave
 
 __all__ = ["Known", "OneSync", "Report", "Shared"]
-
-_AT_HEAD = (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE)
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class OneSync:
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         stopped = self._stopped(spec)
         result = self._replay(known) or self._run(job, spec)
-        at_head = result.status in _AT_HEAD
+        at_head = reached_its_end(result.status)
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
         here = self._standing(result.state, allowed)
         said = result.message or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")
@@ -163,6 +162,15 @@ class OneSync:
         told = {"head": known.snapshot, "position": self._position, **told}
         return Report(self._resolved.sync.name, self.label, status, **told)
 
+    def stopped(self, status: str, message: str) -> Standing:
+        """How a sync stands whose push ended with an error."""
+        state = self.state
+        if status == Status.FAILED:  # the run may have acknowledged waves before
+            state = State()
+            with suppress(Exception):  # then nobody knows what it left
+                state = self._shared.ledger.read(self.id)
+        return self._standing(state, 0, refused=f"{status}: {message}")
+
     def health(self) -> Health:
         """As its newest run left it."""
         return health(self.state, self._allowed(self.state))
@@ -177,8 +185,7 @@ class OneSync:
         return not (is_at_head and is_as_given and self.health().is_well)
 
     def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
-        word = health(state, allowed, **more)
-        return standing(state, word, self._shared.clock.now(), park_doubt=self._policy.park_doubt)
+        return standing(state, allowed, self._shared.clock.now(), park_doubt=self._policy.park_doubt, **more)
 
     def _allowed(self, state: State) -> int | None:
         """As `RunFinished.allowed`."""
@@ -231,10 +238,8 @@ class OneSync:
 
     def _lost_report(self, lost: PositionLost) -> Report:
         message = redact(str(lost))
-        failing = Standing(Health.FAILING)
-        return Report(
-            self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=failing
-        )
+        here = self.stopped(lost.status, message)
+        return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
@@ -256,7 +261,7 @@ class OneSync:
             spec = Spec.of(self.state.specs[spec_id])
             ports = self._ports(spec, partial(self._head, snapshot))
             result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports)
-            if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
+            if not reached_its_end(result.status):
                 return result
             self._begin_anew()
         return None
@@ -300,35 +305,51 @@ class OneSync:
     def status(self) -> dict[str, Any]:
         """Plain values."""
         state, started = self.state, self._overview.started.get(self.id)
-        head = self._shared.head(self._resolved.sync.changelog.relation_name)
-        position = self._position
-        lag = max(0, head.snapshot - position) if head else 0
-        refusal, problem = self._overview.refused(self._resolved.sync.name), self._problem(head)
-        standing = self._standing(state, self._allowed(state), refused=bool(refusal or problem), lag=lag)
+        head, missing = self._found_head()
+        lag = max(0, head.snapshot - self._position) if head else 0
+        refused = missing or self._refused(head, lag)
+        here = self._standing(state, 0 if refused else self._allowed(state), refused=refused, lag=lag)
         return {
             "sync": self._resolved.sync.name,
             "sync_id": self.id,
             "destination": self.label,
             "mode": self._settings.mode.value,
-            "health": standing.health.value,
-            "position": position,
+            "health": here.health.value,
+            "reason": here.reason,
+            "position": self._position,
             "head": head.snapshot if head else 0,
             "lag": lag,
-            "undelivered": standing.undelivered,
-            "no_match": standing.no_match,
-            "left": [asdict(one) for one in standing.left],
-            "details": explained(standing),
+            "undelivered": here.undelivered,
+            "no_match": here.no_match,
+            "left": [asdict(one) for one in here.left],
+            "details": explained(here),
             "in_doubt": sum(row.doubt for row in state.undelivered.values()),
             "open_claims": len(state.claims),
             "last_run": (state.status if state.finished else "unfinished") if started else "never",
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
-            "message": f"{refusal.status}: {refusal.message}" if refusal else state.message,
-            "problem": problem,
         }
 
-    def _problem(self, head: Head | None) -> str:
-        lost = self._lost(head)
-        return redact(str(lost)) if lost else self._left(self.state)
+    def _found_head(self) -> tuple[Head | None, str]:
+        """The head, or why a sync that has delivered has none."""
+        try:
+            return self._shared.head(self._resolved.sync.changelog.relation_name), ""
+        except ReverseEtlError as error:
+            return None, f"no changelog: {redact(str(error))}" if self.state.fence else ""
+
+    def _refused(self, head: Head | None, lag: int) -> str:
+        """Why the newest push ended before a run began, or why the next one will; empty: nothing is in its way."""
+        name, changelog = self._resolved.sync.name, self._resolved.sync.changelog
+        lost, version = self._lost(head), _other_version(head, changelog.relation_name) if head else None
+        if lost or version:
+            return redact(f"{lost.status}: {lost}" if lost else f"other_version: {version}")
+        if head and not self.state.fence and (former := former_of(self._resolved, head.changelog, self._overview)):
+            return redact(f"renamed: {renamed(self._resolved, former)}")
+        if refusal := self._overview.refused(name):
+            return f"{refusal.status}: {refusal.message}"
+        if lag and (tests := self._overview.failing.get(changelog.unique_id)):
+            return f"{failed_tests(changelog.name, tests)[0]}; a push is blocked until they pass"
+        left = self._left(self.state)
+        return f"leftovers: {left}" if left else ""
 
     def _lost(self, head: Head | None) -> PositionLost | None:
         """Why the position says nothing, with this head of the changelog."""
@@ -350,7 +371,8 @@ class OneSync:
         if head is None or (known and known.changelog != head.changelog):
             found = "not the snapshot that this run captured: the changelog was reset meanwhile"
             raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
-        _refuse_other_version(head, changelog.relation_name)
+        if problem := _other_version(head, changelog.relation_name):
+            raise ReverseEtlError(problem)
         return head
 
     def _spec(self, known: Known) -> Spec:
@@ -549,13 +571,13 @@ def _known_by(head: Head) -> Known:
     return Known(head.snapshot, head.changelog, head.captures.get(head.snapshot, ""))
 
 
-def _refuse_other_version(head: Head, relation: str) -> None:
-    if head.package_version.split(".")[:2] != __version__.split(".")[:2]:
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                f"a snapshot of the dbt package {head.package_version}",
-                f"the version of the runner, {__version__}",
-                f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
-            )
-        )
+def _other_version(head: Head, relation: str) -> Problem | None:
+    """Why macros and runner do not fit together."""
+    if head.package_version.split(".")[:2] == __version__.split(".")[:2]:
+        return None
+    return Problem(
+        relation,
+        f"a snapshot of the dbt package {head.package_version}",
+        f"the version of the runner, {__version__}",
+        f"pip install 'dbt-reverse-etl=={head.package_version}', or run `dbt-reverse-etl init` and dbt again",
+    )

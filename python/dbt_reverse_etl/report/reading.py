@@ -109,7 +109,7 @@ def _sync(
         head=status["head"],
         lag=status["lag"],
         behind_since=min(waiting, default=None),
-        message=status["problem"] or status["message"],
+        message=status["reason"],
         no_match=status["no_match"],
         last_success_at=_utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
         runs=[_run(row) for row in own],
@@ -122,7 +122,7 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
     query = f"""
         select * from (
             select *, row_number() over (partition by sync_id order by fence desc) as _n,
-                max(if(status = 'succeeded', finished_at, null)) over (partition by sync_id) as last_success_at
+                max(if(ended_well, finished_at, null)) over (partition by sync_id) as last_success_at
             from {sql.view("reverse_etl_runs", pusher.ledger.relation)} where sync_id in ({_literals(names)})
         ) where _n <= {int(newest)} order by fence
     """  # noqa: S608

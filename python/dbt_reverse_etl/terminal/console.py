@@ -14,7 +14,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.health import explained, next_attempt
+from dbt_reverse_etl.delivery.health import explained, next_attempt, reached_its_end
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Overview
@@ -97,10 +97,11 @@ def as_json(report: Report) -> dict[str, Any]:
     """A report with plain values."""
     standing = report.standing
     return {
-        **{key: value for key, value in asdict(report).items() if key not in ("standing", "before")},
+        **{key: value for key, value in asdict(report).items() if key != "standing"},
         "exit_code": int(report.exit_code),
         "sample": [list(row) for row in report.sample],
         "health": standing.health.value,
+        "reason": redact(standing.reason),
         "undelivered": standing.undelivered,
         "left": [asdict(one) for one in standing.left],
     }
@@ -128,7 +129,7 @@ def _outcome(report: Report) -> str:
     if report.status == Status.IDLE:
         left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
         return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
-    if report.status not in (Status.SUCCEEDED, Status.PARTIAL):
+    if not reached_its_end(report.status):
         word = f"ERROR {report.status}"
         return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
     rest = [
@@ -145,8 +146,8 @@ def _outcome(report: Report) -> str:
 
 
 def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Below the table of `status`: why a sync is not well, and which rows are undelivered."""
-    told = ((row["sync"], text) for row in rows for text in (row["message"], *row["details"]) if text)
+    """Below the table of `status`: why a sync stands as it does, and which rows are undelivered."""
+    told = ((row["sync"], text) for row in rows for text in (row["reason"], *row["details"]) if text)
     return [f"{sync}: {redact(text)}" for sync, text in told]
 
 
