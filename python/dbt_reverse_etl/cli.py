@@ -171,8 +171,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
         reports: list[Any] = []
         if due:
             screen = shown()
-            opened.pusher.watch = invocation.watch(screen)
-            with screen:
+            with invocation.watched(opened.pusher, screen):
                 invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, screen.glance)
     if as_json:
         _print_json([console.reconciled_as_json(found, sample) for found in results])

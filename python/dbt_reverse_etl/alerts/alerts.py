@@ -17,11 +17,10 @@ from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.sync import Report
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
-from dbt_reverse_etl.delivery.health import Health, explained
+from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.warehouse.ledger import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
 
-_LONGEST = 500  # characters of a reason
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
 _LOST = frozenset(lost.status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
 _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
@@ -117,7 +116,7 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
             "state": change.word,
             "status": change.report.status,
             "counts": _counts(change.report),
-            "message": _reason(change.report),
+            "message": change.report.why,
         }
         for change in changes
     ]
@@ -156,12 +155,7 @@ def _line(change: Change) -> str:
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
     rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]
     head = f"{change.word}: {report.sync} -> {report.destination}: {report.status}, {', '.join([delivered, *rest])}"
-    return f"{head}\n  {reason}" if (reason := _reason(report)) else head
-
-
-def _reason(report: Report) -> str:
-    why = report.message or report.standing.reason
-    return redact("; ".join(filter(None, (why, *explained(report.standing)))))[:_LONGEST]
+    return f"{head}\n  {report.why}" if report.why else head
 
 
 def _counts(report: Report) -> Mapping[str, int]:

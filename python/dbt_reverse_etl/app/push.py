@@ -43,7 +43,8 @@ class Pusher(Shared):
         """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report."""
         began = time.monotonic()
         report = self._pushed(resolved, overview)
-        self.watch.end(resolved.sync.name, report.status, well=report.exit_code is ExitCode.OK)
+        wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status
+        self.watch.end(resolved.sync.name, report.status, wrong=wrong)
         return replace(report, seconds=time.monotonic() - began)
 
     def _pushed(self, resolved: ResolvedSync, overview: Overview) -> Report:
