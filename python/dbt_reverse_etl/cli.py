@@ -265,7 +265,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     for key in asked["keys"]:
         fitting(key, [one.sync.changelog for one in found.chosen])
     with found as opened:
-        about = Asked(opened.target, **asked)
+        about = Asked(opened.target, whole=not selectors, **asked)
         made = read(opened.pusher, opened.chosen, opened.overview, opened.manifest, about)
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())

@@ -20,11 +20,11 @@ NEXT_RUN, AT_A_TIME, ON_CHANGE, ON_RETRY = "next_run", "at_a_time", "on_change",
 
 
 class Health(str, Enum):
-    """One word for how a sync stands."""
+    """One word for how a sync stands, the better first."""
 
-    NEVER = "never pushed"
     OK = "ok"
     BEHIND = "behind"  # as ok, but changes were captured since
+    NEVER = "never pushed"
     UNSETTLED = "unsettled"  # the newest run has no end yet, or was interrupted: the next one settles what it sent
     FAILING = "failing"
 
@@ -160,7 +160,7 @@ def _reason(state: State, word: Health, allowed: int | None, lag: int, undeliver
         return f"unfinished: {began} has not ended; if it was killed, the next one settles what it sent"
     return {
         Health.NEVER: f"never ran: {'nothing was pushed yet' if lag else 'its changelog has no snapshot yet'}",
-        Health.BEHIND: f"behind: {lag} snapshot{'s' if lag != 1 else ''} captured since",
+        Health.BEHIND: f"{lag} snapshot{'s' if lag != 1 else ''} captured since",
     }.get(word, "")
 
 
@@ -175,7 +175,7 @@ def _why_failing(state: State, allowed: int | None, undelivered: int) -> str:
 def explained(standing: Standing) -> list[str]:
     """A line for each reason: how many rows, why, and when they are tried again."""
     shown, others = standing.left[:_MOST_REASONS], standing.left[_MOST_REASONS:]
-    lines = [f"undelivered: {one.rows} {one.outcome}: {one.reason}; {_when(one)}" for one in shown]
+    lines = [f"undelivered: {one.rows} {one.outcome}: {one.reason}; {when(one)}" for one in shown]
     rest = sum(one.rows for one in others)
     more = [f"undelivered: {rest} for {len(others)} other reasons: see reverse_etl_undelivered"] if others else []
     return lines + more
@@ -219,7 +219,8 @@ def _again(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
     return ON_CHANGE if row.outcome == PARKED else AT_A_TIME
 
 
-def _when(left: Left) -> str:
+def when(left: Left) -> str:
+    """When these rows are tried again."""
     if left.first is None or left.last is None:
         return {
             NEXT_RUN: "the next run tries again",

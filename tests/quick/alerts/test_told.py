@@ -27,7 +27,7 @@ from tests.support.delivery.world import FakeClock, Killed
 from tests.support.effort import scaled
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
-NEVER, OK, BEHIND, UNSETTLED, FAILING = Health
+OK, BEHIND, NEVER, UNSETTLED, FAILING = Health
 BLOCKED = Overview(refusals={"crm": Refusal("blocked", "too many deletes", NOW)})
 WAITING = Standing(FAILING, (Left("rejected", "422 invalid_email", 2, "at_a_time", NOW, NOW),))
 TOLERATED = Standing(OK, WAITING.left)
