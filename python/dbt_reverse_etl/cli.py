@@ -277,45 +277,36 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
 
 @cli.command()
 @project_options
-def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
-    """Validate the configuration and reach each destination, read-only."""
+@click.argument("dbt_arguments", metavar="[-- DBT_ARGUMENTS]...", nargs=-1)
+def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: tuple[str, ...]) -> int:
+    """Parse the project as it is now, validate the configuration, reach each destination, and ask it for the rights of a push. Writes nothing.
+
+    What dbt needs to parse stands after --, for example: dbt-reverse-etl check -- --vars '{day: 1}'
+    """
+    from dbt_reverse_etl.app import check as checks
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
 
     project = place.project()
-    configuration = project.configuration(project.manifest())
+    manifest, source = checks.parsed(place, project.target, dbt_arguments), ""
+    if manifest is None:
+        manifest, source = project.manifest(), str(project.artifacts / "manifest.json")
+    configuration = project.configuration(manifest)
     asked = select(configuration.syncs, selectors)
     configuration.refuse_unset(pushed=asked)
     chosen = {sync.unique_id for sync in asked}
-    named = {one.destination.name: one.destination for one in configuration.resolved if one.sync.unique_id in chosen}
-    results = [_checked(name, destination) for name, destination in sorted(named.items())]
+    results = checks.check((one for one in configuration.resolved if one.sync.unique_id in chosen), project.folder)
     if as_json:
-        _print_json(results)
+        click.echo(orjson.dumps(console.checked_as_json(results, source), option=orjson.OPT_INDENT_2).decode())
     else:
-        plan_only = isinstance(configuration.destinations, PlanOnly)
+        plan_only = ", plan only" if isinstance(configuration.destinations, PlanOnly) else ""
         say(
-            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid"
-            + (", plan only" if plan_only else ""),
+            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid{plan_only}",
             "info",
         )
-        for result in results:
-            say(
-                f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}",
-                "error" if result["message"] else "info",
-            )
-    return ExitCode.FAILED if any(result["message"] for result in results) else ExitCode.OK
-
-
-def _checked(name: str, destination: Any) -> dict[str, str]:
-    message = ""
-    sink = destination.sink(destination.settings)
-    try:
-        sink.check()
-    except ReverseEtlError as error:
-        message = redact(str(error))
-    finally:
-        sink.close()
-    return {"destination": name, "type": destination.type, "message": message}
+        for text, level in console.checked(results, source):
+            say(text, level)
+    return ExitCode.OK if all(result.is_well for result in results) else ExitCode.FAILED
 
 
 @cli.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dbt_reverse_etl.app.check import UNTRIED, CheckedDestination, CheckedSync
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import Report
@@ -149,6 +150,36 @@ def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Below the table of `status`: why a sync stands as it does, and which rows are undelivered."""
     told = ((row["sync"], text) for row in rows for text in (row["reason"], *row["details"]) if text)
     return [f"{sync}: {redact(text)}" for sync, text in told]
+
+
+def checked(results: Iterable[CheckedDestination], source: str) -> Iterator[tuple[str, str]]:
+    """The lines of `check` with their levels.
+
+    Args:
+        source: the manifest, if the project was not parsed now.
+    """
+    if source:
+        yield (
+            f"{source} was checked, which may be older than the project: there is no dbt in this Python to parse it. Run dbt parse before",
+            "warn",
+        )
+    for one in results:
+        yield f"{one.destination} ({one.type}): {one.message or 'reached'}", "error" if one.message else "info"
+        for sync in one.syncs:
+            yield from ((f"  {sync.sync}: {text}", "error") for text in sync.missing)
+            yield f"  {sync.sync} -> {sync.object}: {_checked_sync(sync)}", "info"
+    for text in UNTRIED:
+        yield f"not tried: {text}", "info"
+
+
+def _checked_sync(sync: CheckedSync) -> str:
+    found = "nothing is missing that can be asked for" if not sync.missing else f"{len(sync.missing)} missing"
+    return f"{found}; not tried: {'; '.join(sync.untried)}" if sync.untried else found
+
+
+def checked_as_json(results: Iterable[CheckedDestination], source: str) -> dict[str, Any]:
+    """The same for machines; `manifest` is None where the project was parsed now."""
+    return {"manifest": source or None, "untried": list(UNTRIED), "destinations": [asdict(one) for one in results]}
 
 
 def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
