@@ -19,9 +19,10 @@ from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.health import Health, Left, Standing, exit_code, standing
 from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
-from tests.support.delivery.desk import Desk
+from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import FakeClock, Killed
 from tests.support.effort import scaled
@@ -114,6 +115,7 @@ class Office:
     def __init__(self, kind: type[PlainSink]) -> None:
         self.desk = Desk(kind)
         self.desk.step = self._step
+        self.desk.policy = replace(POLICY, waves=WaveSize(2, grow_below=-1))
         self.refusals: dict[str, Refusal] = {}
         self.told: dict[str, Heard] = {}
         self.heard: list[str] = []
