@@ -219,10 +219,12 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Show so many rows of each.")
 def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
+    from dbt_reverse_etl.delivery.health import Health
     from dbt_reverse_etl.terminal import console
 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
+        stand = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
     rows = [row for some in found.values() for row in some[:limit]]
     if as_json:
         _print_json(rows)
@@ -233,8 +235,11 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     for name, some in found.items():
         if len(some) > limit:
             say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")
+    others = [one for one in stand if one["health"] != Health.OK]
+    for one in others:  # what a sync has still to plan, or has planned and not reached, no list has
+        say(f"{one['sync']}: {one['health']}: {one['reason']}", "warn")
     if not rows:
-        say("Every row is delivered.", "info")
+        say("No row is listed." if others else "Every row is delivered.", "info")
     return ExitCode.OK
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from dbt_reverse_etl import cli
 from dbt_reverse_etl.app.push import Pusher
@@ -103,20 +103,9 @@ def test_a_share_of_undelivered_rows_is_not_counted_where_another_version_wrote_
     assert found["reason"].startswith("other_version: ")
 
 
-@pytest.mark.guarantee("dbt and its commands")
-@pytest.mark.parametrize(
-    ("told", "code"),
-    [
-        (at(A, 5), ExitCode.OK),
-        (at(A, 4), ExitCode.OK),
-        (Overview(), ExitCode.FAILED),
-        (at(A, 5, status="failed", message="no answer"), ExitCode.FAILED),
-        (at(A, 5, finished=False), ExitCode.FAILED),
-    ],
-)
-def test_status_fails_on_demand_where_a_sync_is_neither_ok_nor_behind_and_says_why(
-    told: Overview, code: ExitCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def commanded(monkeypatch: pytest.MonkeyPatch, told: Overview, *arguments: str) -> Result:
+    """One command over this ledger; the changelog is at snapshot 5."""
+
     class Opened:
         pusher: Pusher = pusher(orders=5)
         chosen, overview = [A], told
@@ -131,8 +120,39 @@ def test_status_fails_on_demand_where_a_sync_is_neither_ok_nor_behind_and_says_w
             pass
 
     monkeypatch.setattr(cli, "Opened", Opened)
-    for arguments, wanted in ((["status", "--fail"], code), (["status"], ExitCode.OK)):
-        said = CliRunner().invoke(cli.cli, arguments, standalone_mode=False)
+    return CliRunner().invoke(cli.cli, list(arguments), standalone_mode=False)
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (at(A, 5), ExitCode.OK),
+        (at(A, 4), ExitCode.OK),
+        (Overview(), ExitCode.FAILED),
+        (at(A, 5, status="failed", message="no answer"), ExitCode.FAILED),
+        (at(A, 5, finished=False), ExitCode.FAILED),
+    ],
+)
+def test_status_fails_on_demand_where_a_sync_is_neither_ok_nor_behind_and_says_why(
+    told: Overview, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments, wanted in (("status", "--fail"), code), (("status",), ExitCode.OK):
+        said = commanded(monkeypatch, told, *arguments)
         assert said.return_value == wanted, said.exception
-    [row] = json.loads(CliRunner().invoke(cli.cli, ["status", "--json"], standalone_mode=False).stdout)
+    [row] = json.loads(commanded(monkeypatch, told, "status", "--json").stdout)
     assert (f"a: {row['reason']}" in said.output) == bool(row["reason"])
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (at(A, 5), "Every row is delivered.\n"),
+        (at(A, 4), "a: behind: 1 snapshot captured since\nNo row is listed.\n"),
+        (at(A, 5, status="failed", message="no answer"), "a: failing: failed: no answer\nNo row is listed.\n"),
+    ],
+)
+def test_an_empty_list_of_undelivered_rows_is_no_promise_where_the_sync_is_not_ok(
+    told: Overview, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commanded(monkeypatch, told, "undelivered").output == said
