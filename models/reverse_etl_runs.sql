@@ -14,7 +14,7 @@ finished as (
         recorded_at,
         from_json(
             body,
-            'status string, message string, planned {{ rows }}, counts struct<{% for outcome in outcomes %}{{ outcome }}:{{ rows }}{{ ',' if not loop.last }}{% endfor %}>'
+            'status string, message string, allowed bigint, planned {{ rows }}, counts struct<{% for outcome in outcomes %}{{ outcome }}:{{ rows }}{{ ',' if not loop.last }}{% endfor %}>'
         ) as fact_body
     from {{ ref('reverse_etl_ledger') }}
     where fact = 'run_finished'
@@ -32,6 +32,14 @@ select
     finished.recorded_at as finished_at,
     coalesce(finished.fact_body.status, 'unfinished') as status,
     finished.fact_body.message,
+    {# As health.py says it of a sync: the end was reached, and no more rows are undelivered than the limit of then allows. #}
+    coalesce(
+        finished.fact_body.status in ('succeeded', 'partial') and (
+            finished.fact_body.allowed is null
+            or {% for outcome in ['rejected', 'failed', 'skipped'] %}{% for operation in ['insert', 'update', 'delete'] %}finished.fact_body.counts.{{ outcome }}.{{ operation }} + {% endfor %}{% endfor %}0 <= finished.fact_body.allowed
+        ),
+        false
+    ) as ended_well,
     {% for outcome in outcomes %}
     {% for operation in ['insert', 'update', 'delete'] %}
     coalesce(finished.fact_body.{{ 'planned' if outcome == 'planned' else 'counts.' ~ outcome }}.{{ operation }}, 0) as {{ outcome }}_{{ operation }}s{{ ',' if not (loop.last and outcome == 'no_match') }}

@@ -34,7 +34,7 @@ undelivered as (
 succeeded as (
     select sync_id, max(finished_at) as last_success_at
     from {{ ref('reverse_etl_runs') }}
-    where status = 'succeeded'
+    where ended_well
     group by sync_id
 )
 

@@ -171,8 +171,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
         reports: list[Any] = []
         if due:
             screen = shown()
-            opened.pusher.watch = invocation.watch(screen)
-            with screen:
+            with invocation.watched(opened.pusher, screen):
                 invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, screen.glance)
     if as_json:
         _print_json([console.reconciled_as_json(found, sample) for found in results])
@@ -193,9 +192,9 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
 @cli.command()
 @project_options
-@click.option("--fail", is_flag=True, help="End with 1 if a sync is not well.")
+@click.option("--fail", is_flag=True, help="End with 1 if a sync is neither ok nor behind.")
 def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
-    """Show how each sync stands: health, position, lag, undelivered rows and last run."""
+    """Show how each sync stands and why: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl.delivery.health import Health
     from dbt_reverse_etl.terminal import console
 
@@ -208,9 +207,6 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
             "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
         )  # fmt: skip
         click.echo(console.table(columns, rows))
-        for row in rows:
-            if row["problem"]:
-                say(row["problem"], "error", sync=row["sync"])
         for text in console.status_details(rows):
             click.echo(text)
     well = all(Health(row["health"]).is_well for row in rows)
@@ -223,10 +219,12 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Show so many rows of each.")
 def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
+    from dbt_reverse_etl.delivery.health import Health
     from dbt_reverse_etl.terminal import console
 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
+        stand = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
     rows = [row for some in found.values() for row in some[:limit]]
     if as_json:
         _print_json(rows)
@@ -237,8 +235,11 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     for name, some in found.items():
         if len(some) > limit:
             say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")
+    others = [one for one in stand if one["health"] != Health.OK]
+    for one in others:  # what a sync has still to plan, or has planned and not reached, no list has
+        say(f"{one['sync']}: {one['health']}: {one['reason']}", "warn")
     if not rows:
-        say("Every row is delivered.", "info")
+        say("No row is listed." if others else "Every row is delivered.", "info")
     return ExitCode.OK
 
 
@@ -294,7 +295,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     for key in asked["keys"]:
         fitting(key, [one.sync.changelog for one in found.chosen])
     with found as opened:
-        about = Asked(opened.target, **asked)
+        about = Asked(opened.target, whole=not selectors, **asked)
         made = read(opened.pusher, opened.chosen, opened.overview, opened.manifest, about)
     if as_json:
         click.echo(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode())
@@ -306,45 +307,36 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
 
 @cli.command()
 @project_options
-def check(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
-    """Validate the configuration and reach each destination, read-only."""
+@click.argument("dbt_arguments", metavar="[-- DBT_ARGUMENTS]...", nargs=-1)
+def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: tuple[str, ...]) -> int:
+    """Parse the project as it is now, validate the configuration, reach each destination, and ask it for the rights of a push. Writes nothing.
+
+    What dbt needs to parse stands after --, for example: dbt-reverse-etl check -- --vars '{day: 1}'
+    """
+    from dbt_reverse_etl.app import check as checks
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
 
     project = place.project()
-    configuration = project.configuration(project.manifest())
+    manifest, source = checks.parsed(place, project.target, dbt_arguments), ""
+    if manifest is None:
+        manifest, source = project.manifest(), str(project.artifacts / "manifest.json")
+    configuration = project.configuration(manifest)
     asked = select(configuration.syncs, selectors)
     configuration.refuse_unset(pushed=asked)
     chosen = {sync.unique_id for sync in asked}
-    named = {one.destination.name: one.destination for one in configuration.resolved if one.sync.unique_id in chosen}
-    results = [_checked(name, destination) for name, destination in sorted(named.items())]
+    results = checks.check((one for one in configuration.resolved if one.sync.unique_id in chosen), project.folder)
     if as_json:
-        _print_json(results)
+        click.echo(orjson.dumps(console.checked_as_json(results, source), option=orjson.OPT_INDENT_2).decode())
     else:
-        plan_only = isinstance(configuration.destinations, PlanOnly)
+        plan_only = ", plan only" if isinstance(configuration.destinations, PlanOnly) else ""
         say(
-            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid"
-            + (", plan only" if plan_only else ""),
+            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid{plan_only}",
             "info",
         )
-        for result in results:
-            say(
-                f"{result['destination']} ({result['type']}): {result['message'] or 'reached'}",
-                "error" if result["message"] else "info",
-            )
-    return ExitCode.FAILED if any(result["message"] for result in results) else ExitCode.OK
-
-
-def _checked(name: str, destination: Any) -> dict[str, str]:
-    message = ""
-    sink = destination.sink(destination.settings)
-    try:
-        sink.check()
-    except ReverseEtlError as error:
-        message = redact(str(error))
-    finally:
-        sink.close()
-    return {"destination": name, "type": destination.type, "message": message}
+        for text, level in console.checked(results, source):
+            say(text, level)
+    return ExitCode.OK if all(result.is_well for result in results) else ExitCode.FAILED
 
 
 @cli.command()

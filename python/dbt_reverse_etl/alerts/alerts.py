@@ -1,21 +1,26 @@
-"""Says once that a sync begins to fail, and once that it has recovered. What it was before stands in the ledger."""
+"""Says once that a sync begins to fail, and once that it has recovered. The ledger keeps what the channels have heard.
+
+A push that is killed tells nothing; the next one compares how each of its syncs stands with what was heard. The ledger hears before a message and
+after it: of a push that was killed between the two nobody knows whether it was heard, so the next one says how the sync stands in any case.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dbt_reverse_etl.alerts.channels import Channel
-from dbt_reverse_etl.app.push import Say
+from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.sync import Report
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
-from dbt_reverse_etl.delivery.health import Health, explained
+from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
+from dbt_reverse_etl.warehouse.ledger import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
 
-_LONGEST = 500  # characters of a reason
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
 _LOST = frozenset(lost.status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
 _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
@@ -23,40 +28,78 @@ _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 @dataclass(frozen=True)
 class Change:
-    """A sync that failed or recovered with this push."""
+    """A sync that fails or has recovered, of which nobody has heard yet; `word`: FAILING or RECOVERED."""
 
     report: Report
-    recovered: bool
-
-    @property
-    def word(self) -> str:
-        return "recovered" if self.recovered else "failing"
+    word: str
 
 
-def changed(reports: Iterable[Report]) -> list[Change]:
-    """The syncs that stand otherwise than before the push."""
-    told = [(one, one.before, one.standing.health) for one in reports if one.status not in _SILENT]
-    return [Change(one, now.is_well) for one, was, now in told if was is not now and not (was.is_well and now.is_well)]
+def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
+    reports: Sequence[Report], overview: Overview, pusher: Pusher, channels: Sequence[Channel], target: str, say: Say
+) -> None:
+    """Record what no run tells, and say what has changed."""
+    by, now, ledger = pusher.invocation_id, pusher.clock.now, pusher.ledger
+    refused, changes = refusals(reports, overview), changed(reports, overview.heard)
+    if refused:
+        with _said_if_not("refused pushes", say):
+            ledger.record_refusals(refused, by, now())
+    if not changes:
+        return
+    heard = {change.report.sync: Heard(change.word) for change in changes}
+    if channels:
+        with _said_if_not("alerts", say):
+            ledger.record_alerts({sync: replace(one, is_sure=False) for sync, one in heard.items()}, by, now())
+        if not send(channels, changes, target, by, say):
+            heard = {sync: overview.heard.get(sync, Heard()) for sync in heard}
+    else:  # nobody is left to hear of a recovery; of a failure hears whoever is added
+        heard = {sync: one for sync, one in heard.items() if one.word == RECOVERED}
+    if heard:
+        with _said_if_not("alerts", say):
+            ledger.record_alerts(heard, by, now())
+
+
+@contextmanager
+def _said_if_not(what: str, say: Say) -> Iterator[None]:
+    """The pushes are over: what they did is told whether the ledger takes this or not."""
+    try:
+        yield
+    except Exception as error:
+        say(str(unexpected(error, f"ledger, {what}")), "error")
+
+
+def changed(reports: Iterable[Report], heard: Mapping[str, Heard]) -> list[Change]:
+    """The syncs that stand otherwise than the channels have heard for sure.
+
+    Args:
+        heard: see `Overview`.
+    """
+    found = ((one, _word(one.standing.health)) for one in reports if one.status not in _SILENT)
+    return [Change(one, word) for one, word in found if word and Heard(word) != heard.get(one.sync, Heard())]
+
+
+def _word(now: Health) -> str:
+    """A sync that was never pushed neither fails nor has recovered."""
+    return FAILING if now is Health.FAILING else RECOVERED if now.is_well else ""
 
 
 def refusals(reports: Iterable[Report], overview: Overview) -> dict[str, Refusal]:
-    """What the ledger has to hear because no run tells it: a push that ended before a run began, the end of that, and a limit that moved."""
+    """What the ledger has to hear because no run tells it: a push that ended before a run began, and the end of that."""
     found = {}
     for report in reports:
-        refused, now = overview.refused(report.sync), report.standing.health
-        if report.status in _REFUSED and not refused:
-            found[report.sync] = Refusal(report.status, redact(report.message))
-        elif report.status == Status.IDLE and (refused or report.before.is_well != now.is_well):
-            found[report.sync] = Refusal(str(Health.OK if now.is_well else Health.FAILING))
+        known = overview.refused(report.sync)
+        if report.status in _REFUSED:
+            refusal = Refusal(report.status, redact(report.message))
+            if known is None or (known.status, known.message) != (refusal.status, refusal.message):
+                found[report.sync] = refusal
+        elif report.status == Status.IDLE and known:
+            found[report.sync] = Refusal(OVER)
     return found
 
 
 def subject(changes: Sequence[Change], target: str) -> str:
     """`dbt-reverse-etl prod: 1 sync failing, 2 recovered`."""
-    failing = sum(not change.recovered for change in changes)
-    recovered = len(changes) - failing
-    parts = [f"{count} {word}" for count, word in ((failing, "failing"), (recovered, "recovered")) if count]
-    return f"dbt-reverse-etl {target}: {', '.join(parts)}"
+    counts = Counter(change.word for change in changes)
+    return f"dbt-reverse-etl {target}: {', '.join(f'{counts[word]} {word}' for word in (FAILING, RECOVERED) if counts[word])}"
 
 
 def text(changes: Iterable[Change]) -> str:
@@ -73,23 +116,27 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
             "state": change.word,
             "status": change.report.status,
             "counts": _counts(change.report),
-            "message": _reason(change.report),
+            "message": change.report.why,
         }
         for change in changes
     ]
     return {"event": "sync_state_changed", "target": target, "invocation_id": invocation_id, "syncs": syncs}
 
 
-def send(channels: Iterable[Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> None:
-    """To every channel. A channel that fails is said on the console and changes nothing else."""
-    if not changes:
-        return
+def send(channels: Sequence[Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> bool:
+    """Tell every channel; whether one of them took it. One that fails is said on the console and changes nothing else."""
     message = subject(changes, target), text(changes), data(changes, target, invocation_id)
-    for number, channel in enumerate(channels):
-        try:
-            channel.send(*message)
-        except Exception as error:
-            say(f"alert {number} ({channel.type}) was not sent: {_why(error)}", "error")
+    taken = [_is_taken(number, channel, message, say) for number, channel in enumerate(channels)]
+    return any(taken)
+
+
+def _is_taken(number: int, channel: Channel, message: tuple[str, str, dict[str, Any]], say: Say) -> bool:
+    try:
+        channel.send(*message)
+    except Exception as error:
+        say(f"alert {number} ({channel.type}) was not sent: {_why(error)}", "error")
+        return False
+    return True
 
 
 def _why(error: Exception) -> str:
@@ -108,11 +155,7 @@ def _line(change: Change) -> str:
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
     rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]
     head = f"{change.word}: {report.sync} -> {report.destination}: {report.status}, {', '.join([delivered, *rest])}"
-    return f"{head}\n  {reason}" if (reason := _reason(report)) else head
-
-
-def _reason(report: Report) -> str:
-    return redact("; ".join(filter(None, (report.message, *explained(report.standing)))))[:_LONGEST]
+    return f"{head}\n  {report.why}" if report.why else head
 
 
 def _counts(report: Report) -> Mapping[str, int]:

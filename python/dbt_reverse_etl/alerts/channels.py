@@ -6,7 +6,9 @@ import re
 import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from email.message import EmailMessage
+from email.utils import make_msgid
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -132,6 +134,8 @@ class Mail(_Channel):
         """
         message = EmailMessage()
         message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
+        message["Date"] = datetime.now(timezone.utc)
+        message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2])
         message.set_content("\n\n".join(filter(None, (text, self.link))))
         with self._connected() as server:
             if self.security == "starttls":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.alerts import alerts
-from dbt_reverse_etl.alerts.channels import Channel
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
@@ -22,8 +21,8 @@ from dbt_reverse_etl.app.overlap import Overlap
 from dbt_reverse_etl.app.push import LEDGER_NODE, Pusher, Say
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.sync import Known, Report
-from dbt_reverse_etl.app.tracing import trace_captures, tracers
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.app.tracing import traced
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run, select
@@ -31,7 +30,7 @@ from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.progress import Watch, Watches
+from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
@@ -230,7 +229,6 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         resolved=configuration.resolved,
         reached=overview.reached,
         project_dir=project.folder,
-        watch=watch(screen),
     )
     wanted = _wanted(ask, wanted, _chosen(configuration, selectors), overview, pusher)
     if project.switch == PLAN:
@@ -240,12 +238,10 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, say))
     elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
-    if ask is not Ask.RETRY:
-        trace_captures(invocation)
-    with screen or nullcontext():
+    with watched(pusher, screen, captured=None if ask is Ask.RETRY else invocation):
         reports = _execute(wanted, pusher, overview, say, screen)
     if not pusher.interrupt.is_set():
-        _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+        alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
 
 
@@ -289,22 +285,10 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         reached=overview.reached,
         project_dir=project.folder,
     )
-    reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
-    _tell_of_changes(reports, overview, pusher, configuration.alerts, project.target, say)
+    with watched(pusher, None):
+        reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
+    alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
     return reports
-
-
-def _tell_of_changes(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
-    reports: Sequence[Report], overview: Overview, pusher: Pusher, channels: Sequence[Channel], target: str, say: Say
-) -> None:
-    """The ledger first: a message that is not sent is not sent again."""
-    refusals = alerts.refusals(reports, overview)
-    if refusals:
-        try:
-            pusher.ledger.record_refusals(refusals, pusher.invocation_id, SystemClock().now())
-        except Exception as error:  # the pushes are over: what they did must be told
-            say(str(unexpected(error, "ledger, refused pushes")), "error")
-    alerts.send(channels, alerts.changed(reports), target, pusher.invocation_id, say)
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:
@@ -322,9 +306,15 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: 
     return reports
 
 
-def watch(screen: Screen | None) -> Watch:
-    """Who looks on at the pushes: the screen, and OpenTelemetry."""
-    return Watches(*tracers(), *((screen.board,) if screen else ()))
+@contextmanager
+def watched(pusher: Pusher, screen: Screen | None, *, captured: Invocation | None = None) -> Iterator[None]:
+    """Let the screen and OpenTelemetry look on at the pushes; `captured`: what dbt did before them."""
+    with (
+        traced(pusher.invocation_id, captured.changelogs if captured else None) as tracing,
+        screen or nullcontext(),
+    ):
+        pusher.watch = Watches(*tracing, *((screen.board,) if screen else ()))
+        yield
 
 
 def _look_away() -> None:

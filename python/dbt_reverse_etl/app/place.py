@@ -27,9 +27,12 @@ class Place:
         given = {"--profiles-dir": profiles_dir and profiles_dir.resolve(), "--target": target}
         self._given = {**given, "--target-path": target_path if target_path != Path("target") else None}
 
-    def dbt_options(self) -> list[str]:
-        """What tells dbt of the same place."""
+    def dbt_options(self, target: str | None = None) -> list[str]:
+        """What tells dbt of the same place, and with `target` of the very target and profile that hold for this command."""
         given = {"--project-dir": self.folder, **self._given}
+        if target is not None:
+            folder = next((one for one in self.profiles if (one / "profiles.yml").is_file()), None)
+            given |= {"--target": target, "--profiles-dir": folder and folder.resolve()}
         return [str(part) for name, value in given.items() if value for part in (name, value)]
 
     def project(self, target: str | None = None) -> Any:

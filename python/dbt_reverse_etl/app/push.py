@@ -46,21 +46,27 @@ class Pusher(Shared):
             only: the key of the one row to send, as JSON.
         """
         began = time.monotonic()
-        label, before = resolved.label, overview.stood(resolved.sync.name)
-        failing = Report(resolved.sync.name, label, Status.FAILED, ExitCode.FAILED, standing=Standing(Health.FAILING))
+        report = self._pushed(resolved, overview, only)
+        wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status
+        self.watch.end(resolved.sync.name, report.status, wrong=wrong)
+        return replace(report, seconds=time.monotonic() - began)
+
+    def _pushed(self, resolved: ResolvedSync, overview: Overview, only: str | None) -> Report:
+        one: OneSync | None = None
         try:
-            report = OneSync(self, resolved, overview).push(only)
+            one = OneSync(self, resolved, overview)
+            return one.push(only)
         except ReverseEtlError as error:
-            report = replace(failing, status=_status_of(error), exit_code=error.exit_code, message=redact(str(error)))
-            if report.status == Status.FAILED and self.interrupt.is_set():
-                report = self.left(resolved, begun=True)
+            status, code, message = _status_of(error), error.exit_code, redact(str(error))
+            is_interrupted = status == Status.FAILED and self.interrupt.is_set()
         except Exception as error:  # the text of a foreign exception may hold row values
-            if self.interrupt.is_set():  # a query that was cancelled
-                report = self.left(resolved, begun=True)
-            else:
-                report = replace(failing, message=str(unexpected(error, resolved.sync.name)))
-        self.watch.end(resolved.sync.name, report.status, well=report.standing.health.is_well)
-        return replace(report, before=before, seconds=time.monotonic() - began)
+            is_interrupted = self.interrupt.is_set()  # a query that was cancelled
+            status, code = Status.FAILED, ExitCode.FAILED
+            message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))
+        if is_interrupted:
+            return self.left(resolved, begun=True)
+        here = one.stopped(status, message) if one else Standing(Health.FAILING, reason=f"{status}: {message}")
+        return Report(resolved.sync.name, resolved.label, status, code, message=message, standing=here)
 
     @staticmethod
     def left(resolved: ResolvedSync, *, begun: bool) -> Report:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Standing, explained
+
+_LONGEST = 500  # characters
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,6 @@ class Report:
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.
-        before: its health before the push.
     """
 
     sync: str
@@ -34,4 +36,10 @@ class Report:
     message: str = ""
     sample: tuple[tuple[str, str], ...] = ()
     standing: Standing = NEVER_PUSHED
-    before: Health = Health.NEVER
+
+    @property
+    def why(self) -> str:
+        """What there is to say of how it ended: no row value, no secret, and not too long for a message."""
+        return redact("; ".join(filter(None, (self.message or self.standing.reason, *explained(self.standing)))))[
+            :_LONGEST
+        ]

@@ -15,11 +15,12 @@ from dbt_reverse_etl.warehouse.ledger import Overview
 
 
 def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str]:
-    """The names of the syncs whose newest push did not end well or left a row."""
+    """The names of the syncs whose newest push did not end well or left a row, or of whose recovery nobody has heard."""
 
     def is_left(one: ResolvedSync) -> bool:
-        state = overview.states.get(id_of(one), State())
-        return not ended(state) or bool(state.undelivered) or overview.refused(one.sync.name) is not None
+        state, name = overview.states.get(id_of(one), State()), one.sync.name
+        is_bad = not ended(state) or bool(state.undelivered) or overview.refused(name) is not None
+        return is_bad or overview.must_tell(name)
 
     return {one.sync.name for one in resolved if is_left(one)}
 
@@ -59,7 +60,8 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
     def is_pushed(one: ResolvedSync) -> bool:
         started = overview.started.get(id_of(one))
         same = started is not None and started.invocation_id == invocation.invocation_id
-        return same and one.sync.name not in overview.requests and pusher.health(one, overview).is_well
+        is_open = one.sync.name in overview.requests or overview.must_tell(one.sync.name)
+        return same and not is_open and pusher.health(one, overview).is_well
 
     return {one.sync.name for one in due if is_pushed(one)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import carry_out
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
-from dbt_reverse_etl.app.versions import refuse_newer
+from dbt_reverse_etl.app.versions import newer_macros
 from dbt_reverse_etl.base import owner
 from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
@@ -29,7 +30,7 @@ from dbt_reverse_etl.delivery.clock import Clock, SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
-from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, standing
+from dbt_reverse_etl.delivery.health import Health, Standing, exit_code, explained, health, reached_its_end, standing
 from dbt_reverse_etl.delivery.lost import remaining, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
@@ -47,8 +48,6 @@ from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import WholePush, one_wave
 
 __all__ = ["Known", "OneSync", "Report", "Shared"]
-
-_AT_HEAD = (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE)
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class OneSync:
         if only is not None:
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
         result = self._replay(known) or self._run(job, spec)
-        at_head = result.status in _AT_HEAD and only is None
+        at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
@@ -170,6 +169,15 @@ class OneSync:
         told = {"head": known.snapshot, "position": self._position, **told}
         return Report(self._resolved.sync.name, self.label, status, **told)
 
+    def stopped(self, status: str, message: str) -> Standing:
+        """How a sync stands whose push ended with an error."""
+        state = self.state
+        if status == Status.FAILED:  # the run may have acknowledged waves before
+            state = State()
+            with suppress(Exception):  # then nobody knows what it left
+                state = self._shared.ledger.read(self.id)
+        return self._standing(state, 0, refused=f"{status}: {message}")
+
     def health(self) -> Health:
         """As its newest run left it."""
         return health(self.state, self._allowed(self.state))
@@ -184,8 +192,7 @@ class OneSync:
         return not (is_at_head and is_as_given and self.health().is_well)
 
     def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
-        word = health(state, allowed, **more)
-        return standing(state, word, self._shared.clock.now(), park_doubt=self._policy.park_doubt)
+        return standing(state, allowed, self._shared.clock.now(), park_doubt=self._policy.park_doubt, **more)
 
     def _allowed(self, state: State) -> int | None:
         """As `RunFinished.allowed`."""
@@ -238,10 +245,8 @@ class OneSync:
 
     def _lost_report(self, lost: PositionLost) -> Report:
         message = redact(str(lost))
-        failing = Standing(Health.FAILING)
-        return Report(
-            self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=failing
-        )
+        here = self.stopped(lost.status, message)
+        return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
@@ -263,7 +268,7 @@ class OneSync:
             spec = Spec.of(self.state.specs[spec_id])
             ports = self._ports(spec, partial(self._head, snapshot))
             result = self._watched(self._job(Known(snapshot, known.changelog), spec), ports)
-            if result.status not in (Status.SUCCEEDED, Status.PARTIAL, Status.IDLE):
+            if not reached_its_end(result.status):
                 return result
             self._begin_anew()
         return None
@@ -307,35 +312,51 @@ class OneSync:
     def status(self) -> dict[str, Any]:
         """Plain values."""
         state, started = self.state, self._overview.started.get(self.id)
-        head = self._shared.head(self._resolved.sync.changelog.relation_name)
-        position = self._position
-        lag = max(0, head.snapshot - position) if head else 0
-        refusal, problem = self._overview.refused(self._resolved.sync.name), self._problem(head)
-        standing = self._standing(state, self._allowed(state), refused=bool(refusal or problem), lag=lag)
+        head, missing = self._found_head()
+        lag = max(0, head.snapshot - self._position) if head else 0
+        refused = missing or self._refused(head, lag)
+        here = self._standing(state, 0 if refused else self._allowed(state), refused=refused, lag=lag)
         return {
             "sync": self._resolved.sync.name,
             "sync_id": self.id,
             "destination": self.label,
             "mode": self._settings.mode.value,
-            "health": standing.health.value,
-            "position": position,
+            "health": here.health.value,
+            "reason": here.reason,
+            "position": self._position,
             "head": head.snapshot if head else 0,
             "lag": lag,
-            "undelivered": standing.undelivered,
-            "no_match": standing.no_match,
-            "left": [asdict(one) for one in standing.left],
-            "details": explained(standing),
+            "undelivered": here.undelivered,
+            "no_match": here.no_match,
+            "left": [asdict(one) for one in here.left],
+            "details": explained(here),
             "in_doubt": sum(row.doubt for row in state.undelivered.values()),
             "open_claims": len(state.claims),
             "last_run": (state.status if state.finished else "unfinished") if started else "never",
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
-            "message": f"{refusal.status}: {refusal.message}" if refusal else state.message,
-            "problem": problem,
         }
 
-    def _problem(self, head: Head | None) -> str:
-        lost = self._lost(head)
-        return redact(str(lost)) if lost else self._left(self.state)
+    def _found_head(self) -> tuple[Head | None, str]:
+        """The head, or why a sync that has delivered has none."""
+        try:
+            return self._shared.head(self._resolved.sync.changelog.relation_name), ""
+        except ReverseEtlError as error:
+            return None, f"no changelog: {redact(str(error))}" if self.state.fence else ""
+
+    def _refused(self, head: Head | None, lag: int) -> str:
+        """Why the newest push ended before a run began, or why the next one will; empty: nothing is in its way."""
+        name, changelog = self._resolved.sync.name, self._resolved.sync.changelog
+        lost, version = self._lost(head), newer_macros(head.package_version, changelog.relation_name) if head else None
+        if lost or version:
+            return redact(f"{lost.status}: {lost}" if lost else f"other_version: {version}")
+        if head and not self.state.fence and (former := former_of(self._resolved, head.changelog, self._overview)):
+            return redact(f"renamed: {renamed(self._resolved, former)}")
+        if refusal := self._overview.refused(name):
+            return f"{refusal.status}: {refusal.message}"
+        if lag and (tests := self._overview.failing.get(changelog.unique_id)):
+            return f"{failed_tests(changelog.name, tests)[0]}; a push is blocked until they pass"
+        left = self._left(self.state)
+        return f"leftovers: {left}" if left else ""
 
     def _lost(self, head: Head | None) -> PositionLost | None:
         """Why the position says nothing, with this head of the changelog."""
@@ -357,7 +378,8 @@ class OneSync:
         if head is None or (known and known.changelog != head.changelog):
             found = "not the snapshot that this run captured: the changelog was reset meanwhile"
             raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
-        refuse_newer(head.package_version, changelog.relation_name)
+        if problem := newer_macros(head.package_version, changelog.relation_name):
+            raise ReverseEtlError(problem)
         return head
 
     def _spec(self, known: Known) -> Spec:

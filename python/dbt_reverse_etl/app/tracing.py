@@ -1,49 +1,45 @@
-"""OpenTelemetry spans: of each capture, and of each push with its plan, its waves, and each call of the sink. Ids and counts only.
+"""OpenTelemetry spans: one of each invocation, below it one of each capture and of each push, with its plan, its waves, and each call of the sink.
 
-Where and whether they go is the SDK's configuration (`opentelemetry-instrument dbt run`, `OTEL_*`); without it the API does nothing.
+They hold ids and counts, and of an error why: a reason that has no row value and no secret. Where and whether they go is the SDK's configuration
+(`opentelemetry-instrument dbt run`, `OTEL_*`); without it the API does nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation
+from dbt_reverse_etl.config.artifacts import ChangelogResult
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 
-def tracers() -> tuple[Watch, ...]:
-    """What makes spans of pushes; nothing where the API is not installed."""
-    tracer = _tracer()
-    return (Tracing(tracer),) if tracer else ()
+@contextmanager
+def traced(invocation_id: str, captures: Mapping[str, ChangelogResult] | None = None) -> Iterator[tuple[Watch, ...]]:
+    """What makes the spans of one invocation; nothing where the API is not installed. What goes wrong here keeps no push back.
 
-
-def trace_captures(invocation: Invocation) -> None:
-    """A span for each changelog that a dbt command executed, with the times that its artifacts tell. What it raises is its own affair: the
-    push does not depend on it.
+    Args:
+        captures: what dbt's artifacts tell of the changelogs that it executed.
     """
     tracer = _tracer()
+    if tracer is None:
+        yield ()
+        return
+    tracing = Tracing(tracer, invocation_id)
     with suppress(Exception):
-        for unique_id, result in invocation.changelogs.items():
-            if tracer and result.began and result.ended:
-                _trace_capture(tracer, invocation.invocation_id, unique_id, result)
-
-
-def _trace_capture(tracer: Tracer, invocation_id: str, unique_id: str, result: ChangelogResult) -> None:
-    from opentelemetry.trace import StatusCode
-
-    told = {"dbt.unique_id": unique_id, "dbt.invocation_id": invocation_id, "dbt.status": result.status}
-    span = tracer.start_span("capture", attributes=told, start_time=_nanoseconds(result.began))
-    if result.snapshot is not None:
-        span.set_attribute("reverse_etl.snapshot", result.snapshot)
-    span.set_status(StatusCode.OK if result.status == "success" else StatusCode.ERROR)
-    span.end(_nanoseconds(result.ended))
+        tracing.captured(captures or {})
+    try:
+        yield (tracing,)
+    finally:
+        with suppress(Exception):
+            tracing.close()
 
 
 def _tracer() -> Tracer | None:
@@ -60,39 +56,87 @@ def _nanoseconds(text: str) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1) * 1000
 
 
-class Tracing:
-    """`delivery.progress.Watch` that makes spans; thread-safe."""
+def _below(tracer: Tracer, parent: Span, name: str, begins: int | None = None) -> Span:
+    from opentelemetry.trace import set_span_in_context
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    return tracer.start_span(name, context=set_span_in_context(parent), start_time=begins)
+
+
+def _end(span: Span, wrong: str, at: int | None = None) -> None:
+    """`wrong`: why it is an error; empty: it is none."""
+    from opentelemetry.trace import StatusCode
+
+    span.set_status(StatusCode.ERROR if wrong else StatusCode.OK, wrong or None)
+    span.end(at)
+
+
+class Tracing:
+    """`delivery.progress.Watch` that makes spans; thread-safe. The span of the invocation begins with the first one below it."""
+
+    def __init__(self, tracer: Tracer, invocation_id: str) -> None:
+        self._tracer, self._invocation_id = tracer, invocation_id
         self._runs: dict[str, _Run] = {}
+        self._whole: Span | None = None
+        self._wrong: dict[str, str] = {}  # how it ended, by sync or changelog
+        self._lock = threading.Lock()
+
+    def captured(self, results: Mapping[str, ChangelogResult]) -> None:
+        """A span of each changelog that has times."""
+        known = {unique_id: result for unique_id, result in results.items() if result.began and result.ended}
+        begins = {unique_id: _nanoseconds(result.began) for unique_id, result in known.items()}
+        for unique_id, result in known.items():
+            span = _below(self._tracer, self._root(min(begins.values())), "capture", begins[unique_id])
+            told = {"dbt.unique_id": unique_id, "dbt.invocation_id": self._invocation_id, "dbt.status": result.status}
+            span.set_attributes(told)
+            if result.snapshot is not None:
+                span.set_attribute("reverse_etl.snapshot", result.snapshot)
+            if result.status != "success":
+                self._wrong[unique_id.rpartition(".")[2]] = result.status
+            wrong = "" if result.status == "success" else f"dbt ended it with {result.status}: its own log says why"
+            _end(span, wrong, _nanoseconds(result.ended))
 
     def begin(self, bound: Bound) -> Progress:
         """As `Watch.begin`."""
-        run = self._runs[bound.sync] = _Run(self._tracer, bound)
+        run = self._runs[bound.sync] = _Run(self._tracer, self._root(), bound)
         return run.tell
 
-    def end(self, sync: str, status: str, *, well: bool) -> None:
+    def end(self, sync: str, status: str, *, wrong: str = "") -> None:
         """As `Watch.end`."""
+        if wrong:
+            self._wrong[sync] = status
         run = self._runs.pop(sync, None)
         if run is not None:
-            run.end(status, well=well)
+            run.end(status, wrong)
+
+    def close(self) -> None:
+        """The invocation is over, and whatever is still open was interrupted."""
+        for sync in list(self._runs):
+            self.end(sync, Status.INTERRUPTED, wrong="it did not end in time: the next push settles what it sent")
+        if self._whole is not None:
+            _end(self._whole, ", ".join(f"{name}: {status}" for name, status in self._wrong.items()))
+
+    def _root(self, begins: int | None = None) -> Span:
+        with self._lock:
+            if self._whole is None:
+                told = {"dbt.invocation_id": self._invocation_id}
+                self._whole = self._tracer.start_span("invocation", attributes=told, start_time=begins)
+            return self._whole
 
 
 class _Run:
     """The spans of one run. A request begins and ends in one thread; everything else is told by the run's own."""
 
-    def __init__(self, tracer: Tracer, bound: Bound) -> None:
+    def __init__(self, tracer: Tracer, whole: Span, bound: Bound) -> None:
         self._tracer = tracer
-        self._span = tracer.start_span(
-            "push",
-            attributes={
+        self._span = _below(tracer, whole, "push")
+        self._span.set_attributes(
+            {
                 "reverse_etl.sync": bound.sync,
                 "reverse_etl.run_id": bound.run_id,
                 "dbt.invocation_id": bound.invocation_id,
-            },
+            }
         )
-        self._part: Span | None = self._below(self._span, "plan")
+        self._part: Span | None = _below(tracer, self._span, "plan")
         self._waves = self._counted = 0
         self._request = threading.local()
 
@@ -106,35 +150,34 @@ class _Run:
         elif number is Number.WAVE:
             self._end_part()
             self._waves += 1
-            self._part = self._below(self._span, "wave")
+            self._part = _below(self._tracer, self._span, "wave")
             self._part.set_attributes({"reverse_etl.wave": self._waves, "reverse_etl.rows.planned": int(value)})
         elif number is Number.COUNTED:
             self._counted = int(value)
             self._end_part()
         elif number is Number.SENT:
-            self._request.span = self._below(self._part or self._span, "sink.deliver")
-            self._request.span.set_attribute("reverse_etl.rows.sent", int(value))
+            self._begin_request(int(value))
         elif number is Number.ANSWERED:
-            self._request.span.set_attribute("reverse_etl.rows.delivered", int(value))
-            self._request.span.end()
+            self._end_request(int(value))
         elif number is Number.REPEATED:
             self._span.add_event("rows sent again", {"reverse_etl.rows": int(value)})
         elif number is Number.PAUSED:
             self._span.add_event("pause", {"reverse_etl.seconds": value})
 
-    def end(self, status: str, *, well: bool) -> None:
+    def end(self, status: str, wrong: str) -> None:
         """The run is over."""
-        from opentelemetry.trace import StatusCode
-
         self._end_part()
         self._span.set_attributes({"reverse_etl.status": status, "reverse_etl.rows.counted": self._counted})
-        self._span.set_status(StatusCode.OK if well else StatusCode.ERROR)
-        self._span.end()
+        _end(self._span, wrong)
 
-    def _below(self, parent: Span, name: str) -> Span:
-        from opentelemetry.trace import set_span_in_context
+    def _begin_request(self, rows: int) -> None:
+        self._request.rows, self._request.span = rows, _below(self._tracer, self._part or self._span, "sink.deliver")
+        self._request.span.set_attribute("reverse_etl.rows.sent", rows)
 
-        return self._tracer.start_span(name, context=set_span_in_context(parent))
+    def _end_request(self, delivered: int) -> None:
+        sent, span = self._request.rows, self._request.span
+        span.set_attribute("reverse_etl.rows.delivered", delivered)
+        _end(span, f"{sent - delivered} of {sent} rows were not delivered" if delivered < sent else "")
 
     def _end_part(self) -> None:
         if self._part is not None:

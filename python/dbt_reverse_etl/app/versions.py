@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dbt_reverse_etl import __version__
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem
 
 _MACRO = "macro.reverse_etl.version"
 
@@ -25,17 +25,15 @@ def other_macros(manifest: Mapping[str, Any]) -> list[Problem]:
     return [Problem("dbt_packages/reverse_etl", f"the dbt package in version {found[1]}", expected, then)]
 
 
-def refuse_newer(written: str, relation: str) -> None:
-    """Raises ReverseEtlError where newer macros than this runner knows wrote the newest snapshot; what older ones wrote can be read."""
-    if _release(written) > _release(__version__):
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                f"a snapshot of the dbt package {written}",
-                f"one that the runner knows, which is of version {__version__}",
-                f"pip install 'dbt-reverse-etl=={written}'",
-            )
-        )
+def newer_macros(written: str, relation: str) -> Problem | None:
+    """The problem of a newest snapshot that newer macros wrote than this runner knows; what older ones wrote can be read."""
+    if _release(written) <= _release(__version__):
+        return None
+    found, expected = (
+        f"a snapshot of the dbt package {written}",
+        f"one that the runner knows, which is of version {__version__}",
+    )
+    return Problem(relation, found, expected, f"pip install 'dbt-reverse-etl=={written}'")
 
 
 def _release(version: str) -> tuple[int, ...]:

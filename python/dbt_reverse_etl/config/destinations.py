@@ -289,12 +289,13 @@ def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: li
     if not destination.sink.validates_early or resolved.sync.settings.mode not in destination.sink.modes:
         return
     try:
-        destination.sink(destination.settings).validate(_early_task(resolved, project_dir))
+        destination.sink(destination.settings).validate(early_task(resolved, project_dir))
     except ReverseEtlError as error:
         problems.extend(error.problems)
 
 
-def _early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
+def early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
+    """A sync as its sink sees it before the model is read."""
     sync, settings = resolved.sync, resolved.sync.settings
     mapped = {column.casefold(): name for column, name in (settings.fields or {}).items()}
     key = tuple(mapped.get(column.casefold(), column) for column in sync.changelog.key)

@@ -38,6 +38,12 @@ def syncs(manifest: Node) -> list[Sync]:
     return found
 
 
+def changelogs(manifest: Node) -> list[Changelog]:
+    """The changelogs of a project, those without a sync included; what has a problem is left out."""
+    found = _changelogs(manifest, [])
+    return [one for one in found.values() if one]
+
+
 def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     """As `syncs`, but problems are appended, and what has one is left out."""
     _refuse_other_manifests(manifest)

@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from itertools import groupby, pairwise
 
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     PARKED,
@@ -77,7 +78,7 @@ class State:
         specs: JSON of each spec that a position or a claim refers to.
         head: snapshot that the newest run delivers.
         status, message: of the newest run; `running` until it finished.
-        allowed: see `RunFinished`.
+        counts, allowed: see `RunFinished`.
         mark, known_from, leftovers, captures: see `RunStarted`.
     """
 
@@ -95,6 +96,7 @@ class State:
     status: str = ""
     message: str = ""
     abandoned: tuple[Abandoned, ...] = ()
+    counts: Counts = NO_COUNTS
     allowed: int | None = 0
     mark: str = ""
     known_from: int = 0
@@ -207,6 +209,7 @@ def apply(state: State, fact: Fact) -> State:
                 finished=True,
                 status=fact.status,
                 message=fact.message,
+                counts=fact.counts,
                 allowed=fact.allowed,
             )
 

@@ -46,8 +46,12 @@ class Watch(Protocol):
     def begin(self, bound: Bound) -> Progress:
         """A run begins; its numbers come through the answer."""
 
-    def end(self, sync: str, status: str, *, well: bool) -> None:
-        """The run of a sync has ended; `status` as in the report of the push, `well` as its health. Also called where none has begun."""
+    def end(self, sync: str, status: str, *, wrong: str = "") -> None:
+        """The run of a sync has ended; `status` as in the report of the push. Also called where none has begun.
+
+        Args:
+            wrong: why it did not end well, without row values and secrets; empty: it did.
+        """
 
 
 class Watches:
@@ -70,8 +74,8 @@ class Watches:
 
         return progress
 
-    def end(self, sync: str, status: str, *, well: bool) -> None:
+    def end(self, sync: str, status: str, *, wrong: str = "") -> None:
         """As `Watch.end`."""
         for watch in self._watches:
             with suppress(Exception):
-                watch.end(sync, status, well=well)
+                watch.end(sync, status, wrong=wrong)

@@ -34,7 +34,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.gate import INTERRUPT
-from dbt_reverse_etl.delivery.health import ended
+from dbt_reverse_etl.delivery.health import ended, reached_its_end, reasons
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.lost import not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
@@ -483,7 +483,6 @@ class _Run:
             status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
         wave, sent = self._unrecorded, self._sent.id if self._sent and not self._unrecorded else None
         state = apply(self._recorded, wave) if wave else self._recorded
-        is_whole = status in (Status.SUCCEEDED, Status.PARTIAL)
         finished = RunFinished(
             sync_id=self._sync_id,
             fence=self._fence,
@@ -492,9 +491,9 @@ class _Run:
             status=status,
             counts=counts,
             planned=planned,
-            message=message,
+            message=message or (reasons(state) if status == Status.PARTIAL else ""),
             releases=tuple(claim for claim in self._own[-2:] if claim != sent),
-            allowed=self._ports.allowed(state) if is_whole else 0,
+            allowed=self._ports.allowed(state) if reached_its_end(status) else 0,
         )
         self._acknowledge(finished)
         return self._result(status, counts, message)

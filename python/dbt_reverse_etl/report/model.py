@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from dbt_reverse_etl.delivery.counts import Counts
-from dbt_reverse_etl.delivery.health import Health
+from dbt_reverse_etl.delivery.health import Health, Left
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Reason:
-    """Undelivered rows that were left for the same reason."""
-
-    operation: str
-    outcome: str
-    reason: str
-    rows: int
-    since: datetime
-
-
-@dataclass(frozen=True)
 class Sync:
     """One sync, with its newest runs, oldest first.
 
     Attributes:
         destination: `name.object`.
         position, head: snapshots.
-        message: why it stands as it does, where there is a reason.
-        no_match: rows that the destination does not have, in `update_only`.
+        reason, left, no_match: see `Standing`.
         lag: snapshots between the two.
         behind_since: when the oldest change was captured that was not delivered.
     """
@@ -63,17 +51,23 @@ class Sync:
     behind_since: datetime | None = None
     last_success_at: datetime | None = None
     runs: Sequence[Run] = ()
-    reasons: Sequence[Reason] = ()
-    message: str = ""
+    reason: str = ""
+    left: Sequence[Left] = ()
     no_match: int = 0
 
     @property
     def undelivered(self) -> int:
-        return sum(reason.rows for reason in self.reasons)
+        return sum(one.rows for one in self.left)
 
     @property
     def last_run(self) -> Run | None:
         return self.runs[-1] if self.runs else None
+
+
+def worst_first(syncs: Iterable[Sync]) -> list[Sync]:
+    """Whoever has no time reads the first ones."""
+    order = list(Health)
+    return sorted(syncs, key=lambda sync: (-order.index(sync.health), -sync.undelivered, sync.name))
 
 
 @dataclass(frozen=True)
@@ -160,6 +154,7 @@ class Report:
     """Everything that the page shows.
 
     Attributes:
+        syncs: the worst first.
         pictures: SVG text by the name of a model.
         shows_values: row values of `keys` were asked for.
     """

@@ -1,5 +1,5 @@
 "use strict";
-// Each chart is drawn from the table beside it, so that the two cannot differ, and the page says everything without a script.
+// Each chart is drawn from the table below it, so that the two cannot differ, and the page says everything without a script.
 (() => {
   const style = () => getComputedStyle(document.documentElement);
   const colour = (name) => style().getPropertyValue("--" + name).trim();
@@ -9,8 +9,6 @@
     const ordered = "newestFirst" in table.dataset ? all.reverse() : all;
     return line || ordered.length < 2 ? ordered : ordered.filter((row) => !("first" in row.dataset));
   };
-  const short = (text, room) => (text.length > room ? text.slice(0, room - 1) + "\u2026" : text);
-
   const data = (canvas, table) => {
     const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.toLowerCase());
     const line = "line" in canvas.dataset;
@@ -33,40 +31,50 @@
   };
 
   const options = (canvas) => {
-    const sideways = "sideways" in canvas.dataset;
     const line = "line" in canvas.dataset;
     const ticks = { color: colour("quiet"), maxRotation: 0, autoSkipPadding: 16, precision: 0 };
-    const room = Math.floor(canvas.parentElement.clientWidth / 16);
     // A year on each tick says nothing: the tooltip has it.
-    const tick = (label) => (sideways ? short(label, room) : label.replace(/^\d{4}-/, ""));
-    const names = { ...ticks, callback(value) { return tick(this.getLabelForValue(value)); } };
-    const axis = { stacked: !line, grid: { color: colour("grid") }, border: { display: false } };
-    const counted = { ...axis, ticks, beginAtZero: !line, grace: line ? "10%" : 0 };
-    const named = { ...axis, ticks: { ...names, autoSkip: !sideways }, grid: { display: false } };
+    const named = { ...ticks, callback(value) { return this.getLabelForValue(value).replace(/^\d{4}-/, ""); } };
+    const axis = { stacked: !line, border: { display: false } };
     return {
       animation: false,
       locale: "en-US",
       maintainAspectRatio: false,
-      indexAxis: sideways ? "y" : "x",
-      interaction: { mode: "index", intersect: false, axis: sideways ? "y" : "x" },
-      scales: sideways ? { x: counted, y: named } : { x: named, y: counted },
-      plugins: { legend: { display: !sideways, position: "bottom", labels: { color: colour("text"), boxWidth: 10, boxHeight: 10, padding: 12 } } },
+      interaction: { mode: "index", intersect: false },
+      scales: {
+        x: { ...axis, ticks: named, grid: { display: false } },
+        y: { ...axis, ticks, grid: { color: colour("grid") }, beginAtZero: !line, grace: line ? "10%" : 0 },
+      },
+      plugins: { legend: { position: "bottom", labels: { color: colour("text"), boxWidth: 10, boxHeight: 10, padding: 12 } } },
     };
   };
 
-  const charts = [];
+  // A chart that is not seen has no size: it is drawn when its panel opens.
   const draw = () => {
-    while (charts.length) charts.pop().destroy();
     Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
     Chart.defaults.font.size = 12;
     for (const canvas of document.querySelectorAll("canvas[data-table]")) {
+      if (Chart.getChart(canvas) || canvas.closest("details:not([open])")) continue;
       const table = document.getElementById(canvas.dataset.table);
       const type = "line" in canvas.dataset ? "line" : "bar";
-      charts.push(new Chart(canvas, { type, data: data(canvas, table), options: options(canvas) }));
+      new Chart(canvas, { type, data: data(canvas, table), options: options(canvas) });
     }
   };
+  const again = () => {
+    for (const canvas of document.querySelectorAll("canvas[data-table]")) Chart.getChart(canvas)?.destroy();
+    draw();
+  };
   draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  document.addEventListener("toggle", draw, true);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+
+  // A link into a panel opens it.
+  const open = () => {
+    const to = document.getElementById(location.hash.slice(1));
+    if (to instanceof HTMLDetailsElement) to.open = true;
+  };
+  addEventListener("hashchange", open);
+  open();
 
   const find = document.getElementById("find");
   const parts = [...document.querySelectorAll("[data-find]")];

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
@@ -12,25 +14,39 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dbt_reverse_etl.delivery.health import Health
-from dbt_reverse_etl.report.model import Report
+from dbt_reverse_etl.delivery.health import Health, when
+from dbt_reverse_etl.report.model import Report, Sync, worst_first
 
 _HERE = Path(__file__).parent
 
 
 def render(report: Report) -> str:
     """The page as text, to be written in UTF-8."""
-    syncs = Counter(sync.health for sync in report.syncs)
+    syncs = worst_first(report.syncs)
+    counted = Counter(sync.health for sync in syncs)
     return (
         _environment()
         .get_template("page.html")
         .render(
-            report=report,
-            health=[(word, syncs[word]) for word in reversed(Health)],
-            undelivered=sum(sync.undelivered for sync in report.syncs),
+            report=replace(report, syncs=syncs),
+            verdict=_verdict(syncs),
+            worst=syncs[0].health if syncs else Health.NEVER,
+            health=[(word, counted[word]) for word in reversed(Health) if counted[word]],
+            undelivered=sum(sync.undelivered for sync in syncs),
+            unsynced=[one for one in report.changelogs if one.name not in {sync.changelog for sync in syncs}],
             **_inlined(),
         )
     )
+
+
+def _verdict(syncs: Sequence[Sync]) -> str:
+    """What a reader takes away in five seconds."""
+    ill = sum(not sync.health.is_well for sync in syncs)
+    if not syncs:
+        return "No sync yet"
+    if not ill:
+        return "All is well"
+    return f"{ill} of {len(syncs)} sync{'s' if len(syncs) != 1 else ''} need{'s' if ill == 1 else ''} attention"
 
 
 @cache
@@ -38,7 +54,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=_number, moment=_moment, ago=_ago, duration=_duration, image=_image)
+    environment.filters.update(number=_number, moment=_moment, ago=_ago, duration=_duration, image=_image, when=when)
     return environment
 
 

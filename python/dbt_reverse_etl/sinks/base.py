@@ -4,6 +4,7 @@ The engine calls, in one process and for one sync:
 
     sink = SinkClass(settings)            # validated settings, no I/O
     sink.check()                          # read-only: can the destination be reached with these credentials?
+    sink.rights(task)                     # read-only, for `dbt-reverse-etl check` alone: what would a push lack?
     sink.open(task)                       # checks the object and the fields; takes the fence where there is one
     sink.settle(claims)                   # transactional sinks only: what became of the claims of a crashed run
     sink.prepare(rows) ...                # optional: what costs less for some thousands of rows at once
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
 from dbt_reverse_etl.sinks.ranges import Ranges
@@ -152,6 +154,19 @@ class Applied:
     in_doubt: Ranges = ()
 
 
+@dataclass(frozen=True)
+class Rights:
+    """What a push needs at its destination, as far as it can be asked without writing.
+
+    Attributes:
+        missing: what it refuses, each with what grants it.
+        untried: what only a push will show, in a few words each.
+    """
+
+    missing: tuple[Problem, ...] = ()
+    untried: tuple[str, ...] = ()
+
+
 class NewerFence(Exception):
     """The record of a destination tells of a run that is newer than every run in the ledger.
 
@@ -232,6 +247,11 @@ class Sink(ABC):
     @abstractmethod
     def check(self) -> None:
         """Reach the destination, read-only. Raises DestinationError."""
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (most sinks cannot ask)
+        """Ask, without writing and without `open`, whether the destination would let a push of this task; after `check`.
+        Raises DestinationError."""
+        return Rights(untried=(f"whether it takes rows: a destination of type {self.type} cannot be asked",))
 
     @abstractmethod
     def open(self, task: SinkTask) -> None:

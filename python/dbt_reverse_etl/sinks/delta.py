@@ -26,6 +26,7 @@ from dbt_reverse_etl.sinks.base import (
     Batch,
     Limits,
     Mode,
+    Rights,
     Settings,
     SinkTask,
     SparkSink,
@@ -138,6 +139,10 @@ class DeltaSink(SparkSink):
         if session is not None and self._settings.schema_name:
             with self._explained():
                 session.sql(f"show tables in {_path(self._settings.schema_name)} like 'no_such_table'").collect()
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
+        """Only Spark could tell."""
+        return Rights(untried=("the table and the rights on it: Spark was not started",))
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or its record of the sync is gone, although rows were delivered."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dbt_reverse_etl.app.check import UNTRIED, CheckedDestination, CheckedSync
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import Report
@@ -14,7 +15,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.health import explained, next_attempt
+from dbt_reverse_etl.delivery.health import explained, next_attempt, reached_its_end
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Overview
@@ -97,10 +98,11 @@ def as_json(report: Report) -> dict[str, Any]:
     """A report with plain values."""
     standing = report.standing
     return {
-        **{key: value for key, value in asdict(report).items() if key not in ("standing", "before")},
+        **{key: value for key, value in asdict(report).items() if key != "standing"},
         "exit_code": int(report.exit_code),
         "sample": [list(row) for row in report.sample],
         "health": standing.health.value,
+        "reason": redact(standing.reason),
         "undelivered": standing.undelivered,
         "left": [asdict(one) for one in standing.left],
     }
@@ -128,7 +130,7 @@ def _outcome(report: Report) -> str:
     if report.status == Status.IDLE:
         left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
         return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
-    if report.status not in (Status.SUCCEEDED, Status.PARTIAL):
+    if not reached_its_end(report.status):
         word = f"ERROR {report.status}"
         return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
     rest = [
@@ -145,9 +147,39 @@ def _outcome(report: Report) -> str:
 
 
 def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Below the table of `status`: why a sync is not well, and which rows are undelivered."""
-    told = ((row["sync"], text) for row in rows for text in (row["message"], *row["details"]) if text)
+    """Below the table of `status`: why a sync stands as it does, and which rows are undelivered."""
+    told = ((row["sync"], text) for row in rows for text in (row["reason"], *row["details"]) if text)
     return [f"{sync}: {redact(text)}" for sync, text in told]
+
+
+def checked(results: Iterable[CheckedDestination], source: str) -> Iterator[tuple[str, str]]:
+    """The lines of `check` with their levels.
+
+    Args:
+        source: the manifest, if the project was not parsed now.
+    """
+    if source:
+        yield (
+            f"{source} was checked, which may be older than the project: there is no dbt in this Python to parse it. Run dbt parse before",
+            "warn",
+        )
+    for one in results:
+        yield f"{one.destination} ({one.type}): {one.message or 'reached'}", "error" if one.message else "info"
+        for sync in one.syncs:
+            yield from ((f"  {sync.sync}: {text}", "error") for text in sync.missing)
+            yield f"  {sync.sync} -> {sync.object}: {_checked_sync(sync)}", "info"
+    for text in UNTRIED:
+        yield f"not tried: {text}", "info"
+
+
+def _checked_sync(sync: CheckedSync) -> str:
+    found = "nothing is missing that can be asked for" if not sync.missing else f"{len(sync.missing)} missing"
+    return f"{found}; not tried: {'; '.join(sync.untried)}" if sync.untried else found
+
+
+def checked_as_json(results: Iterable[CheckedDestination], source: str) -> dict[str, Any]:
+    """The same for machines; `manifest` is None where the project was parsed now."""
+    return {"manifest": source or None, "untried": list(UNTRIED), "destinations": [asdict(one) for one in results]}
 
 
 def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:

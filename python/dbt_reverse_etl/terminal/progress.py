@@ -96,7 +96,7 @@ class Board:
 
         return progress
 
-    def end(self, sync: str, status: str, *, well: bool) -> None:  # noqa: ARG002  (the port's shape)
+    def end(self, sync: str, status: str, *, wrong: str = "") -> None:  # noqa: ARG002  (the port's shape)
         """As `Watch.end`."""
         with self._lock:
             running = self._running.pop(sync, None)

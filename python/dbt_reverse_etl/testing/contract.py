@@ -159,6 +159,19 @@ class SinkContract:
         sink.check()
         sink.close()
 
+    def test_asking_for_rights_finds_none_missing_where_a_push_can_be_done_and_writes_nothing(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        task = make_task()
+        early = replace(task, schema=pa.schema([task.schema.field(name) for name in task.key]), known="key")
+        assert make_sink().rights(early).missing == (), "before there is an object"
+        with opened(make_sink(), task) as sink:
+            deliver(sink, task, [("insert", person(1))])
+            sink.finish()
+        for asked in (early, next_run(task)):
+            assert make_sink().rights(asked).missing == ()
+        self._holds(read_back, task, [person(1)])
+
     @pytest.mark.parametrize("count", [0, 1, 250])
     def test_a_batch_of_any_size_arrives(
         self, count: int, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack

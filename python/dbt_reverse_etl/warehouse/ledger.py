@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,12 +16,15 @@ from pyspark.sql import Row, SparkSession
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
-from dbt_reverse_etl.delivery.health import Health, health
 from dbt_reverse_etl.delivery.position import State, fold
 
 REQUEST = "request"
+OVER = "ok"
+_OVER = (OVER, "failing")  # an older version kept the second where only the rows were left
+FAILING, RECOVERED = "failing", "recovered"  # what a channel hears
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
 REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
+ALERT = "alert"  # sync_id of what the channels of alerts have heard
 
 _SCHEMA = pa.schema(
     {
@@ -68,15 +71,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a sync stands after a push of which no run tells. Without `at`: now.
+    """A push that ended before a run began. Without `at`: now.
 
     Attributes:
-        status: why the push ended before a run began; `ok` or `failing` after one that found nothing to send; empty: as the runs left it.
+        status: how it ended; `OVER`: a push after it found nothing to send.
     """
 
     status: str = ""
     message: str = ""
     at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the channels of alerts heard last of a sync.
+
+    Attributes:
+        word: `failing` or `recovered`, which is also what stands for silence.
+        is_sure: False: a push was about to tell it, and may have been killed before.
+    """
+
+    word: str = RECOVERED
+    is_sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,7 @@ class Overview:
         started: the first fact of the newest run, by sync id.
         failing: tests that have failed and not passed since, by the unique id of their changelog.
         refusals: the newest one, by name.
+        heard: by name.
         configured: ids of all syncs as they are configured now.
         aliases: sync id -> every name that it had.
     """
@@ -100,6 +117,7 @@ class Overview:
     started: dict[str, RunStarted] = field(default_factory=dict)
     failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    heard: dict[str, Heard] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     aliases: dict[str, set[str]] = field(default_factory=dict)
 
@@ -113,25 +131,15 @@ class Overview:
         runs = [started for sync_id, started in self.started.items() if self.names[sync_id] == sync]
         return max(runs, key=lambda started: started.at, default=None)
 
+    def must_tell(self, sync: str) -> bool:
+        """Whether a channel may believe that it fails: once it does not, that has to be said."""
+        heard = self.heard.get(sync, Heard())
+        return heard.word == FAILING or not heard.is_sure
+
     def refused(self, sync: str) -> Refusal | None:
         """Why the newest push of a sync ended before a run began, if it did."""
-        found = self._since_runs(sync)
-        return None if found is None or found.status in (Health.OK, Health.FAILING) else found
-
-    def said(self, sync: str) -> Health | None:
-        """What the newest push of a sync said, if no run tells of it."""
-        found = self._since_runs(sync)
-        return None if found is None else Health.OK if found.status == Health.OK else Health.FAILING
-
-    def stood(self, sync: str) -> Health:
-        """As its newest push left it, under any destination, by the limit that held then."""
-        newest = self.newest(sync)
-        state = self.states[newest.sync_id] if newest else State()
-        return self.said(sync) or health(state, state.allowed)
-
-    def _since_runs(self, sync: str) -> Refusal | None:
         found, newest = self.refusals.get(sync), self.newest(sync)
-        if found is None or not found.status or found.at is None:
+        if found is None or found.status in _OVER or found.at is None:
             return None
         return None if newest and newest.at > found.at else found
 
@@ -200,6 +208,11 @@ class DeltaLedger:
         told = {sync: json.dumps({"status": one.status, "message": one.message}) for sync, one in refusals.items()}
         self._record(REFUSED, told, 0, invocation_id, now)
 
+    @apart
+    def record_alerts(self, heard: Mapping[str, Heard], invocation_id: str, now: datetime) -> None:
+        """What the channels hear, by the name of the sync."""
+        self._record(ALERT, {sync: json.dumps(asdict(one)) for sync, one in heard.items()}, 0, invocation_id, now)
+
     def _record(self, fact: str, bodies: Mapping[str, str], seq: int, invocation_id: str, now: datetime) -> None:
         """Facts that belong to no run, by name; one commit."""
         common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
@@ -218,7 +231,7 @@ class DeltaLedger:
         runs = self._spark.sql(
             f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
             f"from {self.relation} where fact in ('run_started', '{REQUEST}') "
-            f"or (fact in ('{TESTS}', '{REFUSED}') and sync in ({', '.join(map(_literal, wanted))}))"
+            f"or (fact in ('{TESTS}', '{REFUSED}', '{ALERT}') and sync in ({', '.join(map(_literal, wanted))}))"
         ).collect()
         runs.sort(key=lambda row: row.recorded_at)
         started = [row for row in runs if row.fact == "run_started"]
@@ -240,6 +253,7 @@ class DeltaLedger:
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             _failing(runs),
             _refusals(runs),
+            {row.sync: Heard(**json.loads(row.body)) for row in runs if row.fact == ALERT},
             frozenset(configured),
             aliases,
         )

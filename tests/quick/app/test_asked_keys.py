@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dbt_reverse_etl.app.keys import fitting
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings
-from dbt_reverse_etl.app.keys import fitting
 
 PEOPLE = Changelog("model.shop.people", "people", "people", "people", ("id",), ChangelogSettings())
 LINES = Changelog("model.shop.lines", "lines", "lines", "lines", ("shop", "id"), ChangelogSettings())

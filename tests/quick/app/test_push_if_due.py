@@ -4,50 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.app.identity import id_of
-from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
-from dbt_reverse_etl.app.sync import Known
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
-from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
-from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
-from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
-from dbt_reverse_etl.warehouse.head import Head
-from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
-from dbt_reverse_etl.warehouse.spec import Spec, given_spec
+from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
+from tests.support.delivery.pushers import at, pusher, sync
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})
 
 
-def sync(name: str, changelog: str) -> ResolvedSync:
-    model = Changelog(changelog, changelog, changelog, changelog, ("id",), ChangelogSettings())
-    settings = SyncSettings(destination="crm", object=name)
-    file = SqliteSink.settings_model(path="crm.db")
-    destination = Destination("crm", "sqlite", SqliteSink, file, Guards())
-    return ResolvedSync(
-        Sync(f"exposure.shop.{name}", name, (), True, model, settings, ""), destination, Guards(), Options()
-    )
-
-
 A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")
 DUE = [A, B, C]
-
-
-def pusher(**heads: int) -> Pusher:
-    """The results know snapshot 5 of each changelog; the warehouse is at `heads`."""
-    none: Any = None
-    known = {name: Known(5, "uuid") for name in heads}
-    asked = {(name, None): Head(at, "uuid", 1, 1, ("id",), (), "prod", "0") for name, at in heads.items()}
-    return Pusher(none, none, known=known, _heads=asked)
 
 
 def overview(invocation: str, status: str, *left: Undelivered) -> Overview:
@@ -74,6 +48,11 @@ REJECTED, UNMATCHED = row("rejected"), row("no_match")
         (overview("inv-1", "partial", REJECTED), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (overview("inv-1", "succeeded", UNMATCHED), {"orders": 5, "customers": 5}, ["b", "c"]),
         (overview("inv-0", "succeeded"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
+        (
+            replace(overview("inv-1", "succeeded"), heard={"a": Heard("failing")}),
+            {"orders": 5, "customers": 5},
+            ["a", "b", "c"],
+        ),
         (Overview(), {"orders": 6, "customers": 5}, ["c"]),
         (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, []),
     ],
@@ -103,19 +82,15 @@ def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> Non
         (overview("inv-1", "partial", REJECTED), {"a"}),
         (overview("inv-1", "succeeded", UNMATCHED), {"a"}),
         (Overview(refusals={"b": Refusal("blocked", "", NOW)}), {"b"}),
+        (replace(overview("inv-1", "succeeded"), heard={"a": Heard("failing")}), {"a"}),
+        (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered", is_sure=False)}), {"a"}),
+        (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered")}), set()),
     ],
 )
-def test_a_retry_pushes_what_did_not_end_well_and_whatever_left_a_row(told: Overview, names: set[str]) -> None:
+def test_a_retry_pushes_what_did_not_end_well_or_left_a_row_and_that_of_whose_recovery_nobody_may_have_heard(
+    told: Overview, names: set[str]
+) -> None:
     assert left_behind(DUE, told) == names
-
-
-def at(snapshot: int, changelog: str = "uuid", where: str | None = None, **how: Any) -> Overview:
-    """The destination of sync `a` has reached this snapshot, through this filter."""
-    given = given_spec(A.sync.settings.model_copy(update={"where": where}))
-    spec = Spec((("id", "id", "bigint"),), where, A.sync.settings.mode, given)
-    places = (Range(0, BUCKETS, snapshot, spec.id),)
-    state = State(1, changelog, places, specs={spec.id: spec.text}, **{"status": "succeeded", **how})
-    return Overview({id_of(A): state})
 
 
 @pytest.mark.parametrize(
@@ -123,16 +98,16 @@ def at(snapshot: int, changelog: str = "uuid", where: str | None = None, **how: 
     [
         (Overview(), {}, False),
         (Overview(), {"orders": 5}, True),
-        (at(5), {"orders": 5}, False),
-        (at(4), {"orders": 5}, True),
-        (at(6), {"orders": 5}, True),
-        (at(5), {}, True),
-        (at(5, changelog="another"), {"orders": 5}, True),
-        (at(5, where="id > 3"), {"orders": 5}, True),
-        (at(5, status="failed"), {"orders": 5}, True),
-        (at(5, status="partial", undelivered={"k": REJECTED}), {"orders": 5}, True),
-        (at(5, finished=False), {"orders": 5}, True),
-        (replace(at(5), refusals={"a": Refusal("blocked", "", NOW)}), {"orders": 5}, True),
+        (at(A, 5), {"orders": 5}, False),
+        (at(A, 4), {"orders": 5}, True),
+        (at(A, 6), {"orders": 5}, True),
+        (at(A, 5), {}, True),
+        (at(A, 5, changelog="another"), {"orders": 5}, True),
+        (at(A, 5, where="id > 3"), {"orders": 5}, True),
+        (at(A, 5, status="failed"), {"orders": 5}, True),
+        (at(A, 5, status="partial", undelivered={"k": REJECTED}), {"orders": 5}, True),
+        (at(A, 5, finished=False), {"orders": 5}, True),
+        (replace(at(A, 5), refusals={"a": Refusal("blocked", "", NOW)}), {"orders": 5}, True),
     ],
 )
 def test_a_push_concerns_each_sync_whose_destination_may_not_hold_the_head_as_it_is_defined_now(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dbt_reverse_etl.app import versions
-from dbt_reverse_etl.base.errors import ReverseEtlError
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,6 @@ def test_macros_of_another_release_than_the_runner_are_refused_and_those_of_the_
 
 def test_the_snapshots_of_older_macros_are_read_and_those_of_newer_ones_refused() -> None:
     for known in ("0.1.0", "0.3.0", "0.3.9"):
-        versions.refuse_newer(known, "shop.contacts")
+        assert versions.newer_macros(known, "shop.contacts") is None
     for newer in ("0.4.0", "0.10.0", "1.0"):
-        with pytest.raises(ReverseEtlError, match=f"pip install 'dbt-reverse-etl=={newer}'"):
-            versions.refuse_newer(newer, "shop.contacts")
+        assert f"pip install 'dbt-reverse-etl=={newer}'" in str(versions.newer_macros(newer, "shop.contacts"))

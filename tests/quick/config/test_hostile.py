@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,9 @@ def test_check_ends_with_the_code_of_a_wrong_configuration(project: Path) -> Non
     target = project / "target"
     target.mkdir()
     (target / "manifest.json").write_text(json.dumps(manifest("files", {"object": "../../escape"})))
-    answer = CliRunner().invoke(cli, ["check", "--project-dir", str(project), "--target", "dev"])
+    with pytest.MonkeyPatch.context() as without_dbt:  # it would parse the project
+        without_dbt.setitem(sys.modules, "dbt.cli.main", None)
+        answer = CliRunner().invoke(cli, ["check", "--project-dir", str(project), "--target", "dev"])
     assert isinstance(answer.exception, ConfigurationError)
     assert answer.exception.exit_code == 2
     assert "no plain relative path" in str(answer.exception)

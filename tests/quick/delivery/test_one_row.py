@@ -64,7 +64,9 @@ def test_a_key_of_which_nothing_is_pending_is_refused_and_nothing_is_recorded(ki
 
 
 @SINKS
-@pytest.mark.guarantee("What is sent", "A row that is sent alone is sent once, whatever was sent before and comes after")
+@pytest.mark.guarantee(
+    "What is sent", "A row that is sent alone is sent once, whatever was sent before and comes after"
+)
 @given(first=IMAGES, second=IMAGES, third=IMAGES, key=st.sampled_from(["k0", "k3", "k7"]))
 def test_whatever_is_sent_alone_a_push_ends_with_the_model(
     kind: type[PlainSink], first: dict[str, int], second: dict[str, int], third: dict[str, int], key: str

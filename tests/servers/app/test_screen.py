@@ -180,7 +180,7 @@ def test_a_line_at_most_every_ten_seconds_and_none_about_a_short_push() -> None:
     assert not lines.written
     lines.pass_seconds(27)
     assert len(lines.written) == 3
-    lines.screen.board.end("crm_contacts", "succeeded", well=True)
+    lines.screen.board.end("crm_contacts", "succeeded")
     lines.pass_seconds(30)
     assert len(lines.written) == 3
 

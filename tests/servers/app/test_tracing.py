@@ -10,11 +10,20 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dbt_reverse_etl.app.tracing import Tracing, trace_captures, tracers
+from dbt_reverse_etl.app.invocation import watched as watched_by
+from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.app.tracing import Tracing, traced
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation, run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
+from dbt_reverse_etl.warehouse.ledger import Overview
 from tests.support.dbt.artifacts import CONTACTS, ORDERS, good_project
+from tests.support.delivery.pushers import pusher
+from tests.support.delivery.pushers import sync as resolved
 from tests.support.terminal.pushes import ROWS, SECRET, push
+
+CANARY = "canary-Span7x9Q"
 
 
 def spans_of(sync: str) -> list[ReadableSpan]:
@@ -26,7 +35,7 @@ def spans_of(sync: str) -> list[ReadableSpan]:
 def watched() -> tuple[InMemorySpanExporter, Tracing]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter, Tracing(provider.get_tracer("test"))
+    return exporter, Tracing(provider.get_tracer("test"), "the-invocation")
 
 
 @pytest.fixture(scope="module")
@@ -80,53 +89,124 @@ def test_spans_hold_ids_and_counts_and_neither_row_values_nor_addresses(spans: l
     }
 
 
+@pytest.mark.guarantee("What people look at")
+def test_requests_that_were_not_taken_whole_are_errors_that_say_how_many_rows(spans: list[ReadableSpan]) -> None:
+    refused = [call for call in named(spans, "sink.deliver") if call.status.status_code is StatusCode.ERROR]
+    assert [call.status.description for call in refused] == ["1 of 1 rows were not delivered"] * 2
+
+
 def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_error() -> None:
     exporter, tracing = watched()
-    tell = tracing.begin(Bound("crm_contacts", "crm.contacts", "run", "invocation"))
-    tell(Number.PLANNED, 10)
-    tell(Number.WAVE, 5)
-    tracing.end("crm_contacts", "failed", well=False)
-    tracing.end("crm_people", "failed", well=False)  # it never began
+    for sync in ("crm_contacts", "crm_orders", "crm_plans"):
+        tell = tracing.begin(Bound(sync, f"crm.{sync}", "run", "invocation"))
+        tell(Number.PLANNED, 10)
+        tell(Number.WAVE, 5)
+    tracing.end("crm_contacts", "failed", wrong="no answer")
+    tracing.end("crm_orders", "succeeded")
+    tracing.end("crm_people", "blocked", wrong="too many deletes")  # it never began
+    tracing.close()
     spans = list(exporter.get_finished_spans())
-    assert {span.name for span in spans} == {"push", "plan", "wave"}
-    assert named(spans, "push")[0].status.status_code is StatusCode.ERROR
+    assert sorted(span.name for span in spans) == ["invocation", *["plan"] * 3, *["push"] * 3, *["wave"] * 3]
+    ended = {str((push.attributes or {})["reverse_etl.sync"]): push.status for push in named(spans, "push")}
+    assert (ended["crm_contacts"].status_code, ended["crm_contacts"].description) == (StatusCode.ERROR, "no answer")
+    assert ended["crm_orders"].status_code is StatusCode.OK
+    assert "did not end in time" in str(ended["crm_plans"].description)
+    whole = named(spans, "invocation")[0].status
+    assert whole.description == "crm_contacts: failed, crm_people: blocked, crm_plans: interrupted"
+
+
+RESULTS = [
+    ("success", "2026-01-01T00:00:01.000002Z", "2026-01-01T00:00:03Z"),
+    ("error", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:09Z"),
+]
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Takes what the API's own tracer makes."""
+    found, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    return found
+
+
+def captured() -> Invocation:
+    """What dbt's artifacts tell of two changelogs, one of which failed, and of a model that is none."""
+    manifest, results = (good_project().artifact(f"{name}.json") for name in ("manifest", "run_results"))
+    model = next(one for one in results["results"] if one["unique_id"] == CONTACTS)
+    found = []
+    for unique_id, (status, began, ended) in zip((CONTACTS, ORDERS), RESULTS, strict=True):
+        times = [*model["timing"][:1], {"name": "execute", "started_at": began, "completed_at": ended}]
+        answer = {"code": "snapshot 7 of c"} if status == "success" else {}
+        found.append({**model, "unique_id": unique_id, "status": status, "timing": times, "adapter_response": answer})
+    results["results"] = [*found, {**found[0], "unique_id": "model.shop.contacts"}]
+    return run(results, manifest)
 
 
 @pytest.mark.guarantee("What people look at")
-def test_a_capture_is_a_span_with_the_times_of_dbts_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
-    manifest, results = (good_project().artifact(f"{name}.json") for name in ("manifest", "run_results"))
-    times = {"name": "execute", "started_at": "2026-01-01T00:00:01.000002Z", "completed_at": "2026-01-01T00:00:03Z"}
-    model = next(one for one in results["results"] if one["unique_id"] == CONTACTS)
-    results["results"] = [
-        {
-            **model,
-            "status": "success",
-            "timing": [*model["timing"][:1], times],
-            "adapter_response": {"code": "snapshot 7 of c"},
-        },
-        {**model, "unique_id": ORDERS, "status": "error", "timing": [times]},
-        {**model, "unique_id": "model.shop.contacts", "timing": [times]},
-    ]
-    trace_captures(run(results, manifest))
-    good, bad = exporter.get_finished_spans()
-    assert (good.name, good.status.status_code, bad.status.status_code) == ("capture", StatusCode.OK, StatusCode.ERROR)
+def test_all_captures_and_pushes_of_an_invocation_are_below_one_span_which_begins_with_the_first(
+    exporter: InMemorySpanExporter,
+) -> None:
+    invocation = captured()
+    with traced(invocation.invocation_id, invocation.changelogs) as watches:
+        for sync in ("crm_contacts", "crm_orders"):
+            push(sync, Watches(*watches))
+    spans = list(exporter.get_finished_spans())
+    [whole], captures = named(spans, "invocation"), named(spans, "capture")
+    assert whole.parent is None
+    below = [*captures, *named(spans, "push")]
+    assert [span.parent and span.parent.span_id for span in below] == [whole.context and whole.context.span_id] * 4
+    assert len({span.context.trace_id for span in spans if span.context}) == 1
+    assert whole.start_time == min(span.start_time or 0 for span in spans)
+    assert dict(whole.attributes or {}) == {"dbt.invocation_id": invocation.invocation_id}
+    assert (whole.status.status_code, whole.status.description) == (StatusCode.ERROR, "orders_changelog: error")
+
+    good, bad = captures
+    assert (good.status.status_code, bad.status.status_code) == (StatusCode.OK, StatusCode.ERROR)
+    assert bad.status.description == "dbt ended it with error: its own log says why"
     assert good.start_time
     assert good.end_time
     assert good.end_time - good.start_time == 1_999_998_000
     assert dict(good.attributes or {}) == {
         "dbt.unique_id": CONTACTS,
-        "dbt.invocation_id": manifest["metadata"]["invocation_id"],
+        "dbt.invocation_id": invocation.invocation_id,
         "dbt.status": "success",
         "reverse_etl.snapshot": 7,
     }
 
 
-def test_times_that_cannot_be_read_keep_no_push_back() -> None:
-    result = ChangelogResult("success", 7, "c", "yesterday", "today")
-    trace_captures(Invocation("i", "run", False, False, None, {CONTACTS: result}, {}))
+def test_where_nothing_is_done_there_is_no_span_and_times_that_cannot_be_read_keep_no_push_back(
+    exporter: InMemorySpanExporter,
+) -> None:
+    with traced("i", {CONTACTS: ChangelogResult("success", 7, "c", "yesterday", "today")}) as watches:
+        assert len(watches) == 1
+    assert exporter.get_finished_spans() == ()
+
+
+@pytest.mark.guarantee("What people look at")
+@pytest.mark.parametrize(
+    ("error", "described"),
+    [
+        (ReverseEtlError(Problem("crm", f"no answer to {CANARY}", "one", "wait")), "crm: found no answer to "),
+        (ValueError(f"row {SECRET}"), "a: found an unexpected ValueError"),
+    ],
+)
+def test_the_span_of_a_push_that_failed_says_why_without_a_row_value_or_a_secret(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, error: Exception, described: str
+) -> None:
+    def failing(one: OneSync) -> None:
+        one._shared.watch.begin(Bound("a", "crm.a", "run", "invocation"))
+        raise error
+
+    register_secret(CANARY)
+    monkeypatch.setattr(OneSync, "push", failing)
+    pushing = pusher(orders=5)
+    with watched_by(pushing, None):
+        pushing.push(resolved("a", "orders"), Overview())
+    whole, pushed = (named(list(exporter.get_finished_spans()), name)[0] for name in ("invocation", "push"))
+    assert str(pushed.status.description).startswith(described)
+    assert whole.status.description == "a: failed"
+    assert not [text for text in (CANARY, str(SECRET)) if text in pushed.to_json() + whole.to_json()]
 
 
 class Broken:
@@ -136,7 +216,7 @@ class Broken:
 
         return tell
 
-    def end(self, sync: str, status: str) -> None:
+    def end(self, sync: str, status: str, *, wrong: str = "") -> None:
         raise RuntimeError
 
 
@@ -149,6 +229,6 @@ def test_a_push_goes_on_when_something_that_looks_on_is_broken() -> None:
 
 @pytest.mark.guarantee("What people look at")
 def test_without_opentelemetry_there_are_no_spans_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(tracers()) == 1
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert tracers() == ()
+    with traced("i") as watches:
+        assert watches == ()

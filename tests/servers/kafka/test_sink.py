@@ -32,6 +32,7 @@ from tests.support.servers.kafka import (
     alter_topic,
     broker,
     delete_topic,
+    grant,
     make_topic,
     read,
     settings,
@@ -332,6 +333,38 @@ def test_a_topic_without_rights_is_refused_before_the_first_message_and_one_that
         (FATAL, "a right on the topic is missing (TOPIC_AUTHORIZATION_FAILED)")
     ]
     assert read("payroll") == []
+
+
+@pytest.mark.guarantee("Kafka", "`check` names the right on a topic that is missing, and writes nothing")
+@pytest.mark.parametrize(
+    ("granted", "absent"),
+    [
+        ((), "Describe on topic"),
+        (("DESCRIBE",), "DescribeConfigs and Write on topic"),
+        (("DESCRIBE", "DESCRIBE_CONFIGS"), "Write on topic"),
+        (("DESCRIBE", "DESCRIBE_CONFIGS", "WRITE"), ""),
+    ],
+)
+def test_the_right_that_is_missing_is_named_without_a_write(granted: tuple[str, ...], absent: str) -> None:
+    name = f"watched-{len(granted)}"
+    make_topic(name, cleanup_policy="compact")
+    grant(name, *granted)
+    found = sink().rights(a_task(object=name))
+    assert [str(problem).partition("found no right ")[2].partition(" watched")[0] for problem in found.missing] == (
+        [absent] if absent else []
+    )
+    assert read(name) == []
+
+
+def test_a_topic_that_is_missing_or_unfit_is_said_by_check_and_not_made() -> None:
+    task = a_task()
+    assert "it is not there yet" in sink().rights(task).untried[0]
+    [problem] = sink(create_object=False).rights(task).missing
+    assert f"kafka-topics --create --topic {task.object} --partitions 3" in str(problem)
+    with pytest.raises(DestinationError, match="has vanished"):
+        sink().open(next_run(task))  # nobody has made it
+    make_topic(task.object, partitions=2, cleanup_policy="delete")
+    assert len(sink().rights(task).missing) == 2, "its policy, its partitions"
 
 
 # --- the whole run

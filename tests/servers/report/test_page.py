@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dbt_reverse_etl.delivery.health import Health
-from dbt_reverse_etl.report.model import Delivery, KeyHistory, Report
+from dbt_reverse_etl.report.model import Delivery, KeyHistory, Report, worst_first
 from dbt_reverse_etl.report.page import render
-from tests.support.report.data import NOW, report
+from tests.support.report.data import NOW, forty, none, one, report
 from tests.support.servers.browser import headless
 
 HOSTILE = (
@@ -30,6 +30,7 @@ HOSTILE = (
     "<!-- <title>&lt;",
     "javascript:window.broken=1//\u2028",
 )
+OURS = ("succeeded", "partial", "failed", "next_run", "at_a_time", "on_change")
 WIDTHS = {"a desktop": 1280, "a phone": 390}
 
 
@@ -65,7 +66,7 @@ class Outline(HTMLParser):
 def poisoned(value: Any, poison: str) -> Any:
     """The same data with every text replaced, those words left out that are ours."""
     if isinstance(value, str):
-        return value if isinstance(value, Health) or value in ("succeeded", "partial", "failed") else poison
+        return value if isinstance(value, Health) or value in OURS else poison
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{one.name: poisoned(getattr(value, one.name), poison) for one in fields(value)})
     if isinstance(value, tuple | list):
@@ -123,7 +124,7 @@ def test_in_a_browser_no_value_runs_or_loads_anything(opened: Any) -> None:
     page = opened(render(poisoned(report(), poison)))
     assert page.evaluate("window.broken") is None
     assert page.locator("main").is_visible()
-    assert page.locator("#syncs tbody th").first.inner_text().split() == poison.split()
+    assert page.locator("#syncs tbody th a").first.inner_text().split() == poison.split()
 
 
 @pytest.mark.guarantee("Report and alerts")
@@ -147,31 +148,104 @@ def test_the_files_of_the_page_hold_no_closing_tag_and_name_their_licence() -> N
     assert "Chart.js v4" in render(report())
 
 
+OPEN_ALL = "document.querySelectorAll('details').forEach(one => { one.open = true; })"
+# What holds more than it shows, text that a column has cut, and what lies outside of the window.
+CUT = """
+[...document.querySelectorAll('main *')].filter(e => {
+  const box = e.getBoundingClientRect(), overflow = getComputedStyle(e).overflowX;
+  const hidden = overflow !== 'visible' && e.scrollWidth > e.clientWidth + 1;
+  return box.width && (hidden || box.right > innerWidth + 1 || box.left < 0);
+}).map(e => e.tagName + '.' + e.className + ' ' + e.textContent.trim().slice(0, 40))
+"""
+
+
 @pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_every_chart_is_drawn_with_the_numbers_of_its_table_and_the_page_never_scrolls_sideways(
-    opened: Any, width: int
+@pytest.mark.parametrize("made", [none, one, report, forty])
+def test_nothing_is_cut_on_a_desktop_and_no_page_scrolls_sideways_however_many_syncs_there_are(
+    opened: Any, made: Callable[[], Report], width: int
 ) -> None:
-    page = opened(render(report()), width)
+    page = opened(render(made()), width)
+    page.evaluate(OPEN_ALL)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    if width == WIDTHS["a desktop"]:
+        assert page.evaluate(CUT) == []
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(
+    ("made", "verdict", "first"),
+    [
+        (none, "No sync yet", None),
+        (one, "All is well", "crm_contacts"),
+        (report, "4 of 6 syncs need attention", "crm_orders"),
+        (forty, "4 of 40 syncs need attention", "crm_orders_of_region_05"),
+    ],
+)
+def test_the_first_words_say_whether_all_is_well_and_the_worst_sync_comes_first_with_its_reason(
+    opened: Any, made: Callable[[], Report], verdict: str, first: str | None
+) -> None:
+    page = opened(render(made()))
+    assert page.locator("#verdict").inner_text() == verdict
+    assert page.title().startswith(verdict)
+    healths = page.locator("#syncs tbody .badge").all_inner_texts()
+    assert healths == [sync.health.value for sync in worst_first(made().syncs)]
+    if first is None:
+        assert "contacts_changelog, orders_changelog are captured and go nowhere yet" in page.content()
+        assert page.locator("#changelogs details").count() == 2
+        assert page.locator("nav").count() == 0
+        return
+    row = page.locator("#syncs tbody tr").first
+    assert row.locator("th a").inner_text() == first
+    assert row.bounding_box()["y"] < 400, "seen without scrolling"
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_reasons_stand_beside_partial_and_rows_that_wait_or_were_not_reached_count_as_undelivered(opened: Any) -> None:
+    page = opened(render(report()))
+    partial = page.locator("#sync-ads_audience")
+    assert "38 rejected: 422 invalid_email; tried again from 2026-03-14 09:35" in partial.inner_text()
+    assert "3 parked: 422 unknown_country" in partial.inner_text()
+    assert partial.locator("[data-name=Undelivered]").inner_text() == "41"
+    assert page.locator("#sync-crm_orders [data-name=Undelivered]").inner_text() == "812"
+    assert "853 undelivered rows" in page.locator(".verdict").inner_text()
+    page.locator("#sync-ads_audience a").first.click()
+    newest = page.locator("details:target tbody tr").first
+    newest.wait_for(state="visible", timeout=5000)  # the link opens the panel
+    assert (
+        newest.locator("td").nth(1).inner_text()
+        == "partial 38 rejected: 422 invalid_email; 3 parked: 422 unknown_country"
+    )
+    assert page.locator("#undelivered tbody tr").count() == 3
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_every_chart_is_drawn_with_the_numbers_of_its_table_once_its_panel_is_open(opened: Any, width: int) -> None:
+    made = report()
+    page = opened(render(made), width)
+    shown = "[...document.querySelectorAll('canvas')].filter(c => Chart.getChart(c)).length"
+    assert page.evaluate(shown) == 2 * 2, "of six syncs no panel is open"
+    page.evaluate(OPEN_ALL)
+    page.wait_for_function(f"{shown} === {5 + 2 * 2}")
     charts = page.evaluate(
         "[...document.querySelectorAll('canvas')].map(c => { const chart = Chart.getChart(c);"
-        " return [c.dataset.table, chart.width, chart.data.datasets.map(d => [d.label, d.data])]; })"
+        " return [c.ariaLabel, chart.width, chart.data.datasets.map(d => [d.label, d.data])]; })"
     )
-    assert len(charts) == 4 + 1 + 2 * 2
     assert all(drawn > 250 for _, drawn, _ in charts)
-    _, _, [(name, inserts), *_] = charts[0]
-    assert name == "inserts"
-    assert inserts == [run.counts.delivered.insert for run in report().syncs[0].runs][1:], "without the first load"
-    refused = dict(charts[1][2])
+    found = {label.partition(" runs of ")[2].partition(" by ")[0] or label: dict(sets) for label, _, sets in charts}
+    runs = {sync.name: sync.runs for sync in made.syncs}
+    inserts = [run.counts.delivered.insert for run in runs["crm_contacts"]]
+    assert found["crm_contacts"]["inserts"] == inserts[1:], "without the first load"
+    refused = found["ads_audience"]
     assert refused["rejected"][-1] == 41
     assert "failed" not in refused, "a row of zeros needs no colour"
-    assert dict(charts[-1][2])["rows"] == [one.live_rows for one in report().changelogs[1].snapshots]
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert dict(charts[-1][2])["rows"] == [one.live_rows for one in made.changelogs[1].snapshots]
 
 
 @pytest.mark.guarantee("Report and alerts")
 def test_it_follows_the_dark_mode_of_the_reader_also_while_it_is_open(opened: Any) -> None:
-    page = opened(render(report()), scheme="dark")
+    page = opened(render(one()), scheme="dark")
     colours = "[getComputedStyle(document.body).backgroundColor, Chart.getChart(document.querySelector('canvas')).data.datasets[0].backgroundColor]"
     dark = page.evaluate(colours)
     page.emulate_media(color_scheme="light")
@@ -217,11 +291,11 @@ def test_each_sync_has_an_anchor_so_that_its_exposure_can_link_to_it() -> None:
         assert f'<tr id="sync-{sync.name}"' in page
 
 
-def test_an_empty_report_says_so() -> None:
+def test_a_project_without_a_changelog_is_told_what_to_write() -> None:
     page = render(report(syncs=(), changelogs=(), keys=(), pictures={}))
-    assert "No sync was chosen." in page
-    assert "None: every planned row was delivered." in page
-    assert 'id="keys"' not in page
+    assert "No sync yet" in page
+    assert "The project has no changelog either" in page
+    assert not [name for name in ("runs", "undelivered", "lineage", "changelogs", "keys") if f'id="{name}"' in page]
 
 
 def test_each_sync_shows_its_health_and_rows_without_a_match_are_no_undelivered_ones() -> None:
@@ -231,7 +305,8 @@ def test_each_sync_shows_its_health_and_rows_without_a_match_are_no_undelivered_
         assert f'<span class="badge" data-health="{health.value}">{health.value}</span>' in page
         assert f'<li data-health="{health.value}"><strong>1</strong> {health.value}</li>' in page
         assert "<strong>0</strong> undelivered rows" in page
-        assert "7 rows have no match at the destination" in page
+        assert "7 rows without a match at the destination" in page
+        assert ("every row that was planned is delivered" in page) == health.is_well, "no more than what is known"
 
 
 def test_a_change_was_delivered_by_the_first_run_that_reached_it_or_waits_for_the_reason_of_the_last() -> None:

@@ -266,7 +266,7 @@ def test_check_reaches_the_destinations_read_only(shop: Shop) -> None:
     assert good.return_value == ExitCode.OK, good.output
     assert "2 syncs of target dev: configuration is valid" in good.output
     assert bad.return_value == ExitCode.FAILED
-    assert "nowhere" in read(bad)[0]["message"]
+    assert "nowhere" in read(bad)["destinations"][0]["message"]
 
 
 def test_lines_as_json_name_the_run_and_quiet_leaves_errors_only(shop: Shop) -> None:

@@ -93,7 +93,7 @@ class History:
         assert (row["health"], row["undelivered"], row["no_match"]) == (wanted.health, missing, no_match)
         assert [TIME.sub("...", text) for text in row["details"]] == [TIME.sub("...", text) for text in wanted.details]
         [sync] = read(call(self.project, "report", "--json"))["syncs"]
-        assert (sync["health"], sum(one["rows"] for one in sync["reasons"]), sync["no_match"]) == (
+        assert (sync["health"], sum(one["rows"] for one in sync["left"]), sync["no_match"]) == (
             wanted.health,
             missing,
             no_match,

@@ -26,6 +26,8 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     contacts(project, "(1L, 'Ann', 'pro')", "(2L, 'Bob', 'trial')", "(3L, 'Cem', 'pro')")
     project.model("contacts", f"select * from {project.schema}.source", {"materialized": "view"})
     project.changelog("contacts_changelog", "select id, name, plan from {{ ref('contacts') }}")
+    assert project.dbt("parse").success
+    shared["before any sync"] = made(project)
     project.sync("crm_contacts", "contacts_changelog", mode="mirror", fields={"id": "id", "name": "name"})
     project.sync("crm_people", "contacts_changelog", mode="upsert", object="people")
     project.crm(
@@ -38,6 +40,9 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert project.run().success
     yield project
     os.chdir(here)
+
+
+shared: dict[str, Any] = {}
 
 
 def contacts(project: Project, *rows: str) -> None:
@@ -65,8 +70,11 @@ def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_valu
     crm, people = syncs["crm_contacts"], syncs["crm_people"]
     assert (crm["destination"], crm["position"], crm["head"], crm["lag"]) == ("crm.contacts", 1, 2, 1)
     assert [(run["status"], run["counts"]["delivered"]["insert"]) for run in crm["runs"]] == [("partial", 2)]
-    assert [(r["operation"], r["outcome"], r["rows"]) for r in crm["reasons"]] == [("insert", "rejected", 1)]
-    assert (people["runs"][0]["status"], people["reasons"]) == ("succeeded", [])
+    assert [(one["outcome"], one["rows"]) for one in crm["left"]] == [("rejected", 1)]
+    assert crm["runs"][0]["message"].startswith("1 rejected: "), "why it is partial"
+    assert (crm["health"], crm["reason"]) == ("failing", "undelivered rows: 1, and max_undelivered allows 0")
+    assert [sync["name"] for sync in found["syncs"]] == ["crm_contacts", "crm_people"], "the worst first"
+    assert (people["runs"][0]["status"], people["left"], people["health"]) == ("succeeded", [], "behind")
     assert people["last_success_at"] == people["runs"][0]["finished_at"]
     [changelog] = found["changelogs"]
     assert [(s["inserts"], s["updates"], s["deletes"], s["live_rows"]) for s in changelog["snapshots"]] == [
@@ -91,6 +99,12 @@ def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_valu
     page = file.read_text()
     assert "crm.contacts" in page
     assert not [value for value in ("Ann", "Bob", "Cem", "trial") if value in page]
+
+
+def test_a_project_without_a_sync_gets_a_page_with_its_changelogs_although_they_have_no_table(shop: Project) -> None:
+    found = shared["before any sync"]
+    assert found["syncs"] == []
+    assert [(one["name"], one["snapshots"]) for one in found["changelogs"]] == [("contacts_changelog", [])]
 
 
 @pytest.mark.guarantee("Report and alerts")
@@ -142,10 +156,12 @@ def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocke
         shop.sync("crm_people", "contacts_changelog", mode="upsert", object="people", guards={"max_changes": "1%"})
         for _ in range(2):
             assert shop.run().sync("crm_people") == "ERROR blocked"
-        [crm, people] = made(shop)["syncs"]
-        assert (crm["health"], people["health"], people["message"].partition(":")[0]) == ("ok", "failing", "blocked")
+        [people, crm] = made(shop)["syncs"]
+        assert (crm["health"], people["health"], people["reason"].partition(":")[0]) == ("ok", "failing", "blocked")
         told = sorted((one["sync"], one["state"], one["status"]) for one in server.received[0].json["syncs"])
-        assert told == [("crm_contacts", "recovered", "succeeded"), ("crm_people", "failing", "blocked")]
+        assert told == [("crm_people", "failing", "blocked")], (
+            "nobody heard that crm_contacts failed, before there was a channel"
+        )
         assert len(server.received) == 1, "once"
         found = shop.dbt("test", "--select", "test_type:singular").statuses
         assert found == {"late": "fail", "left": "pass", "blocked": "fail", **green}

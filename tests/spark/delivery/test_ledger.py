@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Fact, Range, RunStarted
-from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row
+from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Fact, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.health import health
+from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, _row
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World
@@ -23,6 +27,9 @@ from tests.support.effort import scaled
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 MOMENTS = st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(timezone.utc))
+
+
+UNDELIVERED = Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected", "too long", 1, NOW, None)
 
 
 @pytest.fixture
@@ -125,3 +132,30 @@ def test_a_claim_of_an_older_fence_is_never_read(ledger: DeltaLedger) -> None:
     assert ledger.start(replace(started(2, "second"), claims=(claim,))) == ledger.read("a1", 1)
     assert ledger.read("a1").claims == (claim,)
     assert ledger.read("a1", 1).claims == ()
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: DeltaLedger) -> None:
+    refused = Counts(PerOperation(9), PerOperation(7), PerOperation(1), skipped=PerOperation(1))
+    left = [replace(UNDELIVERED, key=key) for key in ("a", "b")]
+    ends = list(itertools.product(("succeeded", "partial", "failed", "interrupted"), (NOT_WELL, 0, 1, 2, None)))
+    expected, facts = {}, []
+    for fence, (status, allowed) in enumerate(ends, 1):
+        whole = status == "succeeded"
+        begun = replace(started(fence, f"run{fence}"), undelivered=() if whole else tuple(left))
+        counts = Counts(PerOperation(9), PerOperation(9)) if whole else refused
+        end = RunFinished("a1", fence, 1, NOW, status, counts, counts.planned, allowed=allowed)
+        expected[fence] = health(fold([begun, end]), allowed).is_well
+        facts += [begun, end]
+    ledger.append(*facts, started(99, "unfinished"))
+    runs = ledger._spark.sql(f"select fence, ended_well from {sql.view('reverse_etl_runs', ledger.relation)}").collect()
+    assert {row.fence: row.ended_well for row in runs} == {**expected, 99: False}
+    assert set(expected.values()) == {True, False}
+
+
+def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts(ledger: DeltaLedger) -> None:
+    told = {"crm": Heard("failing", is_sure=False), "ads": Heard("recovered")}
+    ledger.record_alerts(told, "run-1", NOW)
+    ledger.record_alerts({"crm": Heard("failing")}, "run-1", NOW + timedelta(seconds=1))
+    assert ledger.overview(["crm", "ads"]).heard == {"crm": Heard("failing"), "ads": Heard("recovered")}
+    assert ledger.overview(["other"]).heard == {}

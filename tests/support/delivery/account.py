@@ -43,6 +43,7 @@ class Account:
     delivered: dict[str, int] = field(default_factory=dict)
     owed: dict[str, Owed] = field(default_factory=dict)
     last: str = ""  # how the newest run ended
+    lost: int = 0  # rows that it planned, and of which it has neither brought nor listed any
     head: int = 0  # that was pushed last, to its end
 
     @property
@@ -68,8 +69,11 @@ class Account:
         planned = {key: value for key, value in image.items() if self.delivered.get(key) != value}
         waiting = {key for key in planned if not retry and self._waits(key, planned[key], now)}
         tried = planned.keys() - waiting
+        self.lost = 0
         if broken and tried:
             self.last = "failed"
+            unmatched = sum(self.owed[key].why == NO_MATCH for key in waiting)
+            self.lost = max(0, len(planned) - unmatched - len(self.missing))
             return self._ended("ERROR failed", now, allowed)
         inserts = updates = 0
         before, self.owed = self.owed, {key: self.owed[key] for key in waiting}
@@ -107,7 +111,7 @@ class Account:
         for one in self.missing.values():
             how = "parked" if one.again is None else "due" if one.again <= now else "waits"
             alike.setdefault((one.why, one.reason, how), []).append(one)
-        lines = []
+        lines: list[tuple[int, str]] = []
         for (why, reason, how), rows in sorted(alike.items(), key=lambda group: (-len(group[1]), group[0])):
             times = sorted({f"{one.again:%Y-%m-%d %H:%M}" for one in rows if one.again})
             when = (
@@ -121,8 +125,11 @@ class Account:
                 when = "tried again when the row or the mapping changes, or by dbt-reverse-etl retry"
             elif how == "waits" and len(times) == 1:
                 when = f"tried again after {times[0]} UTC"
-            lines.append(f"undelivered: {len(rows)} {why}: {reason}; {when}")
-        return lines
+            lines.append((len(rows), f"undelivered: {len(rows)} {why}: {reason}; {when}"))
+        if self.lost:
+            told = f"undelivered: {self.lost} not acknowledged: the run ended before; the next run tries again"
+            lines.append((self.lost, told))
+        return [text for _, text in sorted(lines, key=lambda line: -line[0])]
 
 
 def _again(before: Owed | None, value: int, why: str, reason: str, now: datetime) -> Owed:

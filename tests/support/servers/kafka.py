@@ -132,6 +132,17 @@ def make_topic(name: str, partitions: int = 3, **configs: str) -> None:
     owner.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(20)
 
 
+def grant(name: str, *rights: str) -> None:
+    """Let the login do this with a topic, as `WRITE`."""
+    owner = _owner(broker())
+    for right in rights:
+        to = (f"User:{USER}", "*", AclOperation[right], AclPermissionType.ALLOW)
+        for granted in owner.create_acls(
+            [AclBinding(ResourceType.TOPIC, name, ResourcePatternType.LITERAL, *to)]
+        ).values():
+            granted.result(20)
+
+
 def alter_topic(name: str, config: str, value: str) -> None:
     """Somebody else changes a topic."""
     entry = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)

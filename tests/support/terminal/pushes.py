@@ -62,7 +62,7 @@ def push(sync: str, watch: Watch) -> tuple[str, int]:
         try:
             result = run(job, ports, Policy(waves=waves, retries=Retries(first=0.01)))
         finally:
-            watch.end(sync, "succeeded", well=True)
+            watch.end(sync, "succeeded")
     return sync, result.counts.delivered.total
 
 

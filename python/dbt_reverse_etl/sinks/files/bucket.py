@@ -25,7 +25,7 @@ class Bucket:
         endpoint = self._storage.endpoint
         return f"{self._path} at {urlsplit(endpoint).netloc}" if endpoint else self._path
 
-    def problem(self) -> tuple[str, str, str] | None:
+    def problem(self, name: str = "") -> tuple[str, str, str] | None:  # noqa: ARG002  (a prefix needs no making)
         from pyarrow.fs import FileType
 
         filesystem, prefix = self._filesystem

@@ -23,10 +23,11 @@ class Directory:
     def uri(self) -> str:
         return self._root.as_uri()
 
-    def problem(self) -> tuple[str, str, str] | None:
+    def problem(self, name: str = "") -> tuple[str, str, str] | None:
         if find_spec("fcntl") is None:
             return "an operating system without fcntl", "Linux or macOS", "run it there"
-        nearest = next(path for path in (self._root, *self._root.parents) if path.exists())
+        place = self._root / name
+        nearest = next(path for path in (place, *place.parents) if path.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             return None
         return f"{nearest} not to be a writable directory", "one", "correct path or its permissions"

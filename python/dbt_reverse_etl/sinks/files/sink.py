@@ -28,6 +28,7 @@ from dbt_reverse_etl.sinks.base import (
     Batch,
     Limits,
     Mode,
+    Rights,
     Settings,
     Sink,
     SinkTask,
@@ -99,8 +100,19 @@ class FilesSink(Sink):
 
     def check(self) -> None:
         """Look for the directory, or for one in which it can be made; nothing is made."""
+        self._look()
+
+    def rights(self, task: SinkTask) -> Rights:
+        """The folder of the object may be another one's."""
+        self._look(task.object)
+        remote = is_remote(self._settings.path)
+        return Rights(
+            untried=("whether it may write: an object storage tells that to a writer alone",) if remote else ()
+        )
+
+    def _look(self, name: str = "") -> None:
         try:
-            problem = self._place.problem()
+            problem = self._place.problem(name)
         except OSError as error:
             problem = error_name(error), "a place that can be reached", "look at path and storage"
         if problem:

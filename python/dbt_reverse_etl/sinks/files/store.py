@@ -61,8 +61,8 @@ class Place(Protocol):
     def uri(self) -> str:
         """Names it, without credentials."""
 
-    def problem(self) -> tuple[str, str, str] | None:
-        """What was found, expected and to be done next if it cannot be used; read-only. Raises OSError."""
+    def problem(self, name: str = "") -> tuple[str, str, str] | None:
+        """What was found, expected and to be done next if it, or an object in it, cannot be used; read-only. Raises OSError."""
 
     def store(self, name: str) -> Store:
         """The files of an object."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -84,6 +84,13 @@ class HttpSink(Sink):
                 self._get(transport, self._settings.check.path)
         finally:
             transport.close()
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (an API tells nothing of an object)
+        """`check.path` has tried the credentials."""
+        unproved = "whether the API takes rows: only a request that writes tells it"
+        if self._settings.check is not None or self._settings.auth is None:
+            return Rights(untried=(unproved,))
+        return Rights(untried=("the credentials: name a GET that changes nothing as check: {path: ...}", unproved))
 
     def open(self, task: SinkTask) -> None:
         plan, problems = self._planned(task)

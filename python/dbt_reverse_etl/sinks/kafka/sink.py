@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.kafka.messages import (
     Entry,
     Header,
@@ -101,6 +101,29 @@ class KafkaSink(Sink):
         with self._explained():
             self._cluster()
 
+    def rights(self, task: SinkTask) -> Rights:
+        """What the login may do with the topic, and what that is like."""
+        is_json = options_of(task).value_format == "json"
+        untried = () if is_json else ("the schema registry: a push registers the schema",)
+        with self._explained():
+            cluster = self._cluster()
+            try:
+                absent = sorted({"WRITE", "DESCRIBE_CONFIGS"} - cluster.granted(task.object))
+                topic = None if "DESCRIBE_CONFIGS" in absent else cluster.topic(task.object)
+            except NoAnswer as none:
+                return self._rights_without_topic(task, none, untried)
+        problems = [self._no_right(task, absent)] if absent else []
+        return Rights((*problems, *(topic_problems(topic, task) if topic else ())), untried)
+
+    def _rights_without_topic(self, task: SinkTask, none: NoAnswer, untried: tuple[str, ...]) -> Rights:
+        if str(none) == "TOPIC_AUTHORIZATION_FAILED":
+            return Rights((self._no_right(task, ["DESCRIBE"]),), untried)
+        if str(none) != "UNKNOWN_TOPIC_OR_PART":
+            raise none
+        if not self._settings.create_object:
+            return Rights((self._no_topic(task),), untried)
+        return Rights(untried=("the rights on the topic, and that to make it: it is not there yet", *untried))
+
     def missing(self, task: SinkTask) -> str | None:
         """Whether the topic is gone, although rows were delivered."""
         if task.first:
@@ -183,13 +206,25 @@ class KafkaSink(Sink):
         task, settings = self._task, self._settings
         if not task.first:
             raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
-        partitions = options_of(task).partitions
         if not settings.create_object:
-            wanted = f" --partitions {partitions}" if partitions else ""
-            configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
-            command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"
-            raise self._error(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
-        return cluster.make(task.object, partitions, settings.replication_factor, configs_of(task))
+            raise DestinationError(self._no_topic(task))
+        return cluster.make(task.object, options_of(task).partitions, settings.replication_factor, configs_of(task))
+
+    def _no_topic(self, task: SinkTask) -> Problem:
+        partitions = options_of(task).partitions
+        wanted = f" --partitions {partitions}" if partitions else ""
+        configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
+        command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"
+        return self._problem(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
+
+    def _no_right(self, task: SinkTask, absent: Sequence[str]) -> Problem:
+        """`WRITE` and `DESCRIBE_CONFIGS` as Kafka's own tool takes them."""
+        names = ["".join(part.capitalize() for part in one.split("_")) for one in absent]
+        grants = "".join(f" --operation {name}" for name in names)
+        next_step = f"kafka-acls --add --allow-principal User:...{grants} --topic {task.object}"
+        return self._problem(
+            f"no right {' and '.join(names)} on topic {task.object}", "Write, Describe and DescribeConfigs", next_step
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -203,7 +238,10 @@ class KafkaSink(Sink):
             raise self._error(said(str(error)), expected, next_step) from None
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"Kafka cluster {self.identity}", found, expected, next_step))
+        return DestinationError(self._problem(found, expected, next_step))
+
+    def _problem(self, found: str, expected: str, next_step: str) -> Problem:
+        return Problem(f"Kafka cluster {self.identity}", found, expected, next_step)
 
 
 def _sent(entries: Sequence[Any], followed: frozenset[int], take: Callable[[Message], str | None]) -> dict[int, Fate]:

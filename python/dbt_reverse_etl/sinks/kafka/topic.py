@@ -90,6 +90,13 @@ class Cluster:
             raise
         return Topic(partitions, values["cleanup.policy"], int(values["max.message.bytes"]))
 
+    def granted(self, name: str) -> set[str]:
+        """What the login may do with the topic, as `WRITE`; empty where the broker does not tell. Raises NoAnswer without `DESCRIBE`."""
+        asked = self._client.describe_topics(
+            TopicCollection([name]), include_authorized_operations=True, request_timeout=PATIENCE
+        )
+        return {operation.name for operation in self._answer(asked[name]).authorized_operations or ()}
+
     def make(
         self, name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, str]
     ) -> Topic:

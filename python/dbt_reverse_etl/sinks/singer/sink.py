@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
     record_messages,
@@ -74,6 +74,10 @@ class SingerSink(Sink):
     def check(self) -> None:
         """Look for the program; it is not started."""
         self._program()
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
+        """The target alone knows its destination."""
+        return Rights(untried=("the target's own config and destination: it is not started",))
 
     def open(self, task: SinkTask) -> None:
         """Start the target once with the schema and no row: it must make or check its table, and write STATE back."""

@@ -9,16 +9,17 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Mode, Settings, Sink, SinkTask, refuse_newer
+from dbt_reverse_etl.sinks.base import Applied, Batch, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of, whole_part
-from dbt_reverse_etl.sinks.sql.database import NEVER_DELETES, RESYNC, RolledBack, fence_not_taken, rejections
+from dbt_reverse_etl.sinks.sql.database import CLAIMS, NEVER_DELETES, RESYNC, RolledBack, fence_not_taken, rejections
+from dbt_reverse_etl.sinks.sql.rights import UNTRIED, Lack
 
 LOST_AT_COMMIT = "the connection was lost at the commit"
 
@@ -80,6 +81,14 @@ class DatabaseSink(Sink):
         problems = self._task_problems(task)
         if problems:
             raise ConfigurationError(*problems)
+
+    def rights(self, task: SinkTask) -> Rights:
+        """Ask the server, on a connection of its own; nothing is written."""
+        fences = self._record_of(task).fences
+        with self._explained(), closing(self._connect()) as connection:
+            found = self._lacks(connection, task, [fences, replace(fences, name=CLAIMS)])
+        where, expected = f"{self.database.name} database {self.identity}", f"the rights of docs/{self.type}.md"
+        return Rights(tuple(Problem(where, what, expected, next_step) for what, next_step in found), (UNTRIED,))
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or the fence row is gone, although rows were delivered."""
@@ -159,6 +168,10 @@ class DatabaseSink(Sink):
         """Close the connection."""
         with self._lock:
             self._drop_connection()
+
+    @abstractmethod
+    def _lacks(self, connection: Any, task: SinkTask, record: Sequence[Any]) -> list[Lack]:
+        """What the login lacks for a push, on the object and on the tables of our record."""
 
     @abstractmethod
     def _task_problems(self, task: SinkTask) -> list[Problem]:

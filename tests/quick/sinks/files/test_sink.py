@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.files import disk
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
@@ -382,3 +382,14 @@ def test_a_newer_run_takes_over_from_one_that_still_lives(tmp_path: Path) -> Non
     assert new.deliver(inserted(task, 2)).results == ()
     new.close()
     assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+
+
+def test_check_looks_at_the_folder_of_the_object_too(tmp_path: Path) -> None:
+    """Somebody else has made it, or a file in its place; the tests run as root, to whom no folder is closed."""
+    (tmp_path / "people").write_text("a file")
+    sink, task = sink_at(tmp_path), task_of()
+    sink.check()
+    with pytest.raises(DestinationError, match="people not to be a writable directory"):
+        sink.rights(replace(task, object="people/daily"))
+    assert sink.rights(replace(task, object="orders")) == Rights()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["people"], "nothing was made"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.options import HttpOptions
@@ -93,6 +93,18 @@ class TestHubspot:
             "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
         }  # fmt: skip
         assert hubspot.sink.limits(hubspot.task).rows == 100
+
+    def test_check_tries_the_token_with_a_request_that_changes_nothing(self, hubspot: Preset) -> None:
+        hubspot.server.script(Reply(200), Reply(401))
+        hubspot.sink.check()
+        [request] = hubspot.server.received
+        assert (request.method, request.path) == ("GET", "/account-info/2026-03/details")
+        assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        with pytest.raises(DestinationError, match="HTTP 401"):
+            hubspot.sink.check()
+        assert hubspot.sink.rights(hubspot.task).untried == (
+            "whether the API takes rows: only a request that writes tells it",
+        )
 
     def test_a_207_rejects_the_refused_contact_alone(self, hubspot: Preset) -> None:
         found, delivery = hubspot.send(self.api("k2"), 1, 2, 3)

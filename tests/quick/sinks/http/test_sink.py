@@ -219,6 +219,14 @@ class TestSettings:
 
 
 class TestCheck:
+    def test_credentials_that_no_request_has_tried_are_said(self, server: HttpServer) -> None:
+        auth = {"type": "bearer", "token": CANARY}
+        assert "the credentials" in HttpSink(settings_of(server.url, auth=auth)).rights(task_of()).untried[0]
+        tried = HttpSink(settings_of(server.url, auth=auth, check={"path": "/me"}))
+        for sink in (tried, HttpSink(settings_of(server.url))):
+            assert [one for one in sink.rights(task_of()).untried if "credentials" in one] == []
+        assert server.received == []
+
     def test_check_connects_and_sends_nothing(self, server: HttpServer) -> None:
         HttpSink(settings_of(server.url)).check()
         server.wait_for_connections(1)

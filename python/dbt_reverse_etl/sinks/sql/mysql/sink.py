@@ -6,6 +6,7 @@ upserts them from there, and writes the record of the batch. Two tables of our o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,7 @@ from dbt_reverse_etl.sinks.sql.mysql.catalog import Name, object_name, read_tabl
 from dbt_reverse_etl.sinks.sql.mysql.full_load import DENIED, LOST_ROWS, full_load_of
 from dbt_reverse_etl.sinks.sql.mysql.reading import read_rows
 from dbt_reverse_etl.sinks.sql.mysql.record import ENGINE, SWAP, Record
+from dbt_reverse_etl.sinks.sql.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.mysql.rows import RowWriter, row_is_at_fault
 from dbt_reverse_etl.sinks.sql.mysql.session import (
     ROLLED_BACK,
@@ -46,10 +48,12 @@ from dbt_reverse_etl.sinks.sql.mysql.table import (
     add_column,
     create_table,
     missing_fields,
+    soft_delete,
     table_problems,
     task_problems,
 )
 from dbt_reverse_etl.sinks.sql.mysql.values import Staged, staged
+from dbt_reverse_etl.sinks.sql.rights import Lack, needs
 
 OLDEST_MYSQL, OLDEST_MARIADB = (8, 0), (10, 5)
 
@@ -184,6 +188,12 @@ class MysqlSink(DatabaseSink):
         indexes = frozenset(name for name, columns in self._table.unique.items() if columns == key)
         known = self._table.constraints | {column.name for column in self._table.columns.values()}
         return RowWriter(connection, self._sql, self._task.mode, known, indexes)
+
+    def _lacks(self, connection: Connection[Any], task: SinkTask, record: Sequence[Name]) -> list[Lack]:
+        name, settings = self._name(task), self._settings
+        how = {"soft_delete": bool(soft_delete(task)), "create_object": settings.create_object}
+        ours = [*record, *([full_load_of(name).name] if task.full_load else [])]
+        return lacks(connection, needs(task, name, ours, **how), settings.database, settings.user)
 
     def _task_problems(self, task: SinkTask) -> list[Problem]:
         return task_problems(task, self._settings.database)

@@ -6,6 +6,7 @@ and upserted from there, and the record of the batch is written. Two tables of o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +30,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dbt_reverse_etl.sinks.sql.postgres.catalog import Name, object_name, read_table
-from dbt_reverse_etl.sinks.sql.postgres.full_load import FullLoad, begin_full_load, drop_left_over
+from dbt_reverse_etl.sinks.sql.postgres.full_load import FullLoad, begin_full_load, drop_left_over, load_table
 from dbt_reverse_etl.sinks.sql.postgres.reading import read_rows
 from dbt_reverse_etl.sinks.sql.postgres.record import Record
+from dbt_reverse_etl.sinks.sql.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.postgres.rows import RowWriter, condition, row_is_at_fault
 from dbt_reverse_etl.sinks.sql.postgres.session import (
     OLDEST_SERVER,
@@ -47,10 +49,12 @@ from dbt_reverse_etl.sinks.sql.postgres.table import (
     create_table,
     lengths,
     missing_fields,
+    soft_delete,
     table_problems,
     task_problems,
 )
 from dbt_reverse_etl.sinks.sql.postgres.values import Staged, staged
+from dbt_reverse_etl.sinks.sql.rights import Lack, needs
 
 Connection = psycopg.Connection[Any]
 
@@ -121,6 +125,14 @@ class PostgresSink(DatabaseSink):
     def _write(self, connection: Connection, changes: Staged) -> dict[int, str]:
         refused = RowWriter(connection, self._sql, self._task.mode).write(changes)
         return {row: self._load.in_words(reason) for row, reason in refused.items()} if self._load else refused
+
+    def _lacks(self, connection: Connection, task: SinkTask, record: Sequence[Name]) -> list[Lack]:
+        name, how = (
+            self._name(task),
+            {"soft_delete": bool(soft_delete(task)), "create_object": self._settings.create_object},
+        )
+        ours = [*record, *([load_table(name)] if task.full_load else [])]
+        return lacks(connection, needs(task, name, ours, **how), self._settings.user)
 
     def _task_problems(self, task: SinkTask) -> list[Problem]:
         return task_problems(task)

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask, refuse_newer
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answers_of, parts_of
 from dbt_reverse_etl.sinks.sql.database import NEVER_DELETES, RESYNC, fence_not_taken, rejections
+from dbt_reverse_etl.sinks.sql.rights import UNTRIED
 
 try:
     from sqlalchemy.engine import Connection, Engine
@@ -98,6 +99,10 @@ class SqlalchemySink(Sink):
                 return
         if not file.parent.is_dir():
             raise self._error(f"no folder {file.parent}", "the folder of the file", "make it, or correct the path")
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (each database has its own way to ask)
+        """Only the login was tried."""
+        return Rights(untried=("the rights on the table and to make ours", UNTRIED))
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or the fence row is gone, although rows were delivered."""

@@ -18,10 +18,11 @@ from pydantic import Field, field_validator
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask, refuse_newer
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.reading import rows_of
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answers_of, parts_of
 from dbt_reverse_etl.sinks.sql.database import FENCES, LOST_RECORD, RolledBack, fence_not_taken, rejections
+from dbt_reverse_etl.sinks.sql.rights import UNTRIED
 from dbt_reverse_etl.sinks.sql.sqlite.record import Record
 from dbt_reverse_etl.sinks.sql.sqlite.rows import DISK_FULL, RowWriter, failure
 from dbt_reverse_etl.sinks.sql.sqlite.table import (
@@ -108,6 +109,10 @@ class SqliteSink(Sink):
             raise self._error("no file that can be read and written", "a regular file", "change path or permissions")
         with self._explained(), closing(self._connect("ro")) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+    def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (a file has no rights of its own tables)
+        """`check` has looked at the file."""
+        return Rights(untried=(UNTRIED,))
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the file, the table or the fence row is gone, although rows were delivered."""

@@ -1,0 +1,247 @@
+"""Who hears what of a push: once that a sync fails, once that it has recovered, and after a kill neither nothing nor another thing."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dbt_reverse_etl.alerts import alerts
+from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.delivery.facts import RunStarted
+from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from dbt_reverse_etl.delivery.health import Health, Left, Standing, exit_code, standing
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.sinks.base import Batch
+from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
+from tests.support.delivery.desk import POLICY, Desk
+from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
+from tests.support.delivery.world import FakeClock, Killed
+from tests.support.effort import scaled
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
+OK, BEHIND, NEVER, UNSETTLED, FAILING = Health
+BLOCKED = Overview(refusals={"crm": Refusal("blocked", "too many deletes", NOW)})
+WAITING = Standing(FAILING, (Left("rejected", "422 invalid_email", 2, "at_a_time", NOW, NOW),))
+TOLERATED = Standing(OK, WAITING.left)
+
+
+def ended(status: str, **more: Any) -> Report:
+    bad = status in (Status.FAILED, "blocked", "other_changelog")
+    return Report("crm", "crm.contacts", status, **{"standing": Standing(FAILING if bad else OK), **more})
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(
+    ("heard", "report", "said"),
+    [
+        ("", ended(Status.SUCCEEDED), []),
+        ("", ended(Status.IDLE), []),
+        ("", ended(Status.IDLE, standing=Standing(NEVER)), []),
+        ("", ended(Status.FAILED), ["failing"]),
+        ("", ended("blocked"), ["failing"]),
+        ("", ended("other_changelog"), ["failing"]),
+        ("", ended(Status.PARTIAL, standing=WAITING), ["failing"]),
+        ("", ended(Status.PARTIAL, standing=TOLERATED), []),
+        ("", ended(Status.IDLE, standing=WAITING), ["failing"]),
+        ("", ended("busy", standing=Standing(FAILING)), []),
+        ("", ended("planned"), []),
+        ("", ended(Status.INTERRUPTED, standing=Standing(UNSETTLED)), []),
+        ("failing", ended(Status.FAILED), []),
+        ("failing", ended("blocked"), []),
+        ("failing", ended(Status.SUCCEEDED), ["recovered"]),
+        ("failing", ended(Status.PARTIAL, standing=WAITING), []),
+        ("failing", ended(Status.IDLE, standing=WAITING), []),
+        ("failing", ended(Status.PARTIAL, standing=TOLERATED), ["recovered"]),
+        ("failing", ended(Status.IDLE), ["recovered"]),
+        ("failing", ended(Status.IDLE, standing=Standing(NEVER)), []),
+        ("failing", ended(Status.INTERRUPTED, standing=Standing(UNSETTLED)), []),
+        ("recovered", ended(Status.SUCCEEDED), []),
+        ("recovered", ended(Status.FAILED), ["failing"]),
+    ],
+)  # fmt: skip
+def test_a_message_is_due_where_a_sync_stands_otherwise_than_was_heard_and_at_no_other_time(
+    heard: str, report: Report, said: list[str]
+) -> None:
+    known = {"crm": Heard(heard)} if heard else {}
+    assert [change.word for change in alerts.changed([report], known)] == said
+    unsure = {"crm": Heard(heard or "recovered", is_sure=False)}
+    loud = report.status not in ("busy", "planned", Status.INTERRUPTED) and report.standing.health is not NEVER
+    now = "failing" if report.standing.health is FAILING else "recovered"
+    assert [change.word for change in alerts.changed([report], unsure)] == ([now] if loud else [])
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(
+    ("before", "report", "kept"),
+    [
+        (Overview(), ended("blocked", message="m"), {"crm": Refusal("blocked", "m")}),
+        (BLOCKED, ended("blocked", message="too many deletes"), {}),
+        (BLOCKED, ended("blocked", message="more deletes"), {"crm": Refusal("blocked", "more deletes")}),
+        (BLOCKED, ended(Status.FAILED, message="no answer"), {"crm": Refusal("failed", "no answer")}),
+        (BLOCKED, ended(Status.IDLE), {"crm": Refusal("ok")}),
+        (BLOCKED, ended(Status.IDLE, standing=WAITING), {"crm": Refusal("ok")}),
+        (Overview(), ended(Status.IDLE, standing=WAITING), {}),
+        (BLOCKED, ended(Status.SUCCEEDED), {}),
+        (BLOCKED, ended("busy"), {}),
+        (Overview(), ended(Status.IDLE), {}),
+        (Overview(), ended("busy"), {}),
+    ],
+)
+def test_the_ledger_hears_of_a_push_that_no_run_tells_of_and_once_of_its_end(
+    before: Overview, report: Report, kept: dict[str, Refusal]
+) -> None:
+    assert alerts.refusals([report], before) == kept
+
+
+# --- kills
+
+
+UNSURE = ("announced", "alert.before", "alert.after", "told.before")  # killed there, nobody knows what was heard
+TELLING = ("refusal.before", "refusal.after", *UNSURE, "told.after")
+
+
+class Office:
+    """One sync that is pushed again and again, its ledger, and a channel: each push may be killed at any step."""
+
+    def __init__(self, kind: type[PlainSink]) -> None:
+        self.desk = Desk(kind)
+        self.desk.step = self._step
+        self.desk.policy = replace(POLICY, waves=WaveSize(2, grow_below=-1))
+        self.refusals: dict[str, Refusal] = {}
+        self.told: dict[str, Heard] = {}
+        self.heard: list[str] = []
+        self.invocation_id, self.type = "run-1", "webhook"
+        self.down = False
+        self._dies = ""
+
+    def push(self, *, blocked: bool, dies: str) -> Report | None:
+        """None: it was killed."""
+        self._dies = dies
+        with suppress(Killed):
+            overview = self.overview()
+            report = self._blocked() if blocked else self._pushed()
+            self.tell(report, overview, [self])
+            return report
+        return None
+
+    def tell(self, report: Report, overview: Overview, channels: list[Any]) -> None:
+        alerts.tell([report], overview, self, channels, "prod", lambda text, level: None)  # type: ignore[arg-type]
+
+    def overview(self) -> Overview:
+        started = [fact for fact in self.desk.ledger.facts if isinstance(fact, RunStarted)][-1:]
+        runs = {"s": started[0]} if started else {}
+        about = {"started": runs, "refusals": dict(self.refusals), "heard": dict(self.told)}
+        return Overview({"s": self.desk.state()}, dict.fromkeys(runs, "crm"), **about)
+
+    def _blocked(self) -> Report:
+        here = standing(self.desk.state(), 0, self.desk.clock.now(), refused="blocked: too many deletes")
+        return Report("crm", "crm.contacts", "blocked", ExitCode.BLOCKED, standing=here)
+
+    def _pushed(self) -> Report:
+        result = self.desk.push()
+        here = standing(result.state, 0, self.desk.clock.now())
+        code = exit_code(result.status, here.health)
+        return Report("crm", "crm.contacts", result.status, code, result.counts, standing=here)
+
+    def _step(self, name: str) -> None:
+        if name == self._dies:
+            raise Killed
+
+    # The ledger's side of alerts, and a channel.
+
+    @property
+    def ledger(self) -> Office:
+        return self
+
+    @property
+    def clock(self) -> FakeClock:
+        return self.desk.clock
+
+    def record_refusals(self, refusals: dict[str, Refusal], invocation_id: str, now: datetime) -> None:
+        self._step("refusal.before")
+        self.refusals |= {sync: replace(one, at=self.desk.clock.now()) for sync, one in refusals.items()}
+        self._step("refusal.after")
+
+    def record_alerts(self, heard: dict[str, Heard], invocation_id: str, now: datetime) -> None:
+        is_sure = all(one.is_sure for one in heard.values())
+        if is_sure:
+            self._step("told.before")
+        self.told |= heard
+        self._step("told.after" if is_sure else "announced")
+
+    def send(self, subject: str, text: str, data: dict[str, Any]) -> None:
+        self._step("alert.before")
+        if self.down:
+            raise OSError
+        self.heard += [one["state"] for one in data["syncs"]]
+        self._step("alert.after")
+
+
+def with_outages(kind: type[PlainSink]) -> type[PlainSink]:
+    class Outages(kind):  # type: ignore[misc,valid-type]
+        broken = False
+
+        def deliver(self, batch: Batch) -> Delivery:
+            if self.broken:
+                return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, "down")
+            return super().deliver(batch)
+
+    return Outages
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("kind", [PlainSink, TransactionalSink])
+def test_whichever_step_kills_a_push_the_next_one_tells_how_the_sync_stands_and_nothing_twice_that_was_surely_heard(
+    kind: type[PlainSink],
+) -> None:
+    seen: set[str] = set()
+    for seed in range(scaled(400)):
+        rnd, office, unsure = random.Random(seed), Office(with_outages(kind)), 0
+        sink: Any = office.desk.sink
+        office.desk.changelog.capture({"k0": 0})
+        for step in range(rnd.randint(4, 16)):
+            sink.broken, office.down = rnd.random() < 0.4, rnd.random() < 0.1
+            if rnd.random() < 0.6:
+                office.desk.changelog.capture({f"k{n}": rnd.randrange(9) for n in range(4)})
+            dies = rnd.choice((*FAULT_POINTS, *TELLING)) if rnd.random() < 0.5 else ""
+            report = office.push(blocked=rnd.random() < 0.2, dies=dies)
+            if report is None:
+                seen.add(dies)
+                unsure += dies in UNSURE
+                office.desk.clock.sleep(3600)  # until its lease is over
+            elif not office.down:
+                last = office.heard[-1] if office.heard else "recovered"
+                about = f"seed {seed}, step {step}, killed at {dies or 'no step'}: {office.heard}"
+                assert last == ("failing" if report.standing.health is FAILING else "recovered"), about
+        repeated = sum(one == other for one, other in pairwise(["recovered", *office.heard]))
+        assert repeated <= unsure, f"seed {seed}: {office.heard}"
+    assert seen >= {"run.started", "wave.acknowledged", "run.finished", *TELLING}, seen
+
+
+def test_a_message_counts_as_heard_once_a_channel_took_it_and_a_recovery_also_where_nobody_is_left_to_hear_it() -> None:
+    down, up = Office(PlainSink), Office(PlainSink)
+    down.down = True
+    for channels, status, heard in (
+        ([down], Status.FAILED, "recovered"),
+        ([down, up], Status.FAILED, "failing"),
+        ([down], Status.SUCCEEDED, "failing"),
+        ([], Status.SUCCEEDED, "recovered"),
+        ([], Status.FAILED, "recovered"),
+    ):
+        up.tell(ended(status), up.overview(), channels)
+        assert up.told["crm"] == Heard(heard), (len(channels), status)
+    assert up.heard == ["failing"]
+
+
+def test_a_retry_and_a_queue_go_on_with_a_sync_of_whose_recovery_nobody_may_have_heard() -> None:
+    for heard, is_owed in ((Heard("failing"), True), (Heard("recovered", is_sure=False), True), (Heard(), False)):
+        assert Overview(heard={"crm": heard}).must_tell("crm") is is_owed

@@ -1,0 +1,57 @@
+"""Syncs, what the ledger says of them, and what pushes them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dbt_reverse_etl import __version__
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.sync import Known
+from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.delivery.facts import BUCKETS, Range
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.sinks.base import Options
+from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.warehouse.head import Head
+from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.spec import Spec, given_spec
+
+
+def sync(name: str, changelog: str) -> ResolvedSync:
+    model = Changelog(changelog, changelog, changelog, changelog, ("id",), ChangelogSettings())
+    settings = SyncSettings(destination="crm", object=name)
+    file = SqliteSink.settings_model(path="crm.db")
+    destination = Destination("crm", "sqlite", SqliteSink, file, Guards())
+    return ResolvedSync(
+        Sync(f"exposure.shop.{name}", name, (), True, model, settings, ""), destination, Guards(), Options()
+    )
+
+
+def pusher(**heads: int) -> Pusher:
+    """The results know snapshot 5 of each changelog; the warehouse is at `heads`."""
+    none: Any = None
+    known = {name: Known(5, "uuid") for name in heads}
+    asked = {name: Head(at, "uuid", 1, 1, ("id",), (), "prod", __version__) for name, at in heads.items()}
+    return Pusher(none, none, known=known, _heads=_heads(asked))
+
+
+def looks_at(warehouse: Pusher, **heads: Head | None) -> Pusher:
+    """The same with other heads."""
+    warehouse._heads = _heads(heads)
+    return warehouse
+
+
+def _heads(asked: Mapping[str, Head | None]) -> dict[tuple[str, int | None], Head | None]:
+    return {(name, at): head for name, head in asked.items() for at in (None, *([head.snapshot] if head else []))}
+
+
+def at(one: ResolvedSync, snapshot: int, changelog: str = "uuid", where: str | None = None, **how: Any) -> Overview:
+    """Its destination has reached this snapshot, through this filter."""
+    given = given_spec(one.sync.settings.model_copy(update={"where": where}))
+    spec = Spec((("id", "id", "bigint"),), where, one.sync.settings.mode, given)
+    places = (Range(0, BUCKETS, snapshot, spec.id),)
+    state = State(1, changelog, places, specs={spec.id: spec.text}, **{"status": "succeeded", **how})
+    return Overview({id_of(one): state})
