@@ -240,6 +240,33 @@ class Bad(AuthBase):
         response.connection.send(again, **more)  # type: ignore[attr-defined]
 
 
+class Alone(AuthBase):
+    """Fails where a second request begins before the first one was answered."""
+
+    def __init__(self) -> None:
+        self._busy = False
+
+    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
+        assert not self._busy
+        self._busy = True
+        r.register_hook("response", self._answered)
+        return r
+
+    def _answered(self, *_: Any, **__: Any) -> None:
+        self._busy = False
+
+
+@pytest.mark.guarantee("HTTP")
+def test_an_object_of_an_auth_class_serves_one_request_at_a_time(server: HttpServer) -> None:
+    together = threading.Barrier(4, timeout=10)
+    server.default = lambda _: Reply(200 if together.wait() >= 0 else 500)
+    sink = HttpSink(settings_of(server.url, auth=python("Alone"), concurrency=4))
+    sink.open(task_of())
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda n: sink.deliver(batch_of(task_of(), inserts(n))).results, range(8))] == [()] * 8
+    sink.close()
+
+
 class TestFailures:
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
