@@ -145,7 +145,7 @@ def _why(error: Exception) -> str:
         return redact(str(error))
     if isinstance(error, ImportError):
         return f"found no {error.name}; expected it for alerts. Next: pip install 'dbt-reverse-etl[alerts]'"
-    if isinstance(error, OSError) or type(error).__module__.startswith(("urllib3", "smtplib")):
+    if isinstance(error, OSError) or type(error).__module__.startswith("smtplib"):
         return f"found {type(error).__name__}; expected an answer. Next: check its settings in profiles.yml"
     return str(unexpected(error, "alert"))
 

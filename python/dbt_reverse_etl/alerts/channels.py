@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import orjson
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
@@ -21,6 +22,7 @@ from dbt_reverse_etl.config.profiles import BLOCK, mapping_of, read_alerts, rend
 from dbt_reverse_etl.config.validation import Place, described, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
+from dbt_reverse_etl.sinks.http.answer import Failure
 
 TIMEOUT = 10.0  # seconds for each step of a request: a push must not wait for its messenger
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
@@ -191,7 +193,7 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
     if rendered.problems or rendered.unset:
         return None
     secret = secret_names(model)
-    register_values(rendered.value, rendered.used, secret)
+    register_values(rendered.value, rendered.used, model)
     hides = hides_of(secret, {path for path, _, _ in rendered.used})
     return validate(model, rendered.value, Place(place.file, place.keys, hides), problems)
 
@@ -202,14 +204,12 @@ def _is_of_another_target(targets: object, target: str) -> bool:
 
 
 def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
-    """No redirect is followed and no proxy of the environment is used: the address alone decides where it goes."""
-    from urllib3 import PoolManager, Timeout
+    from dbt_reverse_etl.sinks.http.transport import Client
 
-    with PoolManager(ssl_context=tls, timeout=Timeout(total=TIMEOUT)) as pool:
-        answer = pool.request(
-            "POST", url.get_secret_value(), json=body, headers=dict(headers), redirect=False, retries=False
-        )
-    if not 200 <= answer.status < 300:
-        raise ReverseEtlError(
-            Problem("the address", f"the answer {answer.status}", "200 to 299", "check url in profiles.yml")
-        )
+    client = Client(TIMEOUT, TIMEOUT, tls)
+    headers = {"Content-Type": "application/json", **headers}
+    answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body), wants_body=False)
+    client.close()
+    found = answer.reason if isinstance(answer, Failure) else f"the answer {answer.status}"
+    if isinstance(answer, Failure) or not 200 <= answer.status < 300:
+        raise ReverseEtlError(Problem("the address", found, "200 to 299", "check url in profiles.yml"))

@@ -19,6 +19,7 @@ from dbt_reverse_etl.config.validation import (
     Place,
     closest,
     described,
+    is_unlisted,
     raise_if_any,
     secret_names,
     validate,
@@ -161,8 +162,9 @@ def _is_named_without(rendered: Rendered, found: Destination, place: Place) -> b
     other = _validated(
         found.name, replace(rendered, value=_replaced(rendered.value, UNSET, UNSET.swapcase())), place, []
     )
-    secret = secret_names(found.sink.settings_model)
-    if other is None or not all(secret.intersection(path) for path in rendered.unset):
+    model = found.sink.settings_model
+    secret = secret_names(model)
+    if other is None or not all(secret.intersection(path) or is_unlisted(model, path) for path in rendered.unset):
         return False
     return found.sink(found.settings).identity == other.sink(other.settings).identity
 
@@ -181,7 +183,7 @@ def _validated(name: str, rendered: Rendered, place: Place, problems: list[Probl
     from_env = {path for path, _, _ in rendered.used}
     sink = _sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
     secret = secret_names(sink.settings_model) if sink else frozenset()
-    register_values(block, rendered.used, secret)
+    register_values(block, rendered.used, sink.settings_model if sink else Settings)
     hides = hides_of(secret, from_env)
     guards_place = Place(place.file, (*place.keys, "guards"), lambda path: hides(("guards", *path)))
     guards = mapping_of(block.get("guards", {}), guards_place.at(), "a mapping of guards", problems)
@@ -195,13 +197,15 @@ def _validated(name: str, rendered: Rendered, place: Place, problems: list[Probl
     return Destination(name, sink.type, sink, settings, defaults)
 
 
-def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], secret: frozenset[str]) -> None:
+def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], model: type[Settings]) -> None:
     """Register for `redact` what a block holds in its secret settings, and what came there from the environment."""
+    secret = secret_names(model)
     for path, text in text_leaves(block):
-        if secret.intersection(path):
+        if secret.intersection(path) or (is_unlisted(model, path) and any(map(names_a_secret, path))):
             register_secret(text)
     for path, variable, value in used:
-        if secret.intersection(path) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET"):
+        named = bool(secret.intersection(path)) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET")
+        if named or is_unlisted(model, path):
             register_secret(value)
 
 

@@ -150,11 +150,15 @@ def _step(given: Any, part: int | str) -> tuple[Any] | None:
 
 
 def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
+    return list(dict.fromkeys(name for found in _models_at(model, path) for name in _names(found)))
+
+
+def _models_at(model: type[BaseModel], path: Path) -> list[type[BaseModel]]:
     models = [model]
     for part in path:
         annotations = [found.model_fields[part].annotation for found in models if part in found.model_fields]
         models = [inner for annotation in annotations for inner in _models_in(annotation)]
-    return list(dict.fromkeys(name for found in models for name in _names(found)))
+    return models
 
 
 def secret_names(model: type[BaseModel]) -> frozenset[str]:
@@ -171,6 +175,15 @@ def _secret_names(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterato
         for inner in _models_in(info.annotation):
             if inner not in seen:
                 yield from _secret_names(inner, seen)
+
+
+def is_unlisted(model: type[BaseModel], path: Path) -> bool:
+    """Whether a model that takes any key has the value under one that it does not list: nobody knows whether it is a secret."""
+    return any(
+        part not in _keys_at(model, path[:depth])
+        and any(inner.model_config.get("extra") == "allow" for inner in _models_at(model, path[:depth]))
+        for depth, part in enumerate(path)
+    )
 
 
 def _names(model: type[BaseModel]) -> list[str]:

@@ -53,7 +53,7 @@ class Undelivered:
         doubt: what the destination holds is not known; the row is sent whatever its net change is.
         changed: snapshot of the key's last change; 0: the changelog does not know the key.
         outcome: of the last run: an `Outcome` value, or `parked`.
-        attempts: runs in which the destination rejected this value, or had no such row.
+        attempts: runs in a row in which the destination refused this value or had no such row, or that left it unknown.
         next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
     """
 

@@ -50,7 +50,7 @@ def alone(table: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
 
 def refused_before(table: pa.Table, known: Mapping[str, Undelivered]) -> tuple[pa.Table, pa.Table]:
     """The rows of which the destination has refused no attempt with this value, and those of which it has."""
-    return _divided(table, _unchanged(table, known, lambda row: row.attempts > 0))
+    return _divided(table, _unchanged(table, known, lambda row: row.attempts > 0 and row.outcome != Outcome.UNKNOWN))
 
 
 def _divided(table: pa.Table, chosen: pa.Array) -> tuple[pa.Table, pa.Table]:
@@ -152,17 +152,22 @@ def _failed(
     row: Mapping[str, Any], failure: RowFailure, before: Undelivered | None, now: datetime, policy: Rejections
 ) -> Undelivered:
     same = before if before is not None and before.after_hash == row[AFTER] else None
-    if same is not None and same.attempts and not failure.attempts:
+    was_unknown = same is not None and same.outcome == Outcome.UNKNOWN
+    if same is not None and same.attempts and not was_unknown and not failure.attempts:
         return _placed(row, same)
-    attempts, first = (same.attempts, same.first_failed_at) if same else (0, now)
+    unknown = failure.outcome is Outcome.UNKNOWN
+    first = same.first_failed_at if same else now
+    # Each kind is counted in a row: what nobody knows parks no row, and makes none wait.
+    attempts = same.attempts if same and was_unknown == unknown else 0
     outcome, next_attempt = failure.outcome.value, None
     if failure.outcome in (Outcome.REJECTED, Outcome.NO_MATCH):
         attempts += 1
         next_attempt = now + _backoff(attempts, policy)
+    elif unknown:
+        attempts += 1
     # A row that the destination does not have is never parked: somebody may make it there at any time.
     if failure.outcome is Outcome.REJECTED and attempts >= policy.attempts and now - first >= policy.age:
         outcome, next_attempt = PARKED, None
-    unknown = failure.outcome is Outcome.UNKNOWN
     return _entry(
         row,
         maybe=row[MAYBE] or (unknown and row[AFTER] is not None),

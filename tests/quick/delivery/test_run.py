@@ -388,6 +388,43 @@ def test_retry_now_sends_waiting_and_parked_rows() -> None:
     assert desk.push().counts.delivered == PerOperation(insert=1)
 
 
+def test_runs_that_leave_a_row_unknown_are_counted_apart_from_those_that_reject_it() -> None:
+    desk = Desk()
+    desk.sink.script = {"k0": ["unknown"] * 999}
+    desk.push({"k0": 1})
+    for _ in range(desk.policy.rejections.attempts + 1):
+        desk.clock.sleep(86_400)
+        desk.push()
+    row = desk.state().undelivered["k0"]
+    assert (row.outcome, row.attempts) == ("unknown", desk.policy.rejections.attempts + 2)
+    desk.sink.script = {"k0": ["rejected"] * 2 + ["unknown"] * 999}
+    desk.push()
+    row = desk.state().undelivered["k0"]
+    assert (row.outcome, row.attempts) == ("rejected", 1), "it is not parked for what nobody knew"
+    desk.clock.sleep(3_600)
+    desk.push()
+    assert desk.state().undelivered["k0"].attempts == 2
+    desk.clock.sleep(86_400)
+    desk.push()
+    row = desk.state().undelivered["k0"]
+    assert (row.outcome, row.attempts) == ("unknown", 1)
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_rows_that_were_unknown_still_break_the_sync_where_they_are_refused() -> None:
+    desk = Desk()
+    desk.policy = replace(desk.policy, rejections=replace(desk.policy.rejections, breaker_rows=10))
+    image, desk.sink.batch_rows = {f"k{number}": number for number in range(100)}, 100
+    desk.sink.script = {key: ["unknown"] * 999 for key in image}
+    desk.push(image)
+    assert sum(row.attempts for row in desk.state().undelivered.values()) == 100
+    desk.sink.batch_rows = 10
+    desk.sink.script = {key: ["rejected"] for key in image}
+    result = desk.push()
+    assert result.status == Status.FAILED
+    assert 10 < result.counts.rejected.total < 50
+
+
 @pytest.mark.guarantee("Refusals and outages")
 def test_an_outage_burns_no_attempts() -> None:
     desk = Desk()

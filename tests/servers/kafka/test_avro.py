@@ -186,6 +186,6 @@ def test_what_avro_cannot_hold_is_refused_before_anything_is_sent(registry: Sche
 def test_avro_without_its_packages_is_refused_with_the_command_that_installs_them(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.formats.find_spec", lambda name: None)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.kafka.topic.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dbt-reverse-etl\[kafka-avro\]'"):
         registry_sink(registry).validate(avro_task())

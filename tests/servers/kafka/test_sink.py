@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,7 @@ from tests.support.servers.kafka import (
     sink,
     table,
 )
-from tests.support.servers.kafka_broker import PASSWORD, SCRAM, tool
+from tests.support.servers.kafka_broker import PASSWORD, SCRAM, VIEWER, tool
 
 DELIVERED, FATAL, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.FATAL, Outcome.REJECTED, Outcome.RETRYABLE
 ONE = KafkaOptions(partitions=1)
@@ -330,7 +331,7 @@ def test_a_topic_without_rights_is_refused_before_the_first_message_and_one_that
         kafka._task = replace(task, object="payroll")  # as if it had rights when it was opened
         answer = kafka.deliver(a_batch(task, people(person(1))))
     assert [(result.outcome, result.reason) for result in answer.results] == [
-        (FATAL, "a right on the topic is missing (TOPIC_AUTHORIZATION_FAILED)")
+        (FATAL, "the right Write on the topic is missing (TOPIC_AUTHORIZATION_FAILED)")
     ]
     assert read("payroll") == []
 
@@ -365,6 +366,26 @@ def test_a_topic_that_is_missing_or_unfit_is_said_by_check_and_not_made() -> Non
         sink().open(next_run(task))  # nobody has made it
     make_topic(task.object, partitions=2, cleanup_policy="delete")
     assert len(sink().rights(task).missing) == 2, "its policy, its partitions"
+
+
+@pytest.mark.guarantee("Kafka")
+def test_a_login_without_any_right_to_write_is_told_the_right_and_leaves_nothing_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = a_task()
+    make_topic(task.object, cleanup_policy="compact")
+    with pytest.raises(DestinationError, match=r"found no right Write on topic .*Next: kafka-acls --add"):
+        sink(sasl_username=VIEWER).open(task)
+    monkeypatch.setattr(
+        "dbt_reverse_etl.sinks.kafka.sink.topic_problems", lambda *_: []
+    )  # a cluster that does not tell
+    with opened(sink(sasl_username=VIEWER), task) as kafka:
+        for _ in range(2):
+            answer = kafka.deliver(a_batch(task, people(person(1), person(2))))
+            assert [result.outcome for result in answer.results] == [FATAL] * 2
+            assert re.search(r"no right Write on a topic|the producer cannot go on", answer.results[0].reason)
+    assert read(task.object) == []
+    assert capfd.readouterr() == ("", "")
 
 
 # --- the whole run

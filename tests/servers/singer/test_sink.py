@@ -108,6 +108,7 @@ def test_rows_are_unknown_unless_the_target_ends_well_with_the_state_of_their_ba
         delivery = sink.deliver(batch_of(task_of(), inserts(5)))
     assert outcomes(delivery, 5) == [Outcome.UNKNOWN] * 5
     assert reason in delivery.results[0].reason
+    assert delivery.results[0].reason.endswith("; set log_file to see what the target says")
 
 
 @pytest.mark.guarantee("Singer")
@@ -204,6 +205,9 @@ def test_words_of_a_target_go_to_its_log_file_only(tmp_path: Path, capfd: pytest
         deliver(sink, task_of(), inserts(1))
     assert "canary-words" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+    with opened(hostile("dies", tmp_path, log_file=str(log)), task_of()) as sink:
+        delivery = sink.deliver(batch_of(task_of(), inserts(5)))
+        assert delivery.results[0].reason == "the target ended with exit code 1; look at log_file"
     with opened(hostile("says much to stderr", tmp_path), task_of()) as sink:
         deliver(sink, task_of(), inserts(1))
     assert "canary-words" not in "".join(capfd.readouterr())

@@ -24,6 +24,7 @@ class Received:
     path: str
     headers: Mapping[str, str]  # names in lower case
     body: bytes
+    client: tuple[str, int] = ("", 0)  # the same for all requests of one connection
 
     @property
     def json(self) -> Any:
@@ -188,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Received(self.command, self.path, headers, body)
+        request = Received(self.command, self.path, headers, body, self.client_address)
         owner.record(request)
         reply = self._reply or (owner.default(request) if callable(owner.default) else owner.default)
         if reply.delay:

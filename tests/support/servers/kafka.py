@@ -37,7 +37,7 @@ from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.testing import PEOPLE, Change, Row, batch_of
 from tests.support import ROOT
-from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
+from tests.support.servers.kafka_broker import PASSWORD, USER, VIEWER, KafkaBroker
 
 PREFIX = "people"  # of the topics on which the user has rights
 DOCS = ROOT / "docs" / "kafka.md"
@@ -64,14 +64,15 @@ class Read:
 
 @cache
 def broker() -> KafkaBroker:
-    """Start the broker; it ends with this process. Who logs in has the documented rights and no others."""
+    """Start the broker; it ends with this process. Its user has the documented rights and no others, its viewer may look only."""
     home = tempfile.TemporaryDirectory(prefix="kafka-")
     atexit.register(home.cleanup)
     started = KafkaBroker(Path(home.name), _MORE, _certificate())
     atexit.register(started.kill)
+    rights = [*((USER, right) for right in _rights()), (VIEWER, "DESCRIBE"), (VIEWER, "DESCRIBE_CONFIGS")]
     grants = [
-        AclBinding(ResourceType.TOPIC, PREFIX, ResourcePatternType.PREFIXED, f"User:{USER}", "*", AclOperation[right], AclPermissionType.ALLOW)
-        for right in _rights()
+        AclBinding(ResourceType.TOPIC, PREFIX, ResourcePatternType.PREFIXED, f"User:{user}", "*", AclOperation[right], AclPermissionType.ALLOW)
+        for user, right in rights
     ]  # fmt: skip
     owner = _owner(started)  # what is asked ends with the client
     for granted in owner.create_acls(grants).values():

@@ -14,9 +14,11 @@ from tests.support.servers.maven import jars, java
 
 VERSION = "4.1.0"
 USER, PASSWORD = "reader", "canary-password-27182818"
+VIEWER = "viewer"  # with the same password
 JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 SCRAM = "SCRAM-SHA-512"
-LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+_USERS = " ".join(f'user_{user}="{PASSWORD}"' for user in (USER, VIEWER))
+LOGIN = f"org.apache.kafka.common.security.plain.PlainLoginModule required {_USERS};"
 
 
 def tool(name: str) -> list[str]:

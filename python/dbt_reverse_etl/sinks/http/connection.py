@@ -1,34 +1,92 @@
-"""Connections that look at the clock and at where they lead; urllib3 does neither."""
+"""Sessions of requests whose connections keep a deadline, bound an answer, and refuse addresses of cloud metadata."""
 
 from __future__ import annotations
 
 import io
+import logging
 import math
 import socket
+import ssl
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from http.client import HTTPResponse
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
+from urllib.parse import urlsplit
 
+import requests
+from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError
+from urllib3.response import BaseHTTPResponse
 
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
 
-class _Timely(io.RawIOBase):
-    """What comes over a connection, until its time is over: a timeout of the socket begins anew with each byte."""
+class MetadataHost(ValueError):
+    """A name may lead there although no setting says so."""
 
-    def __init__(self, raw: io.RawIOBase, seconds: float | None) -> None:
-        self._raw = raw
-        self.until = math.inf if seconds is None else time.monotonic() + seconds
+
+class TooLarge(Exception):
+    """The answer has more bytes than may be read."""
+
+
+class _Exchange(threading.local):
+    """What the exchange of this thread may take, whatever an auth class sends: its end on the monotonic clock, bytes of an answer."""
+
+    until = size = math.inf
+
+
+_exchange = _Exchange()
+
+
+@contextmanager
+def bounded(seconds: float, size: float) -> Iterator[None]:
+    """Hold every connection of this thread to these bounds; inside of another exchange, to its own."""
+    if _exchange.until < math.inf:
+        yield
+        return
+    _exchange.until, _exchange.size = time.monotonic() + seconds, size
+    try:
+        yield
+    finally:
+        _exchange.until = math.inf
+
+
+def _is_loud(_record: logging.LogRecord) -> bool:
+    return _exchange.until == math.inf
+
+
+# urllib3 logs the path of each request, and with it the row's key: silence it in our threads, and only there.
+for _name in ("urllib3.connectionpool", "urllib3.connection", "urllib3.response", "urllib3.util.retry"):
+    logging.getLogger(_name).addFilter(_is_loud)
+
+
+class _Bounded(io.RawIOBase):
+    """What comes over a connection, until the time is over or it is too much: a socket's timeout begins anew with each byte."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
+        self._raw, self._until = raw, until
+        self._sock = sock  # where auth classes look for the certificate of the server
+        self.left = math.inf
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if time.monotonic() > self.until:
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
-        return self._raw.readinto(buffer)
+        self._sock.settimeout(seconds)
+        size = self._raw.readinto(buffer)
+        self.left -= size or 0
+        if self.left < 0:
+            raise TooLarge
+        return size
 
     def close(self) -> None:
         self._raw.close()
@@ -36,42 +94,33 @@ class _Timely(io.RawIOBase):
 
 
 class _Response(HTTPResponse):
-    """Its status and headers come within one timeout; for the body `_read` looks at the clock."""
+    """All of it comes within one timeout, and within the exchange."""
 
     def __init__(self, sock: socket.socket, *arguments: Any, **more: Any) -> None:
         super().__init__(sock, *arguments, **more)
-        self._timely = _Timely(self.fp.detach(), sock.gettimeout())
-        self.fp = io.BufferedReader(self._timely)
+        until = min(_exchange.until, time.monotonic() + (sock.gettimeout() or math.inf))
+        self._bounded = _Bounded(self.fp.detach(), sock, until)
+        self.fp = io.BufferedReader(self._bounded)
 
     def begin(self) -> None:
         super().begin()
-        self._timely.until = math.inf
-
-
-class MetadataHost(ValueError):
-    """A name may lead there although no setting says so."""
+        self._bounded.left = _exchange.size
 
 
 class _Connection(HTTPConnection):
     response_class = _Response
 
-    def connect(self) -> None:
-        super().connect()
-        refuse_metadata_host(self.sock)
+    def _new_conn(self) -> socket.socket:
+        """Judge the address that was connected to, before the first byte: a name may resolve to another one each time."""
+        connected = super()._new_conn()
+        if is_metadata_host(connected.getpeername()[0]):
+            connected.close()
+            raise MetadataHost
+        return connected
 
 
-class _TlsConnection(HTTPSConnection):
-    response_class = _Response
-
-    def connect(self) -> None:
-        super().connect()
-        refuse_metadata_host(self.sock)
-
-
-def refuse_metadata_host(connected: socket.socket | None) -> None:
-    """Before the first byte of a request: of the address that was connected to, not of a name that may resolve anew."""
-    if connected is not None and is_metadata_host(connected.getpeername()[0]):
-        raise MetadataHost
+class _TlsConnection(_Connection, HTTPSConnection):
+    """The same, before the handshake."""
 
 
 class _Pool(HTTPConnectionPool):
@@ -82,4 +131,57 @@ class _TlsPool(HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
 
 
-POOLS: dict[str, type[HTTPConnectionPool]] = {"http": _Pool, "https": _TlsPool}
+class _Adapter(HTTPAdapter):
+    """Always with our timeouts and our TLS, never by a proxy."""
+
+    def __init__(self, timeout: tuple[float, float], tls: ssl.SSLContext) -> None:
+        self._timeout, self._tls = timeout, tls
+        super().__init__()
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
+        super().init_poolmanager(connections, maxsize, block, ssl_context=self._tls, **more)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        return self.poolmanager.connection_from_url(request.url or "")
+
+    def cert_verify(self, *_: Any) -> None:
+        """Done by the TLS context."""
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        if time.monotonic() >= _exchange.until:
+            raise ConnectTimeoutError  # another request of the exchange took all of its time
+        return super().send(request, stream=True, timeout=self._timeout)
+
+    def build_response(self, req: requests.PreparedRequest, resp: BaseHTTPResponse) -> requests.Response:
+        response = super().build_response(req, resp)
+        resp.headers.pop("Content-Encoding", None)  # nobody asked for one: `decoded` undoes it within bounds
+        return response
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None: no redirect is followed."""
+
+
+def new_session(timeout: tuple[float, float], tls: ssl.SSLContext) -> requests.Session:
+    """A session that takes nothing from its environment, keeps no cookie and follows no redirect; for one thread at a time."""
+    session = _Session()
+    session.trust_env = False
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    session.headers.clear()
+    session.adapters.clear()
+    session.mount("http", _Adapter(timeout, tls))  # the beginning of both schemes
+    return session
+
+
+def connect(url: str, seconds: float, tls: ssl.SSLContext) -> None:
+    """Open a connection, with TLS where the URL says so, and send nothing.
+
+    Raises:
+        Exception: as a session does.
+    """
+    place = urlsplit(url)
+    of_scheme: Any = partial(_TlsConnection, ssl_context=tls) if place.scheme == "https" else _Connection
+    with bounded(seconds, 0), closing(of_scheme(place.hostname, place.port, timeout=seconds)) as connection:
+        connection.connect()

@@ -7,7 +7,17 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    Secret,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
@@ -146,6 +156,38 @@ def _webhook_key(secret: SecretStr) -> bytes:
     return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
 
 
+class PythonAuth(Strict):
+    """A class of an installed package that authenticates requests of the library `requests`: AWS SigV4, OAuth 1, NTLM.
+
+    Every other key is an argument of the class by its name; a list under `args`: those without a name.
+
+    Attributes:
+        class_name: `package.module.Class`, a subclass of `requests.auth.AuthBase`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Secret[JsonValue]]
+
+    type: Literal["python"]
+    class_name: Annotated[str, Field(alias="class", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+
+    @model_validator(mode="after")
+    def _has_a_list(self) -> PythonAuth:
+        if not isinstance(self.arguments()[0], list):
+            raise ValueError(  # noqa: TRY004  (pydantic's)
+                "found args, which is no list; expected the arguments without a name; next: write a list"
+            )
+        return self
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Those without a name, and the others: to be shown to nobody but the class."""
+        named: dict[str, Any] = {name: value.get_secret_value() for name, value in self.__pydantic_extra__.items()}
+        return named.pop("args", []), named
+
+    def header(self) -> None:
+        """None: the class writes what it likes."""
+
+
 class ClientCertificate(Strict):
     """Mutual TLS: PEM files of the certificate (with its chain) and of its key."""
 
@@ -155,7 +197,7 @@ class ClientCertificate(Strict):
 
 
 class Timeout(Strict):
-    """Seconds until a connection stands, and for the headers and then the body of an answer: in all less than half a lease."""
+    """Seconds until a connection stands, and for a whole answer; both together bound all that one delivery sends for it."""
 
     connect: PositiveFloat = Field(10, le=60)
     read: PositiveFloat = Field(30, le=180)
@@ -173,7 +215,9 @@ class HttpSettings(Strict):
     preset: str | None = None
     url: str
     headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
-    auth: Annotated[Bearer | Basic | ApiKey | OAuth2 | StandardWebhooks, Field(discriminator="type")] | None = None
+    auth: (
+        Annotated[Bearer | Basic | ApiKey | OAuth2 | StandardWebhooks | PythonAuth, Field(discriminator="type")] | None
+    ) = None
     client_certificate: ClientCertificate | None = None
     timeout: Timeout = Field(default_factory=lambda: Timeout.model_validate({}))
     verify: bool | str = True
@@ -223,9 +267,11 @@ class HttpSettings(Strict):
         return self.verify is not False and (self.verify or True)
 
     @property
-    def port(self) -> int:
-        """The port of `url`, or the usual one of its scheme."""
-        return self.base.port or (443 if self.base.scheme == "https" else 80)
+    def origin(self) -> str:
+        """Scheme, host and port of `url`: its path may be the secret of a webhook."""
+        base = self.base
+        host = f"[{base.hostname}]" if ":" in (base.hostname or "") else base.hostname
+        return f"{base.scheme}://{host}:{base.port or (443 if base.scheme == 'https' else 80)}"
 
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""

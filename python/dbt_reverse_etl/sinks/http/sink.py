@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -20,14 +18,14 @@ from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
 from dbt_reverse_etl.sinks.http.request import Plan, Request
-from dbt_reverse_etl.sinks.http.settings import HttpSettings
+from dbt_reverse_etl.sinks.http.settings import HttpSettings, PythonAuth
 from dbt_reverse_etl.sinks.http.template import template_text
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http.transport import Transport
 
 _NO_CLIENT = Problem(
-    "destination of type http", "no package urllib3", "it installed", "pip install 'dbt-reverse-etl[http]'"
+    "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
 )
 
 
@@ -51,10 +49,7 @@ class HttpSink(Sink):
 
     @property
     def identity(self) -> str:
-        base = self._settings.base
-        host = base.hostname or ""
-        host = f"[{host}]" if ":" in host else host
-        return f"{base.scheme}://{host}:{self._settings.port}{base.path.rstrip('/')}"
+        return self._settings.origin + self._settings.base.path.rstrip("/")
 
     def limits(self, task: SinkTask) -> Limits:
         return Limits(
@@ -70,8 +65,7 @@ class HttpSink(Sink):
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
         _plan, problems = self._planned(task, tries=True)
-        if find_spec("urllib3") is None:
-            problems.append(_NO_CLIENT)
+        problems += self._auth_problems()
         if problems:
             raise ConfigurationError(*problems)
 
@@ -79,7 +73,9 @@ class HttpSink(Sink):
         """Connect, with TLS where the URL says so; with `check.path`, send a GET that must be answered with 2xx."""
         transport = self._connected()
         try:
-            self._connect()
+            if failure := transport.connect():
+                expected, next_step = "a connection that can be trusted", "correct url, or name its CA in verify"
+                raise self._problem(failure.reason, expected, next_step)
             if self._settings.check is not None:
                 self._get(transport, self._settings.check.path)
         finally:
@@ -159,6 +155,20 @@ class HttpSink(Sink):
             return [1]
         return [options.batch.rows, *(call.rows for call in _calls(options) if call.rows is not None)]
 
+    def _auth_problems(self) -> list[Problem]:
+        if find_spec("requests") is None:
+            return [_NO_CLIENT]
+        auth = self._settings.auth
+        if not isinstance(auth, PythonAuth):
+            return []
+        from dbt_reverse_etl.sinks.http.python_auth import class_of
+
+        try:
+            class_of(auth, self._settings.origin)
+        except DestinationError as error:
+            return [*error.problems]
+        return []
+
     def _connected(self) -> Transport:
         """The transport, which connects when it is first used."""
         try:
@@ -171,24 +181,6 @@ class HttpSink(Sink):
             found, expected = "a CA file or client certificate that cannot be read", "PEM files"
             raise self._problem(found, expected, "correct verify or client_certificate") from None
 
-    def _connect(self) -> None:
-        from dbt_reverse_etl.sinks.http.connection import MetadataHost, refuse_metadata_host
-        from dbt_reverse_etl.sinks.http.transport import tls_context
-
-        host, port = self._settings.base.hostname or "", self._settings.port
-        try:
-            with socket.create_connection((host, port), self._settings.timeout.connect) as connection:
-                refuse_metadata_host(connection)
-                if self._settings.base.scheme == "https":
-                    tls_context(self._settings).wrap_socket(connection, server_hostname=host).close()
-        except MetadataHost:
-            raise self._problem("a host name that leads to cloud metadata", "a destination", "correct url") from None
-        except ssl.SSLError:
-            found, next_step = "no TLS that can be trusted", "correct url, or name the CA of the destination in verify"
-            raise self._problem(found, "a certificate for this host", next_step) from None
-        except OSError as error:
-            raise self._problem(f"no connection ({type(error).__name__})", "a listening host", "correct url") from None
-
     def _get(self, transport: Transport, path: str) -> None:
         request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
         answer = transport.exchange(request, wants_body=False)
@@ -198,8 +190,7 @@ class HttpSink(Sink):
         raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        shown = self.identity.removesuffix(self._settings.base.path.rstrip("/"))  # the path of a webhook is its secret
-        return DestinationError(Problem(f"destination {shown}", found, expected, next_step))
+        return DestinationError(Problem(f"destination {self._settings.origin}", found, expected, next_step))
 
 
 def _calls(options: HttpOptions) -> list[OperationOptions]:

@@ -4,54 +4,69 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, from_avro, to_avro
 from dbt_reverse_etl.sinks.kafka.envelope import envelope
 from dbt_reverse_etl.sinks.kafka.reading import Format
-from dbt_reverse_etl.sinks.kafka.registry import STRATEGY, Registry, encoded
 from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
+from dbt_reverse_etl.sinks.kafka.topic import PATIENCE
 from dbt_reverse_etl.values.arrow import exact
-from dbt_reverse_etl.values.encoding import Encoded
+from dbt_reverse_etl.values.encoding import Encoded, encode_rows
 
 with warnings.catch_warnings(record=True):  # what the client's own dependencies say to each other
-    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry import (
+        Schema,
+        SchemaRegistryClient,
+        SchemaRegistryError,
+        topic_subject_name_strategy,
+    )
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-    from confluent_kafka.serialization import SerializationError
+    from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
+
+_STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
+_INCOMPATIBLE = 409
+_REFUSED = (401, 403)
+_Answer = TypeVar("_Answer")
 
 
 class Avro:
-    """Writes and reads the values of one sync's topic."""
+    """Writes and reads the values of one sync's topic, whose subject in the registry is `<topic>-value`."""
 
     def __init__(self, settings: KafkaSettings, task: SinkTask) -> None:
         fields = exact(task.schema)
         self._schema = envelope(fields) if task.mode is Mode.CHANGELOG else fields
         self._text = json.dumps(avro_schema(self._schema, "Envelope" if task.mode is Mode.CHANGELOG else "Value"))
-        self._registry = Registry(settings, task)
-        self._write = AvroSerializer(self._registry.client, self._text, conf=STRATEGY)
-        self._read = AvroDeserializer(self._registry.client, conf=STRATEGY)
+        self._url, self._subject = settings.schema_registry_url or "", f"{task.object}-value"
+        self._client = SchemaRegistryClient(settings.registry() | {"timeout": PATIENCE, "max.retries": 1})
+        self._context = SerializationContext(task.object, MessageField.VALUE)
+        self._write = AvroSerializer(self._client, self._text, conf=_STRATEGY)
+        self._read = AvroDeserializer(self._client, conf=_STRATEGY)
 
     def register(self) -> None:
         """Make the schema known, before the first message. Raises DestinationError."""
-        self._registry.register(Schema(self._text, "AVRO"))
+        self._asked(lambda: self._client.register_schema(self._subject, Schema(self._text, "AVRO")))
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """The columns of the schema as messages."""
-        return encoded(rows, self._schema, self._written)
-
-    def _written(self, rows: pa.Table) -> Iterator[bytes | None]:
-        for value in rows.to_pylist():
+        """The columns of the schema as messages; a row is refused as by JSON, but for NaN and Infinity, which Avro has."""
+        refused = encode_rows(rows, nan="null").rejected
+        kept = [row for row in range(rows.num_rows) if row not in refused]
+        values: list[bytes | None] = [None] * rows.num_rows
+        exactly = rows.take(pa.array(kept, pa.int64())).cast(self._schema)
+        for row, value in zip(kept, exactly.to_pylist(), strict=True):
             shaped = {field.name: to_avro(value[field.name], field.type) for field in self._schema}
-            yield self._write(shaped, self._registry.context)
+            values[row] = self._write(shaped, self._context)
+        return Encoded(values, refused)
 
     def decode(self, value: bytes) -> dict[str, Any] | None:
         """The fields of a value; None: it is not one of a schema of this registry. Raises DestinationError."""
         try:
-            found = self._registry.asked(lambda: self._read(value, self._registry.context))
+            found = self._asked(lambda: self._read(value, self._context))
         except (SerializationError, ValueError, EOFError, IndexError):
             return None
         return found if isinstance(found, dict) else None
@@ -60,3 +75,34 @@ class Avro:
     def format(self) -> Format:
         """How `reading` reads what was written here."""
         return Format(self.decode, from_avro)
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """An answer of the registry, or of a serializer that asks it. Raises DestinationError."""
+        try:
+            return ask()
+        except SchemaRegistryError as refusal:
+            raise DestinationError(self._problem(refusal.http_status_code)) from None
+        except Exception as error:
+            # httpx or another client, by the version of Kafka's.
+            if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
+                raise
+            found, next_step = f"no answer ({type(error).__name__})", "check schema_registry_url, and push again"
+            where, expected = f"schema registry {self._url}", "a schema registry that answers"
+            raise DestinationError(Problem(where, found, expected, next_step)) from None
+
+    def _problem(self, status: int) -> Problem:
+        where = f"schema registry, subject {self._subject}"
+        if status == _INCOMPATIBLE:
+            found = "it refuses the schema as incompatible with the one it has"
+            expected = "one that the subject's compatibility allows: fields may come and go, their types may not change"
+            next_step = "cast the changed column back, sync to a new topic, or change the subject's compatibility"
+        elif status in _REFUSED:
+            found, expected = f"it refused the login (status {status})", "a login that may read and write the subject"
+            next_step = "correct schema_registry_user and its rights"
+        else:
+            found, expected, next_step = (
+                f"status {status}",
+                "a schema registry that takes the schema",
+                "look into its log",
+            )
+        return Problem(where, found, expected, next_step)

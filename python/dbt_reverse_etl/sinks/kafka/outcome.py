@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.kafka.topic import name_of
 
-TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+TOO_LARGE, PURGED, _FATAL = "MSG_SIZE_TOO_LARGE", "_PURGE_QUEUE", "_FATAL"
 # The broker refuses some messages at once, and does not say which of them is at fault.
 REFUSED = frozenset({TOO_LARGE, "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
 # Surely not written, and a repeat would not help.
@@ -27,17 +28,17 @@ HOPELESS = frozenset(
 NOT_WRITTEN = frozenset(
     {
         "NOT_ENOUGH_REPLICAS", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "THROTTLING_QUOTA_EXCEEDED",
-        "_INVALID_DIFFERENT_RECORD", "_PURGE_QUEUE",
+        "_INVALID_DIFFERENT_RECORD", PURGED,
     }
 )  # fmt: skip
 WORDS = {
     TOO_LARGE: "larger than the topic's max.message.bytes allows",
     "INVALID_RECORD": "the broker refuses the record",
     "TOPIC_AUTHORIZATION_FAILED": "a right on the topic is missing",
-    "CLUSTER_AUTHORIZATION_FAILED": "a right on the cluster is missing",
+    "CLUSTER_AUTHORIZATION_FAILED": "no right Write on a topic, and no IdempotentWrite on the cluster",
     "UNKNOWN_TOPIC_OR_PART": "the topic is gone",
     "_UNKNOWN_TOPIC": "the topic is gone",
-    "_FATAL": "the producer cannot go on",
+    _FATAL: "the producer cannot go on",
     "_MSG_TIMED_OUT": "no answer in time",
     "_TIMED_OUT": "no answer in time",
     "_AUTHENTICATION": "the login was refused",
@@ -47,6 +48,7 @@ WORDS = {
     "_TRANSPORT": "no connection",
     "_ALL_BROKERS_DOWN": "no broker could be talked to",
 }
+POLL = 0.05  # seconds
 TOGETHER = "refused together with others, to be sent apart"
 
 Fate = tuple[Outcome, str]  # and why
@@ -62,15 +64,21 @@ def reported(name: str) -> Fate:
     if name in REFUSED:
         return Outcome.REJECTED, said(name)
     if name in HOPELESS:
-        return Outcome.FATAL, said(name)
+        return Outcome.FATAL, _lacking_write(name)
     return (Outcome.RETRYABLE if name in NOT_WRITTEN else Outcome.UNKNOWN), said(name)
+
+
+def _lacking_write(name: str) -> str:
+    """As `said`, of a message that was sent: there is one right for that."""
+    lacks = name == "TOPIC_AUTHORIZATION_FAILED"
+    return f"the right Write on the topic is missing ({name})" if lacks else said(name)
 
 
 def not_taken(name: str) -> Fate:
     """Of a message that the producer did not take, so that it was surely not sent."""
     if name == TOO_LARGE:
         return Outcome.REJECTED, said(name)
-    return (Outcome.FATAL if name in HOPELESS or name == "_FATAL" else Outcome.RETRYABLE), said(name)
+    return (Outcome.FATAL if name in HOPELESS or name == _FATAL else Outcome.RETRYABLE), said(name)
 
 
 def delivery_of(rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str]) -> Delivery:
@@ -95,6 +103,15 @@ class Reports:
 
     def __init__(self) -> None:
         self._failed: list[tuple[bytes, str]] = []
+        self._ended_by = ""
+
+    def wait(self, listen: Callable[[float], int]) -> int:
+        """Poll or flush for a moment; how much is left. An error that ends the producer is kept: reports of its messages follow."""
+        try:
+            return listen(POLL)
+        except KafkaException as error:
+            self._ended_by = name_of(error)
+            return 1
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """The client calls this once for each message that is not in the topic, or not surely."""
@@ -113,7 +130,7 @@ class Reports:
         row_of = {key: row for row, key in enumerate(keys())}
         names: dict[int, list[str]] = defaultdict(list)
         for key, name in self._failed:
-            names[row_of[key]].append(name)
+            names[row_of[key]].append(self._ended_by if name == PURGED and self._ended_by in HOPELESS else name)
         return {row: _of_row(found, 2 if row in followed else 1) for row, found in names.items()}
 
 

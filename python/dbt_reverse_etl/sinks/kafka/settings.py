@@ -6,6 +6,7 @@ property can be set: some of them load libraries or run commands.
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ SMALLEST_LIMIT, LARGEST_LIMIT = 1000, 10**9  # bytes, of librdkafka's message.ma
 FRAME = 512
 _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 _PASSED_ON = ("sasl_", "ssl_")
+_NOWHERE = logging.Logger(CLIENT)
+_NOWHERE.addHandler(logging.NullHandler())
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 
@@ -39,7 +42,7 @@ class KafkaSettings(Settings):
         timeout: seconds after which a message without an answer is unknown.
         create_object: make a missing topic.
         replication_factor: of a topic that is made; default: the cluster's.
-        schema_registry_url: where the schemas of Avro and Protobuf stand.
+        schema_registry_url: where the schemas of Avro stand.
         schema_registry_user, schema_registry_password: its login.
         schema_registry_ca_location: PEM file of its CA; default: the CAs that come with the client.
     """
@@ -156,7 +159,8 @@ class KafkaSettings(Settings):
             "bootstrap.servers": ",".join(self.servers),
             "security.protocol": self.protocol,
             "client.id": CLIENT,
-            "log_level": 0,  # its log goes to standard error; what matters comes as an error
+            "log_level": 0,  # what matters comes as an error
+            "logger": _NOWHERE,  # else what is fatal goes to standard error all the same
             "socket.keepalive.enable": True,
         }
 
@@ -196,15 +200,15 @@ class KafkaOptions(Options):
 
     Attributes:
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
-        value_format: `json`; or `avro` or `protobuf`, with a schema in the destination's registry.
-        nan: what becomes of NaN and Infinity, which Avro and Protobuf have and JSON has not.
+        value_format: `json`; or `avro`, with a schema in the destination's registry.
+        nan: what becomes of NaN and Infinity, which Avro has and JSON has not.
         partitions: how many the topic has: required, and another number is refused, for keys would move; a new topic gets
             so many.
         compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
     """
 
     key: Literal["json", "raw"] = "json"
-    value_format: Literal["json", "avro", "protobuf"] = "json"
+    value_format: Literal["json", "avro"] = "json"
     nan: Literal["reject", "null"] = "reject"
     partitions: int | None = Field(default=None, ge=1)
     compacted: bool = True

@@ -55,10 +55,8 @@ from dbt_reverse_etl.sinks.kafka.topic import (
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.kafka.avro import Avro
-    from dbt_reverse_etl.sinks.kafka.protobuf import Protobuf
 
 RESYNC = "restore the topic, or dbt run-operation resync for this sync"
-POLL = 0.05  # seconds
 
 
 class KafkaSink(Sink):
@@ -112,8 +110,9 @@ class KafkaSink(Sink):
                 topic = None if "DESCRIBE_CONFIGS" in absent else cluster.topic(task.object)
             except NoAnswer as none:
                 return self._rights_without_topic(task, none, untried)
-        problems = [self._no_right(task, absent)] if absent else []
-        return Rights((*problems, *(topic_problems(topic, task) if topic else ())), untried)
+        if topic is None:
+            return Rights((self._no_right(task, absent),) if absent else (), untried)
+        return Rights((*topic_problems(topic, task),), untried)
 
     def _rights_without_topic(self, task: SinkTask, none: NoAnswer, untried: tuple[str, ...]) -> Rights:
         if str(none) == "TOPIC_AUTHORIZATION_FAILED":
@@ -160,7 +159,7 @@ class KafkaSink(Sink):
         followed = frozenset(deleted_rows(batch.rows) if self._task.mode is Mode.CHANGELOG else ())
         reports = Reports()
         unsent = _sent(entries, followed, lambda message: _take(producer, self._task.object, message, reports))
-        while producer.flush(POLL):  # nothing but this batch is in the queue, and each message has its timeout
+        while reports.wait(producer.flush):  # nothing but this batch is in the queue, and each message has its timeout
             pass
         return delivery_of(len(entries), unsent, reports.failed(lambda: map(_key, entries), followed))
 
@@ -185,17 +184,13 @@ class KafkaSink(Sink):
             raise RuntimeError("deliver needs open first")
         return self._producer
 
-    def _registered(self, task: SinkTask) -> Avro | Protobuf | None:
+    def _registered(self, task: SinkTask) -> Avro | None:
         """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""
-        if options_of(task).value_format == "avro":
-            from dbt_reverse_etl.sinks.kafka.avro import Avro
+        if options_of(task).value_format != "avro":
+            return None
+        from dbt_reverse_etl.sinks.kafka.avro import Avro
 
-            return Avro(self._settings, task)
-        if options_of(task).value_format == "protobuf":
-            from dbt_reverse_etl.sinks.kafka.protobuf import Protobuf
-
-            return Protobuf(self._settings, task)
-        return None
+        return Avro(self._settings, task)
 
     def _cluster(self) -> Cluster:
         cluster = Cluster(self._settings)
@@ -232,7 +227,7 @@ class KafkaSink(Sink):
             yield
         except NoAnswer as error:
             expected, next_step = (
-                "a cluster that answers and grants what is asked",
+                "a cluster that answers and grants Describe, DescribeConfigs and Write on the topic",
                 "see docs/kafka.md, then push again",
             )
             raise self._error(said(str(error)), expected, next_step) from None
@@ -266,7 +261,7 @@ def _take(producer: Producer, topic: str, message: Message, reports: Reports) ->
             producer.produce(topic, value, key, headers=headers, on_delivery=reports)
             return None
         except BufferError:
-            producer.poll(POLL)
+            reports.wait(producer.poll)
         except KafkaException as error:
             return name_of(error)
 

@@ -7,11 +7,13 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget them
+    AclOperation,
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -20,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.formats import registry_problems
+from dbt_reverse_etl.sinks.kafka import avro_types
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.sql.database import inexact_types, unmapped_key
 from dbt_reverse_etl.values.encoding import is_scalar, unsupported
@@ -49,11 +51,13 @@ class Topic:
         partitions: how many it has.
         cleanup_policy: `compact`, `delete`, or both with a comma.
         limit: max.message.bytes.
+        may_write: whether this login has the right; true where the cluster does not tell.
     """
 
     partitions: int
     cleanup_policy: str
     limit: int
+    may_write: bool
 
 
 class Cluster:
@@ -79,8 +83,8 @@ class Cluster:
     def topic(self, name: str) -> Topic | None:
         """The topic, or None if there is none; it is never made by asking."""
         try:
-            described = self._client.describe_topics(TopicCollection([name]), request_timeout=PATIENCE)[name]
-            partitions = len(self._answer(described).partitions)
+            ask = {"request_timeout": PATIENCE, "include_authorized_operations": True}
+            described = self._answer(self._client.describe_topics(TopicCollection([name]), **ask)[name])
             resource = ConfigResource(ResourceType.TOPIC, name)
             (configs,) = self._client.describe_configs([resource], request_timeout=PATIENCE).values()
             values: dict[str, Any] = {entry: config.value for entry, config in self._answer(configs).items()}
@@ -88,7 +92,10 @@ class Cluster:
             if str(none) == _UNKNOWN_TOPIC:
                 return None
             raise
-        return Topic(partitions, values["cleanup.policy"], int(values["max.message.bytes"]))
+        rights = described.authorized_operations
+        may_write = not rights or AclOperation.WRITE in rights
+        limit = int(values["max.message.bytes"])
+        return Topic(len(described.partitions), values["cleanup.policy"], limit, may_write)
 
     def granted(self, name: str) -> set[str]:
         """What the login may do with the topic, as `WRITE`; empty where the broker does not tell. Raises NoAnswer without `DESCRIBE`."""
@@ -150,7 +157,7 @@ def configs_of(task: SinkTask) -> Mapping[str, str]:
 def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     """What can never work, whatever the cluster is like."""
     problems = unmapped_key(task)
-    problems += registry_problems(task, options_of(task), settings)
+    problems += _avro_problems(task, settings) if options_of(task).value_format == "avro" else []
     if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
         expected = "the name of a topic: at most 249 letters, digits, . _ and -"
         problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
@@ -179,9 +186,30 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     return problems
 
 
+def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
+    where, problems = f"sync {task.sync}, options", []
+    if settings.schema_registry_url is None:
+        expected = "schema_registry_url in the destination"
+        found = "value_format avro, and no schema registry"
+        problems.append(Problem(where, found, expected, "add it to profiles.yml"))
+    if not all(map(find_spec, ("fastavro", "authlib"))):  # found without being imported, which would take seconds
+        install = "pip install 'dbt-reverse-etl[kafka-avro]'"
+        problems.append(Problem(where, "value_format avro, and not all that it needs", "it installed", install))
+    if options_of(task).nan != "reject":
+        problems.append(Problem(where, "nan, with value_format avro", "none: Avro has NaN and Infinity", "remove it"))
+    expected = "a name of letters, digits and _, and a type that Avro has"
+    return problems + [
+        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename or cast it")
+        for name in avro_types.unsupported(task.schema)
+    ]
+
+
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why the rows of a sync must not go to this topic."""
     problems, options, where = [], options_of(task), f"topic {task.object}"
+    if not topic.may_write:
+        found, next_step = f"no right Write on {where}", f"kafka-acls --add --operation Write --topic {task.object}"
+        problems.append(Problem(where, found, "Write, Describe and DescribeConfigs", next_step))
     if topic.cleanup_policy != "compact" and options.compacted and task.mode is not Mode.CHANGELOG:
         found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
         next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"

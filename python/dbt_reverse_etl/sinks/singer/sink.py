@@ -87,7 +87,8 @@ class SingerSink(Sink):
         if failed is not None:
             self._task = None
             expected = "a target that takes the schema, writes STATE back and ends with exit code 0"
-            raise self._problem(f"without any row: {failed[1]}", expected, self._where_to_look())
+            next_step = f"{self._where_to_look()}, and correct config"
+            raise self._problem(f"without any row: {failed[1]}", expected, next_step)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Feed one process of the target with the batch."""
@@ -95,7 +96,9 @@ class SingerSink(Sink):
         results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()}
         failed = self._told(records.values(), batch.claim) if records else None
         if failed is not None:
-            results |= {row: RowResult(row, *failed) for row in records}
+            outcome, reason = failed
+            reason = f"{reason}; {self._where_to_look()}" if outcome is Outcome.UNKNOWN else reason
+            results |= {row: RowResult(row, outcome, reason) for row in records}
         return Delivery(tuple(results[row] for row in sorted(results)))
 
     def close(self) -> None:
@@ -176,8 +179,8 @@ class SingerSink(Sink):
 
     def _where_to_look(self) -> str:
         if self._settings.log_file is None:
-            return "set log_file to see what the target says, and correct config"
-        return "look at log_file, and correct config"
+            return "set log_file to see what the target says"
+        return "look at log_file"
 
     def _options(self, task: SinkTask) -> SingerOptions:
         return task.options if isinstance(task.options, SingerOptions) else SingerOptions()

@@ -198,7 +198,7 @@ class TestSettings:
         program = textwrap.dedent(
             """
             import sys
-            sys.modules["urllib3"] = None
+            sys.modules["requests"] = None
             from dbt_reverse_etl.base.errors import DestinationError
             from dbt_reverse_etl.sinks.http.sink import HttpSink
             from dbt_reverse_etl.sinks.http.settings import HttpSettings

@@ -1,0 +1,324 @@
+"""`auth: {type: python}`: classes of packages that know nothing of this one, against servers that verify what they sign."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import spnego
+import yaml
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from pydantic import ValidationError
+from requests.auth import AuthBase
+
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.testing import batch_of
+from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server
+from tests.support.sinks.http_sending import (
+    BATCH,
+    CANARY,
+    DELIVERED,
+    FATAL,
+    RETRYABLE,
+    UNKNOWN,
+    inserts,
+    one,
+    send,
+    settings_of,
+    task_of,
+)
+
+HERE = __name__
+SIGV4 = "requests_aws4auth.AWS4Auth"
+
+
+def sigv4(secret: str = CANARY) -> dict[str, Any]:
+    return {"type": "python", "class": SIGV4, "args": ["AKIA", secret, "eu-west-1", "execute-api"]}
+
+
+class Aws:
+    """Verifies Signature Version 4 with AWS's own library; 403 for what was not signed with the secret."""
+
+    def __init__(self, url: str, secret: str = CANARY) -> None:
+        self._url = url
+        self._signer = SigV4Auth(Credentials("AKIA", secret), "execute-api", "eu-west-1")  # type: ignore[no-untyped-call]
+
+    def __call__(self, request: Received) -> Reply:
+        found = re.search(r"SignedHeaders=([^,]+),\s*Signature=(\w+)", request.headers.get("authorization", ""))
+        if found is None:
+            return Reply(403)
+        signed = {name: request.headers[name] for name in found[1].split(";")}
+        again = AWSRequest(request.method, self._url + request.path, signed, request.body)  # type: ignore[no-untyped-call]
+        again.context["timestamp"] = request.headers["x-amz-date"]
+        canonical = self._signer.canonical_request(again)  # type: ignore[no-untyped-call]
+        expected = self._signer.signature(self._signer.string_to_sign(again, canonical), again)  # type: ignore[no-untyped-call]
+        return Reply(200 if found[2] == expected else 403)
+
+
+@pytest.fixture
+def aws(server: HttpServer) -> HttpServer:
+    server.default = Aws(server.url)
+    return server
+
+
+class TestAwsSigV4:
+    @pytest.mark.guarantee("HTTP")
+    def test_requests_that_another_package_signs_are_accepted_by_an_independent_verifier(self, aws: HttpServer) -> None:
+        assert send(aws.url, task_of(), *inserts(1, 2), ("delete", {"id": 3}), auth=sigv4()).results == ()
+        assert send(aws.url, task_of(BATCH), *inserts(1, 2), auth=sigv4()).results == ()
+        assert len(aws.received) == 4
+        assert one(aws.url, auth=sigv4("another secret")) == (FATAL, "HTTP 403")
+
+    @pytest.mark.guarantee("Secrets and row values")
+    def test_what_comes_from_the_environment_is_a_secret_whatever_its_name(
+        self, aws: HttpServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        auth = {**sigv4("{{ env_var('PLAIN_NAME') }}"), "session_token": "{{ env_var('OTHER_NAME') }}"}
+        env = {"PLAIN_NAME": "3f9c-unlisted-positional", "OTHER_NAME": "7b1e-unlisted-by-name"}
+        aws.default = Aws(aws.url, env["PLAIN_NAME"])
+        written = {"dbt_reverse_etl": {"outputs": {"prod": {"aws": {"type": "http", "url": aws.url, "auth": auth}}}}}
+        (tmp_path / "profiles.yml").write_text(yaml.safe_dump(written))
+        found = load_destinations([tmp_path], "prod", env)
+        assert not isinstance(found, PlanOnly)
+        sink = found["aws"].sink(found["aws"].settings)
+        sink.open(task_of())
+        assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
+        shown = repr((found, sink.__dict__, found["aws"].settings.model_dump())) + caplog.text
+        assert not [secret for secret in env.values() if secret in shown]
+        assert [redact(secret) for secret in env.values()] == [MASK, MASK]
+        assert redact("eu-west-1 execute-api") == "eu-west-1 execute-api", "what is written there is no secret"
+
+    def test_without_its_secrets_the_destination_can_still_be_named(self, tmp_path: Path) -> None:
+        auth = {**sigv4("{{ env_var('PLAIN_NAME') }}"), "session_token": "{{ env_var('OTHER_NAME') }}"}
+        block = {"type": "http", "url": "https://example.com", "auth": auth}
+        (tmp_path / "profiles.yml").write_text(
+            yaml.safe_dump({"dbt_reverse_etl": {"outputs": {"prod": {"aws": block}}}})
+        )
+        found = collect_destinations([tmp_path], "prod", {})
+        assert not isinstance(found, PlanOnly)
+        assert [*found.destinations] == ["aws"]
+
+    @pytest.mark.guarantee("HTTP")
+    def test_a_task_in_another_process_signs_as_the_driver_does(self, aws: HttpServer) -> None:
+        program = (
+            "import pickle, sys; sink, task, batch = pickle.load(sys.stdin.buffer); "
+            "sink = sink[0](sink[1]); sink.open(task); print(sink.deliver(batch).results); sink.close()"
+        )
+        sent = pickle.dumps(
+            ((HttpSink, settings_of(aws.url, auth=sigv4())), task_of(), batch_of(task_of(), inserts(1)))
+        )
+        run = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
+        assert run.stdout.strip() == b"()"
+        assert len(aws.received) == 1
+
+
+class NtlmServer:
+    """Windows' challenge and response, by an implementation of its own; a connection is let in, not a request."""
+
+    def __init__(self) -> None:
+        self._shaking: dict[Any, Any] = {}
+        self._all_there = threading.Barrier(4, timeout=30)
+        self.let_in: set[Any] = set()
+
+    def __call__(self, request: Received) -> Reply:
+        if request.client in self.let_in:
+            return Reply(200)
+        token = request.headers.get("authorization", "").removeprefix("NTLM ")
+        if not token:
+            self._all_there.wait()
+            return Reply(401, b"log in" * 100, {"WWW-Authenticate": "NTLM"})
+        context = self._shaking.setdefault(
+            request.client, spnego.server(protocol="ntlm", options=spnego.NegotiateOptions.use_ntlm)
+        )
+        answer = context.step(base64.b64decode(token))
+        if context.complete:
+            self.let_in.add(request.client)
+            return Reply(200)
+        return Reply(401, b"", {"WWW-Authenticate": f"NTLM {base64.b64encode(answer or b'').decode()}"})
+
+
+@pytest.mark.guarantee("HTTP")
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+def test_a_handshake_that_belongs_to_one_connection_holds_while_others_are_under_way(
+    server: HttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users").write_text(f"CORP:crm:{CANARY}\n")
+    monkeypatch.setenv("NTLM_USER_FILE", str(tmp_path / "users"))
+    server.default = ntlm = NtlmServer()
+    auth = {"type": "python", "class": "requests_ntlm.HttpNtlmAuth", "username": "CORP\\crm", "password": CANARY}
+    task = task_of()
+    sink = HttpSink(settings_of(server.url, auth=auth, concurrency=4))
+    sink.open(task)
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda n: sink.deliver(batch_of(task, inserts(n))).results, range(40))
+        assert [*results] == [()] * 40
+    sink.close()
+    assert len(ntlm.let_in) == 4
+    assert len(server.received) == 40 + 2 * 4, "each connection shakes hands once"
+
+
+def python(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "python", "class": name if "." in name else f"{HERE}.{name}", **arguments}
+
+
+DIGEST = python("requests.auth.HTTPDigestAuth", username="me", password=CANARY)
+ASKS_FOR_DIGEST = {"WWW-Authenticate": 'Digest realm="crm", nonce="1", qop="auth"'}
+
+
+class TestBounds:
+    """An auth class reads answers and sends requests of its own: what holds for ours holds for them."""
+
+    def test_an_answer_to_a_challenge_delivers_the_row_once(self, server: HttpServer) -> None:
+        server.script(Reply(401, headers=ASKS_FOR_DIGEST))
+        assert one(server.url, auth=DIGEST)[0] is DELIVERED
+        assert [request.body for request in server.received] == [server.received[0].body] * 2
+        assert server.received[1].headers["authorization"].startswith('Digest username="me"')
+
+    @pytest.mark.guarantee("HTTP")
+    def test_all_requests_of_an_auth_class_together_keep_the_deadline(self, server: HttpServer) -> None:
+        server.script(Reply(401, b" " * 150, ASKS_FOR_DIGEST, pause=0.01))
+        server.default = Reply(delay=30)
+        began = time.monotonic()
+        assert one(server.url, auth=DIGEST, timeout={"connect": 0.2, "read": 2})[0] is UNKNOWN
+        assert time.monotonic() - began < 3.2
+        assert len(server.received) == 2
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize("coding", ["identity", "gzip"])
+    def test_an_answer_that_an_auth_class_reads_is_bounded(self, coding: str, server: HttpServer) -> None:
+        server.script(Reply(401, b" " * 2**21, {**ASKS_FOR_DIGEST, "Content-Encoding": coding}))
+        assert one(server.url, auth=DIGEST)[0] is UNKNOWN
+        assert len(server.received) == 1
+
+    def test_a_redirect_is_not_followed(self, server: HttpServer) -> None:
+        with http_server() as other:
+            server.script(Reply(401, headers=ASKS_FOR_DIGEST))
+            server.default = Reply(307, headers={"Location": other.url})
+            assert one(server.url, auth=DIGEST)[0] is FATAL
+            assert other.connections == 0
+
+
+class Bad(AuthBase):
+    """Fails as it is told."""
+
+    def __init__(self, how: str, port: int = 0) -> None:
+        if how == "made":
+            raise KeyError(CANARY)
+        self._how, self._port = how, port
+
+    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self._how == "called":
+            raise KeyError(CANARY)
+        if self._how == "offline":
+            raise ConnectionError(CANARY)
+        r.register_hook("response", self._answered)
+        return r
+
+    def _answered(self, response: requests.Response, **more: Any) -> None:
+        if self._how == "answered":
+            raise ValueError(CANARY)
+        again = response.request.copy()
+        again.url = f"http://127.0.0.1:{self._port}"
+        response.connection.send(again, **more)  # type: ignore[attr-defined]
+
+
+class Alone(AuthBase):
+    """Fails where a second request begins before the first one was answered."""
+
+    def __init__(self) -> None:
+        self._busy = False
+
+    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
+        assert not self._busy
+        self._busy = True
+        r.register_hook("response", self._answered)
+        return r
+
+    def _answered(self, *_: Any, **__: Any) -> None:
+        self._busy = False
+
+
+@pytest.mark.guarantee("HTTP")
+def test_an_object_of_an_auth_class_serves_one_request_at_a_time(server: HttpServer) -> None:
+    together = threading.Barrier(4, timeout=10)
+    server.default = lambda _: Reply(200 if together.wait() >= 0 else 500)
+    sink = HttpSink(settings_of(server.url, auth=python("Alone"), concurrency=4))
+    sink.open(task_of())
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda n: sink.deliver(batch_of(task_of(), inserts(n))).results, range(8))] == [()] * 8
+    sink.close()
+
+
+class TestFailures:
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize(
+        ("how", "outcome", "sent"),
+        [("called", FATAL, 0), ("offline", RETRYABLE, 0), ("answered", UNKNOWN, 1), ("elsewhere", UNKNOWN, 1)],
+    )
+    def test_a_class_that_fails_before_a_request_sent_nothing_and_after_an_answer_nobody_knows(
+        self, how: str, outcome: Outcome, sent: int, server: HttpServer
+    ) -> None:
+        found, reason = one(server.url, auth=python("Bad", how=how, port=free_port()))
+        assert (found, len(server.received)) == (outcome, sent)
+        assert CANARY not in reason
+
+    @pytest.mark.parametrize(
+        ("auth", "key", "found"),
+        [
+            (python("no_such_package.Auth"), "auth.class", "whose import raises ModuleNotFoundError"),
+            (python("requests.auth.NoSuchAuth"), "auth.class", "whose import raises AttributeError"),
+            (python("requests.Session"), "auth.class", "requests.Session, which is none; expected a subclass of"),
+            (python("requests.auth.HTTPDigestAuth", username="me", pasword=CANARY), "auth", r"\(username, password\)"),
+            (python("requests.auth.HTTPDigestAuth", args=["me", CANARY, "more"]), "auth", "arguments that"),
+        ],
+    )
+    def test_a_class_that_cannot_be_used_is_said_before_anything_is_captured(
+        self, auth: dict[str, Any], key: str, found: str, server: HttpServer
+    ) -> None:
+        sink = HttpSink(settings_of(server.url, auth=auth))
+        for step, error in ((lambda: sink.validate(task_of()), ConfigurationError), (sink.check, DestinationError)):
+            with pytest.raises(error, match=rf"^destination {server.url}: {key}: found .*{found}.*Next: ") as caught:
+                step()
+            assert CANARY not in str(caught.value)
+        assert server.connections == 0
+
+    @pytest.mark.parametrize("auth", [python("Bad", how="made"), {**sigv4(), "args": [CANARY]}])
+    def test_values_that_the_class_refuses_are_said_before_anything_is_sent(
+        self, auth: dict[str, Any], server: HttpServer
+    ) -> None:
+        sink = HttpSink(settings_of(server.url, auth=auth))
+        sink.validate(task_of())
+        for step in (sink.check, lambda: sink.open(task_of())):
+            with pytest.raises(
+                DestinationError, match=r"auth: found arguments that .*Next: correct the keys"
+            ) as caught:
+                step()
+            assert CANARY not in str(caught.value)
+        assert server.connections == 0
+
+    @pytest.mark.parametrize(
+        "auth",
+        [{"type": "python"}, python("os.system "), python("open"), python("a.B", args=CANARY), python("a.B", args={})],
+    )
+    def test_what_names_no_class_is_refused_without_its_values(self, auth: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError) as caught:
+            settings_of("https://example.com", auth={**auth, "class": auth.get("class", "").removeprefix(HERE + ".")})
+        assert CANARY not in str(caught.value)
