@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dbt_reverse_etl.base.interrupts import end_at_once
+import sys
+
+from dbt_reverse_etl.base.interrupts import INTERRUPTED, end_at_once
 
 
 def main() -> None:
@@ -11,9 +13,12 @@ def main() -> None:
     from dbt_reverse_etl import cli
 
     try:
-        cli.main()
-    finally:
-        end_at_once()
+        try:
+            cli.main()
+        finally:
+            end_at_once()
+    except KeyboardInterrupt:  # while the command was ending
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -116,8 +116,7 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     configuration = project.configuration(project.manifest())
     chosen = select(configuration.syncs, how["selectors"])
     configuration.refuse_unset(pushed=chosen if project.switch == invocation.ON else ())
-    screen = shown()
-    reports = invocation.after_dbt(project, place.session(project.target), screen.say, screen=screen, **how)
+    reports = invocation.after_dbt(project, place.session(project.target), shown(), **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:
@@ -184,7 +183,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
             for one in found.differences.first[:sample] if found.differences else ():
                 say(f"    {one.kind:9} {one.key}", "info")
         for number, report in enumerate(reports, 1):
-            invocation.tell(report, number, len(reports), say)
+            shown().tell(report, number, len(reports))
     codes = [one.exit_code for one in [*results, *reports]]
     waiting = ExitCode.FAILED if any(report.counts.skipped.total for report in reports) else ExitCode.OK
     return int(max([waiting, *codes]))
@@ -249,7 +248,6 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
 @click.option("--key", required=True, help="""The key of the row, as '{"customer_id": 1}'.""")
 def send_one(place: Place, selectors: tuple[str, ...], as_json: bool, sync: str, key: str) -> int:
     """Send one pending row of a sync, recorded like any delivery; the next push sends the others."""
-    from dbt_reverse_etl.app.invocation import tell
     from dbt_reverse_etl.app.keys import fitting
     from dbt_reverse_etl.terminal import console
 
@@ -264,7 +262,7 @@ def send_one(place: Place, selectors: tuple[str, ...], as_json: bool, sync: str,
     if as_json:
         _print_json([console.as_json(report)])
     else:
-        tell(report, 1, 1, say)
+        shown().tell(report, 1, 1)
     return report.exit_code
 
 

@@ -121,7 +121,7 @@ class _Listener:
             return True
         shown = _screen()
         ask = invocation.Ask.DBT_RETRY if self._retried else invocation.Ask.RUN
-        reports = invocation.after_dbt(project, _spark, shown.say, ask=ask, screen=shown)
+        reports = invocation.after_dbt(project, _spark, shown, ask=ask)
         if reports:
             _advise()
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from dbt_reverse_etl.app.invocation import Project, after_models
 from dbt_reverse_etl.app.sync import Report
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.terminal import console
+from dbt_reverse_etl.terminal.screen import Screen
 
 _HOOK = "{{ reverse_etl.hand_over_syncs() }}"
 _MANIFEST = "https://schemas.getdbt.com/dbt/manifest/v12.json"  # what the hook hands over is a part of it
@@ -38,7 +39,7 @@ def push(dbt: Any, session: SparkSession, profiles: str) -> DataFrame:
     session.conf.set("spark.sql.ansi.enabled", "false")  # as every other push, or casts would differ
     folder = Path(profiles)
     project = Project(folder, [folder], syncs["target"], folder, dict(os.environ))
-    reports = after_models(project, syncs, session, _say)
+    reports = after_models(project, syncs, session, Screen(_write))
     if any(report.exit_code is not ExitCode.OK for report in reports):
         said = [f"{report.sync}: {text}" for report in reports for text in console.details(report) or [report.status]]
         found, next_step = console.summary(reports), "dbt retry, or the next dbt build"
@@ -59,7 +60,7 @@ def _handed_over(dbt: Any, session: SparkSession) -> dict[str, Any]:
     return {**json.loads(written), "metadata": {"dbt_schema_version": _MANIFEST}}
 
 
-def _say(text: str, level: str, **_: Any) -> None:
+def _write(text: str, level: str, about: Mapping[str, Any]) -> None:  # noqa: ARG001  (the shape of Write)
     print(f"{level}: {text}" if level != "info" else text)  # the output of the notebook or the job
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -18,7 +18,7 @@ from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.overlap import Overlap
-from dbt_reverse_etl.app.push import LEDGER_NODE, Pusher, Say
+from dbt_reverse_etl.app.push import LEDGER_NODE, Display, Pusher, Say
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.sync import Known, Report
 from dbt_reverse_etl.app.tracing import traced
@@ -31,8 +31,6 @@ from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
-from dbt_reverse_etl.terminal import console
-from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
 
@@ -183,20 +181,18 @@ def due(invocation: Invocation, configuration: Configuration, selectors: Sequenc
     return Due(push, plan)
 
 
-def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
+def after_dbt(
     project: Project,
     connect: Callable[[], SparkSession],
-    say: Say,
+    display: Display,
     *,
     ask: Ask = Ask.RUN,
     selectors: Sequence[str] = (),
-    screen: Screen | None = None,
 ) -> list[Report]:
     """Push what is due.
 
     Args:
         connect: gives the session; not asked where there is nothing to look at.
-        screen: shows the pushes that are under way.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
@@ -208,7 +204,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
     if not configuration.syncs or project.switch == OFF:
         return []
     if isinstance(configuration.destinations, PlanOnly):
-        _say_plan_only(invocation, project.target, say)
+        _say_plan_only(invocation, project.target, display.say)
         return []
     wanted = due(invocation, configuration, selectors, project.switch)
     configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
@@ -235,13 +231,13 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the caller's surroundings)
         wanted = Due([], wanted.push + wanted.plan)
     configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
     if ask is Ask.IF_DUE:
-        wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, say))
+        wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, display.say))
     elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
-    with watched(pusher, screen, captured=None if ask is Ask.RETRY else invocation):
-        reports = _execute(wanted, pusher, overview, say, screen)
+    with watched(pusher, display, captured=None if ask is Ask.RETRY else invocation):
+        reports = _execute(wanted, pusher, overview, display)
     if not pusher.interrupt.is_set():
-        alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
+        alerts.tell(reports, overview, pusher, configuration.alerts, project.target, display.say)
     return reports
 
 
@@ -255,7 +251,7 @@ def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overv
     return Due([one for one in chosen if one.sync.name in names], told.plan)
 
 
-def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession, say: Say) -> list[Report]:
+def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession, display: Display) -> list[Report]:
     """Push for a Python model the syncs of what it refers to: that dbt runs it tells that this went well.
 
     Args:
@@ -270,7 +266,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     if project.switch == OFF or not wanted:
         return []
     if isinstance(configuration.destinations, PlanOnly):
-        _say_plan_only(invocation, project.target, say)
+        _say_plan_only(invocation, project.target, display.say)
         return []
     configuration.refuse_unset(*asked_of(invocation, configuration, (), project.switch))
     ledger = open_ledger(spark, syncs)
@@ -285,21 +281,21 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         reached=overview.reached,
         project_dir=project.folder,
     )
-    with watched(pusher, None):
-        reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, say, None)
-    alerts.tell(reports, overview, pusher, configuration.alerts, project.target, say)
+    with watched(pusher, display):
+        reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, display)
+    alerts.tell(reports, overview, pusher, configuration.alerts, project.target, display.say)
     return reports
 
 
-def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: Screen | None) -> list[Report]:
+def _execute(wanted: Due, pusher: Pusher, overview: Overview, display: Display) -> list[Report]:
     reports: list[Report] = []
     total = len(wanted.push) + len(wanted.plan)
 
     def ended(report: Report) -> None:
         reports.append(report)
-        tell(report, len(reports), total, say)
+        display.tell(report, len(reports), total)
 
-    push_all(pusher, wanted.push, overview, ended, screen.glance if screen else _look_away)
+    push_all(pusher, wanted.push, overview, ended, display.glance)
     if not pusher.interrupt.is_set():
         for one in wanted.plan:
             ended(pusher.plan(one, overview, rows=0))
@@ -307,18 +303,11 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, say: Say, screen: 
 
 
 @contextmanager
-def watched(pusher: Pusher, screen: Screen | None, *, captured: Invocation | None = None) -> Iterator[None]:
-    """Let the screen and OpenTelemetry look on at the pushes; `captured`: what dbt did before them."""
-    with (
-        traced(pusher.invocation_id, captured.changelogs if captured else None) as tracing,
-        screen or nullcontext(),
-    ):
-        pusher.watch = Watches(*tracing, *((screen.board,) if screen else ()))
+def watched(pusher: Pusher, display: Display, *, captured: Invocation | None = None) -> Iterator[None]:
+    """Let the display and OpenTelemetry look on at the pushes; `captured`: what dbt did before them."""
+    with traced(pusher.invocation_id, captured.changelogs if captured else None) as tracing, display:
+        pusher.watch = Watches(*tracing, display.board)
         yield
-
-
-def _look_away() -> None:
-    """Nobody looks on."""
 
 
 def push_all(
@@ -326,7 +315,7 @@ def push_all(
     syncs: Sequence[ResolvedSync],
     overview: Overview,
     ended: Callable[[Report], None],
-    glance: Callable[[], None] = _look_away,
+    glance: Callable[[], None],
 ) -> None:
     """Push several syncs, a few at once; `ended` hears of each, `glance` is called while this waits."""
     cancel = partial(cancel_jobs, pusher.spark)
@@ -335,13 +324,6 @@ def push_all(
     with uncompressed_cache(pusher.spark):
         for left in overlap.run(tasks, ended):
             ended(pusher.left(syncs[left.task], begun=left.begun))
-
-
-def tell(report: Report, number: int, total: int, say: Say) -> None:
-    """The line of one report, and below it what went wrong."""
-    say(console.line(number, total, report), console.level(report), **console.about(report))
-    for text in console.details(report):
-        say(f"  {text}", console.level(report), sync=report.sync)
 
 
 def overview_of(

@@ -35,6 +35,25 @@ class Say(Protocol):
         """`level`: info, warn, error; `about`: for machines, what the line is about."""
 
 
+class Display(Protocol):
+    """Where people read: lines, and the pushes that are under way, which `board` watches."""
+
+    board: Any
+
+    def say(self, text: str, level: str, **about: Any) -> None:
+        """As `Say`."""
+
+    def tell(self, report: Report, number: int, total: int) -> None:
+        """How one sync ended."""
+
+    def glance(self) -> None:
+        """Called again and again while pushes are under way."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 @dataclass
 class Pusher(Shared):
     """Pushes syncs, and never raises for one of them."""

@@ -16,6 +16,8 @@ from dbt_reverse_etl.terminal.progress import Board, Look
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from dbt_reverse_etl.app.push_report import Report
+
 EVERY = 10.0  # seconds between two lines about a push where there is no terminal
 _BARS_AFTER = 0.5  # seconds: a push that ends at once shows no bar
 Write = Callable[[str, str, Mapping[str, Any]], None]  # text; level: debug, info, warn, error; what the line is about
@@ -38,6 +40,14 @@ class Screen:
         """A line; `about` is for machines."""
         ids = self.board.ids(about["sync"]) if "sync" in about else {}
         self._write(text, level, {**ids, **about})
+
+    def tell(self, report: Report, number: int, total: int) -> None:
+        """The line of one report, and below it what went wrong."""
+        from dbt_reverse_etl.terminal import console
+
+        self.say(console.line(number, total, report), console.level(report), **console.about(report))
+        for text in console.details(report):
+            self.say(f"  {text}", console.level(report), sync=report.sync)
 
     def glance(self) -> None:
         """Draw what has changed. A terminal that is gone, or knows no such letter, must not end a push."""

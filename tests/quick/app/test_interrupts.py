@@ -137,6 +137,29 @@ def test_a_signal_ends_the_command_while_it_starts_and_while_it_ends(
     assert not [word for word in ("Traceback", "unexpected", "KeyboardInterrupt") if word in said], said
 
 
+ENDS = """
+import os, signal, sys
+from dbt_reverse_etl import __main__, cli
+
+class Ending:
+    @staticmethod
+    def exit(code):
+        os.kill(os.getpid(), signal.SIGINT)
+        sys.exit(code)
+
+sys.argv, cli.sys = ["dbt-reverse-etl", "plan"], Ending
+print("started", flush=True)
+__main__.main()
+"""
+
+
+def test_a_signal_in_the_very_exit_of_a_command_is_no_traceback(tmp_path: Path) -> None:
+    process = started(f"import os; os.chdir({str(tmp_path)!r})\n{ENDS}")
+    said = rest_of(process)
+    assert process.returncode == INTERRUPTED, said
+    assert "Traceback" not in said
+
+
 def test_a_command_that_is_not_to_hear_a_signal_does_not() -> None:
     code = "import os, signal\nfrom dbt_reverse_etl.base.interrupts import interrupts\nprint(1, flush=True)\n"
     code += "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwith interrupts(): os.kill(os.getpid(), signal.SIGINT)\nprint('deaf')"

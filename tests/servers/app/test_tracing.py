@@ -17,6 +17,7 @@ from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation, run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
+from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.ledger import Overview
 from tests.support.dbt.artifacts import CONTACTS, ORDERS, good_project
 from tests.support.delivery.pushers import pusher
@@ -194,14 +195,14 @@ def test_where_nothing_is_done_there_is_no_span_and_times_that_cannot_be_read_ke
 def test_the_span_of_a_push_that_failed_says_why_without_a_row_value_or_a_secret(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, error: Exception, described: str
 ) -> None:
-    def failing(one: OneSync) -> None:
+    def failing(one: OneSync, only: str | None) -> None:
         one._shared.watch.begin(Bound("a", "crm.a", "run", "invocation"))
         raise error
 
     register_secret(CANARY)
     monkeypatch.setattr(OneSync, "push", failing)
     pushing = pusher(orders=5)
-    with watched_by(pushing, None):
+    with watched_by(pushing, Screen(lambda *_: None)):
         pushing.push(resolved("a", "orders"), Overview())
     whole, pushed = (named(list(exporter.get_finished_spans()), name)[0] for name in ("invocation", "push"))
     assert str(pushed.status.description).startswith(described)

@@ -16,6 +16,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run, select, syncs
 from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.settings import Sync
+from dbt_reverse_etl.terminal.screen import Screen
 from tests.support.dbt.artifacts import CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 
 
@@ -211,4 +212,4 @@ def test_where_nothing_is_to_be_sent_no_session_is_made_so_that_dbt_may_reach_sp
     def connect() -> NoReturn:
         raise AssertionError("dbt's adapter may have none to give")
 
-    assert after_dbt(plans_only, connect, lambda *_: None) == []
+    assert after_dbt(plans_only, connect, Screen(lambda *_: None)) == []
