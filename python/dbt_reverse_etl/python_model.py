@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from dbt_reverse_etl.app.invocation import Project, after_models
-from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.terminal.screen import Screen

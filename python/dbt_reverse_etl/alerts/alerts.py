@@ -14,7 +14,7 @@ from typing import Any
 
 from dbt_reverse_etl.alerts.channels import Channel
 from dbt_reverse_etl.app.push import Pusher, Say
-from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.health import Health

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
 from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, differences, undelivered_of
-from dbt_reverse_etl.app.sync import Known, OneSync
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import PositionLost, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.delivery.lost import remaining
 from dbt_reverse_etl.delivery.ports import Job
@@ -36,7 +37,7 @@ class Found:
     repaired: int = 0
 
 
-class ComparedSync(OneSync):
+class ComparedSync(SyncPush):
     """One sync, whose destination is compared."""
 
     def reconcile(self, *, repaired: bool, leftovers: str | None = None) -> Found:
@@ -104,7 +105,7 @@ class ComparedSync(OneSync):
         delivered = Delivered(
             relation, head, spec, self.id, undelivered, history, self._others(head), bool(state.leftovers)
         )
-        return delivered, self._job(Known(place.snapshot, head.changelog), spec)
+        return delivered, self._job(HeadOfModel(place.snapshot, head.changelog), spec)
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""
@@ -113,4 +114,4 @@ class ComparedSync(OneSync):
         delivered = Delivered(
             self._resolved.sync.changelog.relation_name, head, spec, self.id, [], None, self._others(head), True
         )
-        return delivered, self._job(Known(head.snapshot, head.changelog), spec)
+        return delivered, self._job(HeadOfModel(head.snapshot, head.changelog), spec)

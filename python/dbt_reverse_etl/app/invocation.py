@@ -15,12 +15,13 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.alerts import alerts
 from dbt_reverse_etl.app.configuration import Configuration, configure
+from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.overlap import Overlap
 from dbt_reverse_etl.app.push import LEDGER_NODE, Display, Pusher, Say
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
-from dbt_reverse_etl.app.sync import Known, Report
 from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
@@ -357,9 +358,9 @@ def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger
     return ledger
 
 
-def _known(invocation: Invocation) -> dict[str, Known]:
+def _known(invocation: Invocation) -> dict[str, HeadOfModel]:
     return {
-        unique_id: Known(result.snapshot, result.changelog_uuid, result.capture)
+        unique_id: HeadOfModel(result.snapshot, result.changelog_uuid, result.capture)
         for unique_id, result in invocation.changelogs.items()
         if result.snapshot is not None and result.changelog_uuid is not None
     }

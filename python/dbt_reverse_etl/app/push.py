@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from dbt_reverse_etl.app.compared_sync import ComparedSync
+from dbt_reverse_etl.app.context import PushContext
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
-from dbt_reverse_etl.app.sync import OneSync, Report, Shared
+from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import (
     ExitCode,
     GuardBlocked,
@@ -55,7 +58,7 @@ class Display(Protocol):
 
 
 @dataclass
-class Pusher(Shared):
+class Pusher(PushContext):
     """Pushes syncs, and never raises for one of them."""
 
     def push(self, resolved: ResolvedSync, overview: Overview, only: str | None = None) -> Report:
@@ -71,9 +74,9 @@ class Pusher(Shared):
         return replace(report, seconds=time.monotonic() - began)
 
     def _pushed(self, resolved: ResolvedSync, overview: Overview, only: str | None) -> Report:
-        one: OneSync | None = None
+        one: SyncPush | None = None
         try:
-            one = OneSync(self, resolved, overview)
+            one = SyncPush(self, resolved, overview)
             return one.push(only)
         except ReverseEtlError as error:
             status, code, message = _status_of(error), error.exit_code, redact(str(error))
@@ -98,7 +101,7 @@ class Pusher(Shared):
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
         """Count what a push would send; nothing is sent and nothing moves."""
         began = time.monotonic()
-        report = OneSync(self, resolved, overview).plan(rows)
+        report = SyncPush(self, resolved, overview).plan(rows)
         return replace(report, seconds=time.monotonic() - began)
 
     @apart

@@ -8,8 +8,8 @@ from typing import Any
 
 from dbt_reverse_etl.app.check import UNTRIED, CheckedDestination, CheckedSync
 from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
-from dbt_reverse_etl.app.sync import Report
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync

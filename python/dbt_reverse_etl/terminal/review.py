@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
 
 _HEADER = "| sync | destination | insert | update | delete | |\n|---|---|--:|--:|--:|---|"

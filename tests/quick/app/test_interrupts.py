@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.push import Pusher
-from dbt_reverse_etl.app.sync import Known
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.interrupts import INTERRUPTED, apart, interrupts
 from dbt_reverse_etl.delivery.ports import Status
@@ -225,7 +225,7 @@ def test_a_push_whose_query_an_interrupt_cancelled_is_interrupted_and_no_unexpec
     """Without a session every query fails, as all do once a signal has cancelled them."""
     nothing: Any = None
     sync = Written("crm_contacts").resolved
-    pusher = Pusher(nothing, nothing, known={sync.sync.changelog.unique_id: Known(1, "uuid")})
+    pusher = Pusher(nothing, nothing, known={sync.sync.changelog.unique_id: HeadOfModel(1, "uuid")})
     failed = pusher.push(sync, Overview())
     assert (failed.status, failed.exit_code) == (Status.FAILED, ExitCode.FAILED)
     assert "an unexpected AttributeError" in failed.message

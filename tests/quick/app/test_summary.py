@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing

@@ -18,7 +18,7 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from dbt_reverse_etl.alerts import alerts
 from dbt_reverse_etl.alerts.channels import Channel, Mail, Slack, Webhook, collect_channels
-from dbt_reverse_etl.app.sync import Report
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing

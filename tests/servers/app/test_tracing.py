@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from dbt_reverse_etl.app.invocation import watched as watched_by
-from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.app.tracing import Tracing, traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import register_secret
@@ -195,12 +195,12 @@ def test_where_nothing_is_done_there_is_no_span_and_times_that_cannot_be_read_ke
 def test_the_span_of_a_push_that_failed_says_why_without_a_row_value_or_a_secret(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, error: Exception, described: str
 ) -> None:
-    def failing(one: OneSync, only: str | None) -> None:
+    def failing(one: SyncPush, only: str | None) -> None:
         one._shared.watch.begin(Bound("a", "crm.a", "run", "invocation"))
         raise error
 
     register_secret(CANARY)
-    monkeypatch.setattr(OneSync, "push", failing)
+    monkeypatch.setattr(SyncPush, "push", failing)
     pushing = pusher(orders=5)
     with watched_by(pushing, Screen(lambda *_: None)):
         pushing.push(resolved("a", "orders"), Overview())

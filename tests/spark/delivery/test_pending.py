@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
@@ -175,7 +175,7 @@ def test_fields_that_come_and_go_send_just_the_rows_that_differ_and_one_that_com
 
 def rows_of_push(spark: SparkSession, table: str, snapshot: int, spec: Spec, state: State) -> dict[str, Any]:
     """What is pending, by key."""
-    unsure = OneSync._unsure(state, spec)
+    unsure = SyncPush._unsure(state, spec)
     claims = tuple(Claim("unsure", one.lo, one.hi, one.snapshot, one.spec, everything=True) for one in unsure)
     columns = (("case", "int"), ("key", "string"), ("value", "int"), ("a", "int"), ("b", "int"))
     head = Head(snapshot, "c", 1, 10, ("case", "key"), columns, "dev", "0")

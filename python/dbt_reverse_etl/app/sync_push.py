@@ -1,0 +1,294 @@
+"""The push of one sync, and the plan of it: what is pending, and a run that delivers it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql.utils import is_remote
+
+from dbt_reverse_etl.app.context import HeadOfModel
+from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
+from dbt_reverse_etl.app.identity import Former, former_of, left_elsewhere, renamed
+from dbt_reverse_etl.app.keys import stored_key
+from dbt_reverse_etl.app.operations import carry_out
+from dbt_reverse_etl.app.push_report import Report
+from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.base import owner
+from dbt_reverse_etl.base.errors import ExitCode, PositionLost
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import Claim, Range, RunStarted
+from dbt_reverse_etl.delivery.health import exit_code, reached_its_end
+from dbt_reverse_etl.delivery.lost import why_lost
+from dbt_reverse_etl.delivery.ports import Job, Ports, Remote, RunResult, Source, Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Bound
+from dbt_reverse_etl.delivery.run import run
+from dbt_reverse_etl.sinks.base import Mode, SparkSink
+from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
+from dbt_reverse_etl.warehouse.head import Head, full_image
+from dbt_reverse_etl.warehouse.held import pruned_note
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.marks import name_ledger
+from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
+from dbt_reverse_etl.warehouse.spec import Spec
+from dbt_reverse_etl.warehouse.whole_push import WholePush
+
+
+class SyncPush(OneSync):
+    """One sync that is pushed or planned."""
+
+    def push(self, only: str | None = None) -> Report:
+        """`only`: a key as JSON; its row is sent and no other."""
+        try:
+            return self._push(only)
+        finally:
+            for source in self._sources:
+                source.close()
+
+    def _push(self, only: str | None) -> Report:
+        known = self._known()
+        if known is None:
+            return self._without_snapshot(Status.IDLE)
+        spec = self._spec(known)
+        job = self._valid_job(known, spec)
+        if self._is_overtaken(known, job):
+            here = self._standing(self.state, self._allowed(self.state))
+            return self._report(Status.IDLE, known, message="a later run has delivered more", standing=here)
+        for request in self._overview.requests.get(self._resolved.sync.name, ()):
+            carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
+            self._begin_anew()
+            job = self._job(known, spec)
+        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
+            self._give_up(former, job, spec)
+        moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
+        stopped = self._stopped(spec)
+        if only is not None:
+            job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
+        result = self._replay(known) or self._run(job, spec)
+        at_head = reached_its_end(result.status) and only is None
+        if only is not None and result.counts.skipped.total:
+            self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
+        allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
+        here = self._standing(result.state, allowed)
+        said = result.message or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")
+        return self._report(
+            result.status,
+            known,
+            exit_code=ExitCode.OTHER_CHANGELOG if result.left and at_head else exit_code(result.status, here.health),
+            counts=result.counts,
+            planned=result.planned,
+            position=known.snapshot if at_head else self._position,
+            message="; ".join(redact(note) for note in [said, *self._notes] if note),
+            standing=here,
+        )
+
+    def _report(self, status: str, known: HeadOfModel, **told: Any) -> Report:
+        told = {"head": known.snapshot, "position": self._position, **told}
+        return Report(self._resolved.sync.name, self.label, status, **told)
+
+    def _give_up(self, former: Former, job: Job, spec: Spec) -> None:
+        """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
+        names, requests = self._overview.aliases[former.sync_id], self._overview.requests
+        asked = [one for name in names for one in requests.get(name, ()) if one.operation == "forget"]
+        if not asked:
+            raise renamed(self._resolved, former)
+        task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
+        mark = self._head().marks.get(former.sync_id, "")
+        job = replace(job, task=task, exposure=former.exposure, mark=mark)
+        carry_out(asked[-1], former.state, job, self._ports(spec, self._head), self._policy)
+        self._begin_anew()
+
+    def _is_overtaken(self, known: HeadOfModel, job: Job) -> bool:
+        newest = max(place.snapshot for place in self.state.positions)
+        return self.state.changelog == known.changelog and known.snapshot < newest <= job.newest
+
+    def _without_snapshot(self, status: str) -> Report:
+        """A changelog that is empty: nothing was captured yet, or it was taken back to that."""
+        lost = self._lost(None)
+        if lost is not None:
+            return self._lost_report(lost)
+        here = self._standing(self.state, self.state.allowed)
+        message = "the changelog has no snapshot yet"
+        return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
+
+    def _lost_report(self, lost: PositionLost) -> Report:
+        message = redact(str(lost))
+        here = self.stopped(lost.status, message)
+        return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
+
+    def _run(self, job: Job, spec: Spec) -> RunResult:
+        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
+        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        result = self._watched(job, ports)
+        if not result.given_up:
+            return result
+        self._begin_anew()
+        ports = replace(self._ports(spec, self._head), guard=self._guard)
+        changes = self._watched(replace(job, run_id=uuid.uuid4().hex), ports)
+        return replace(changes, message="; ".join(filter(None, (result.message, changes.message))))
+
+    def _replay(self, known: HeadOfModel) -> RunResult | None:
+        """An event says what was before it, so those of a crashed run are sent again as they were before newer ones. None: they are."""
+        claims = self.state.claims if self._settings.mode is Mode.CHANGELOG else ()
+        for snapshot, spec_id in sorted({(claim.snapshot, claim.spec) for claim in claims}):
+            if snapshot == known.snapshot:
+                continue
+            spec = Spec.of(self.state.specs[spec_id])
+            ports = self._ports(spec, partial(self._head, snapshot))
+            result = self._watched(self._job(HeadOfModel(snapshot, known.changelog), spec), ports)
+            if not reached_its_end(result.status):
+                return result
+            self._begin_anew()
+        return None
+
+    def _watched(self, job: Job, ports: Ports) -> RunResult:
+        seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
+        return run(job, replace(ports, progress=self._shared.watch.begin(seen)), self._policy)
+
+    def _begin_anew(self) -> None:
+        """For another run of the same push."""
+        self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
+
+    def plan(self, rows: int) -> Report:
+        """The pending rows by operation, and a sample of their keys."""
+        known = self._known()
+        if known is None:
+            return self._without_snapshot("planned")
+        spec = self._spec(known)
+        job = self._valid_job(known, spec)
+        lost = why_lost(job, self.state, self.sink)
+        if lost is not None:
+            return self._lost_report(lost)
+        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
+            found = str(renamed(self._resolved, former))
+            return Report(self._resolved.sync.name, self.label, "renamed", ExitCode.OTHER_CHANGELOG, message=found)
+        source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
+        try:
+            planned = source.planned().total
+            sample = source.sample(rows).to_pylist() if rows else []
+        finally:
+            source.close()
+        shown = tuple((row["_operation"], row["_key"]) for row in sample)
+        message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
+        return self._report("planned", known, planned=planned, sample=shown, message=message)
+
+    def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
+        def source_for(state: State) -> PendingRows:
+            return self._kept(self._source(state, spec, head()))
+
+        shared = self._shared
+        return Ports(
+            _Prefetched(shared.ledger, self.state, self._name_ledger),
+            source_for,
+            self.sink,
+            shared.clock,
+            owner_alive=owner.is_alive,
+            step=shared.step,
+            interrupted=shared.interrupt.is_set,
+            executors=self._remote,
+            allowed=self._allowed,
+        )
+
+    @property
+    def _remote(self) -> Callable[[Any], Remote] | None:
+        """What sends where the rows are; None: they come to the driver."""
+        if is_remote():
+            return None
+        shared, sink = self._shared, self.sink
+        if isinstance(sink, SparkSink):
+            return lambda source: WholePush(source, sink, self._make_sink, shared.policy)
+        if sink.distributable and not starts_tasks_twice(shared.spark):
+            return lambda source: Executors(shared.spark, source, sink, self._make_sink, shared.policy)
+        return None
+
+    def _name_ledger(self, started: RunStarted) -> None:
+        relation = self._resolved.sync.changelog.relation_name
+        self._note(name_ledger(self._shared.spark, relation, self._head(), started.sync_id, started.mark))
+
+    def _kept(self, source: PendingRows) -> PendingRows:
+        self._sources.append(source)
+        return source
+
+    def _full_load(self, spec: Spec, changes: Source, state: State) -> PendingRows | None:
+        """Where most rows changed it costs less to replace them all. Rows that are known to be refused would not be replaced."""
+        owned = self._settings.owns_object and self.sink.full_loads
+        if not owned or state.claims or state.undelivered:
+            return None
+        head = self._head()
+        few = changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows)
+        if few and not state.leftovers:
+            return None
+        return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
+
+    def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
+        modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
+        unsure = tuple(
+            Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
+            for place in self._unsure(state, spec)
+        )
+        deletes = spec.mode.deletes and any(not mode.deletes and place.snapshot for place, mode in modes.items())
+        kept = self._kept_rows(head, spec) if deletes else None
+        shared_by = self._others(head).filters if spec.mode.deletes else ()
+        state = replace(state, claims=state.claims + unsure)
+        relation = self._resolved.sync.changelog.relation_name
+        extra = self.sink.extra_columns(self._task(spec))
+        pending = Pending(relation, head, self.id, spec.id, spec, state, kept, extra=extra, shared_by=shared_by)
+        if (at := pending.needs_base) is not None:
+            pending = replace(pending, older_base=full_image(self._shared.spark, relation, at))
+        return PendingRows(self._shared.spark, pending)
+
+    def _kept_rows(self, head: Head, spec: Spec) -> str:
+        """What an earlier mode delivered and did not delete."""
+        history = self._history(head)
+        self._note(
+            pruned_note(history.pruned_up_to(), "nobody knows which rows that left the model before were delivered")
+        )
+        return history.held_view(spec)
+
+    @staticmethod
+    def _unsure(state: State, spec: Spec) -> list[Range]:
+        """Ranges of which it is not known what the destination holds: updates were not sent in insert_only, and some fields not for a while."""
+        earlier = ((place, Spec.of(state.specs[place.spec])) for place in state.positions if place.snapshot)
+        return [place for place, one in earlier if one.mode is Mode.INSERT_ONLY is not spec.mode or spec.resumes(one)]
+
+    def _guard(self, planned: PerOperation, state: State) -> str:
+        if not planned.total:
+            return ""
+        changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
+        visible = self._visible() if asks_for_visible_rows(guards, planned) else head.live_rows
+        found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
+        found += violations(guards, planned, visible, first=any(place.snapshot == 0 for place in state.positions))
+        return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
+
+    def _nothing_matched(self, result: RunResult) -> str:
+        """Once: a wrong object or key looks like that."""
+        counts = result.counts
+        if not (self.state.first and counts.no_match.total and counts.no_match == counts.planned):
+            return ""
+        return "the destination has none of these rows: if that is not what you expect, look at object, fields and key"
+
+
+class _Prefetched:
+    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
+    fence, so that this one cannot start. `began` hears of each start.
+    """
+
+    def __init__(self, ledger: DeltaLedger, state: State, began: Callable[[RunStarted], None]) -> None:
+        self._ledger, self._state, self._began = ledger, state, began
+        self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
+
+    def start(self, started: RunStarted) -> State | None:
+        """As the ledger's."""
+        before = self._ledger.start(started)
+        if before is not None:
+            self._began(started)
+        return before
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """As the ledger's."""
+        return self._state if fence is None else self._ledger.read(sync_id, fence)
