@@ -110,13 +110,18 @@ def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl.app import invocation
+    from dbt_reverse_etl.app.reach import try_early
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
 
     configuration = project.configuration(project.manifest())
     chosen = select(configuration.syncs, how["selectors"])
-    configuration.refuse_unset(pushed=chosen if project.switch == invocation.ON else ())
-    reports = invocation.after_dbt(project, place.session(project.target), shown(), **how)
+    pushed = {sync.unique_id for sync in chosen} if project.switch == invocation.ON else set()
+    configuration.refuse_unset(pushed=[sync for sync in chosen if sync.unique_id in pushed])
+    of_these = [one.destination for one in configuration.resolved if one.sync.unique_id in pushed]
+    display = shown()
+    try_early(of_these, lambda text: display.say(text, "warn"))
+    reports = invocation.after_dbt(project, place.session(project.target), display, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:

@@ -36,7 +36,7 @@ class ReverseEtlPlugin(dbtPlugin):
     def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
         """Configuration errors stop dbt here, before anything is captured. Adds no artifact."""
         if _flag("WHICH") in PUSHING and _concerns_us(manifest):
-            self._listener.configuration = _checked_configuration(manifest)
+            self._listener.configured(_checked_configuration(manifest))
         return {}
 
 
@@ -48,7 +48,25 @@ class _Listener:
         self._artifacts: Path | None = None
         self._captured = False
         self._done = False
+        self._tried: set[str] = set()  # destinations
         self.configuration: Any = None
+
+    def configured(self, configuration: Any) -> None:
+        """All of it is valid. Where dbt runs everything, every destination is tried at once."""
+        self.configuration = configuration
+        if not any(_flag(name) for name in ("SELECT", "EXCLUDE", "SELECTOR", "MODELS")):
+            for model in {sync.changelog.unique_id for sync in configuration.syncs}:
+                self._try_early(model)
+
+    def _try_early(self, model: str) -> None:
+        """Begin to reach the destinations of a changelog that is going to be pushed."""
+        from dbt_reverse_etl.app.reach import try_early
+
+        names = {sync.name for sync in self._to_push(model)}
+        found = [one.destination for one in self.configuration.resolved if one.sync.name in names]
+        wanted = [one for one in found if one.name not in self._tried and one.name not in self.configuration.unset]
+        self._tried |= {one.name for one in wanted}
+        try_early(wanted, lambda text: say(text, "warn"))
 
     def __call__(self, event: Any) -> None:
         name = event.info.name
@@ -69,6 +87,7 @@ class _Listener:
         model, _, columns = said.removeprefix(COLUMNS_OF).partition(": ")
         with _told("nothing was captured"):
             self.configuration.refuse_unset(pushed=self._to_push(model))
+            self._try_early(model)
             if _runs_here():
                 _refuse_unfit(self.configuration, model, json.loads(columns))
 

@@ -1,10 +1,11 @@
 """Where lines go, and what stands below them while pushes are under way: bars on a terminal, a line at times elsewhere.
 
-Only the thread that waits for the pushes writes, so that no two writers meet on one terminal.
+The thread that waits for the pushes writes, and at the start those that try the destinations: a lock keeps them apart on one terminal.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
@@ -79,14 +80,21 @@ class Bars(Screen):
         super().__init__(write, verbose=verbose)
         self._console = Console(file=to, force_terminal=True, no_color=not colours, highlight=False)
         self._live: Any = None
+        self._lock = threading.RLock()
 
     def say(self, text: str, level: str, **about: Any) -> None:
         """A line, for which the bars make way."""
-        self._clear()
-        super().say(text, level, **about)
+        with self._lock:
+            self._clear()
+            super().say(text, level, **about)
+
+    def glance(self) -> None:
+        """As of `Screen`."""
+        with self._lock:
+            super().glance()
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
+        with self._lock, suppress(OSError):
             self._clear()
 
     def _draw(self) -> None:

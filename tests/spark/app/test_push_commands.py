@@ -135,6 +135,9 @@ def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt
     failed, retried = told.results["failed"], told.results["retried"]
     assert not failed.success
     assert failed.sync("crm_contacts") == "ERROR failed"
+    lines = [number for number, line in enumerate(failed.lines) if "destination crm cannot be reached now" in line]
+    assert len(lines) == 1
+    assert lines < [number for number, line in enumerate(failed.lines) if " SYNC " in line], "long before its push"
     assert any("Done. PASS=" in line and "ERROR=0" in line for line in failed.lines), (
         "the result of dbt is shown as it was"
     )
