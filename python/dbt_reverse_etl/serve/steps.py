@@ -11,6 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
+from dbt_reverse_etl.serve.event import SUCCESS
+
 Json = Mapping[str, Any]
 
 PUSHING = frozenset({"run", "build", "retry"})
@@ -21,12 +25,12 @@ _COMMANDS = _WANTED | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a run: its number, from 1, and its name, such as "Invoke dbt with `dbt run`"."""
+class Step(BaseModel, frozen=True):
+    """A step of a run: its number, from 1, its name, such as "Invoke dbt with `dbt run`", and how it ended."""
 
     index: int
     name: str
+    status: int
 
     @property
     def command(self) -> str:
@@ -53,14 +57,14 @@ class Joined:
 
 
 def wanted(steps: Iterable[Step]) -> list[Step]:
-    """The steps whose results count; none of them if no step ran models."""
-    found = [step for step in steps if step.command in _WANTED]
+    """The steps that ended well and whose results count; none of them if no step ran models."""
+    found = [step for step in steps if step.status == SUCCESS and step.command in _WANTED]
     return found if any(step.command in PUSHING for step in found) else []
 
 
-def commands(steps: Iterable[Step]) -> str:
+def commands(steps: Iterable[Step]) -> list[str]:
     """What the steps did, to tell whether two runs did the same."""
-    return "\n".join(step.name for step in wanted(steps))
+    return [step.name for step in wanted(steps)]
 
 
 def join(results: Mapping[int, Json], target: str) -> list[Joined]:
