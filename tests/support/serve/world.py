@@ -157,6 +157,7 @@ class World:
         try:
             url = served.url
             wait_for(lambda: len(self.api.asked("order_by")) > before, "it never asked")
+            wait_for((self.kept / "position.json").exists, "it never noted the answer")
             yield url
         finally:
             served.stop()
