@@ -216,14 +216,14 @@ def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(wo
         post(url, event(1))
         world.wait(1, "failed")
         health = {"status": "ok", "dbt_cloud": "ok", "runs": {"waiting": 0, "failed": 1}}
-        assert fetch(f"{url}/healthz") == (200, health)
+        wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         assert metrics(url)["dbt_reverse_etl_runs", "failed"] == 1
         world.api.add_run(2)
         post(url, event(2))
         world.wait(2)
         post(url, event(2), "wrong")
         health["runs"] = {"waiting": 0, "failed": 0}
-        assert fetch(f"{url}/healthz") == (200, health)
+        wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         samples = metrics(url)
     assert samples["dbt_reverse_etl_webhooks_total", "accepted"] == 2
     assert samples["dbt_reverse_etl_webhooks_total", "refused"] == 1
@@ -253,7 +253,7 @@ def test_an_api_that_does_not_answer_shows_in_health_and_metrics_until_it_does(w
         world.api.add_run(1)
         world.api.server.default = answer
         world.wait(1)
-        assert fetch(f"{url}/healthz")[1]["dbt_cloud"] == "ok"
+        wait_for(lambda: fetch(f"{url}/healthz")[1]["dbt_cloud"] == "ok", "health still tells of it")
 
 
 @pytest.mark.guarantee("dbt Cloud")
