@@ -14,17 +14,9 @@ from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run, sync_folder, write
-from dbt_reverse_etl.serve.steps import UnfitSteps, commands, join, wanted
+from dbt_reverse_etl.serve.steps import Unfit, commands, join, wanted
 
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
-
-
-class Unfit(Exception):
-    """There is nothing to push; the text says why. `is_failure`: somebody should look at it."""
-
-    def __init__(self, reason: str, *, is_failure: bool = False) -> None:
-        super().__init__(reason)
-        self.is_failure = is_failure
 
 
 class Artifacts:
@@ -43,35 +35,32 @@ class Artifacts:
         folder = self._folder / str(run.run_id)
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    def fetch(self, run: Run, target: str, newer: Run | None) -> None:
+    def fetch(self, run: Run, target: str, newest: Run) -> None:
         """Fetch them.
 
         Args:
-            newer: a later run of the job that waits, too.
+            newest: of the runs of the job that wait.
 
         Raises:
             Unfit: the run is not to be pushed.
             CloudError: the API did not give what was asked for.
             OSError: the files cannot be written.
         """
-        told = self._told(run)
+        now = self._as_it_is(run)
         self._step("asked")
-        if newer and self._did_the_same(newer, told):
-            raise Unfit(f"superseded by run {newer.run_id}, which did the same")
-        results = {step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(told.steps)}
-        try:
-            joined = join(results, target)
-        except UnfitSteps as error:
-            raise Unfit(str(error), is_failure=True) from None
+        if newest.run_id != run.run_id and self._does_the_same(newest, now):
+            raise Unfit(f"superseded by run {newest.run_id}, which did the same")
+        results = {step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}
+        joined = join(results, target)
         if not joined:
             raise Unfit("no step ran models")
         partial = self._folder / f"{run.run_id}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        for number, one in enumerate(joined, 1):
+        for number, (step, content) in enumerate(joined, 1):
             place = partial / str(number)
             place.mkdir(parents=True)
-            write(place / MANIFEST, self._json(run, MANIFEST, one.step)[0])
-            write(place / RESULTS, orjson.dumps(one.results))
+            write(place / MANIFEST, self._json(run, MANIFEST, step)[0])
+            write(place / RESULTS, orjson.dumps(content))
             sync_folder(place)
         sync_folder(partial)
         self._step("written")
@@ -84,29 +73,29 @@ class Artifacts:
             if not (folder.name.isdigit() and int(folder.name) in run_ids):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _told(self, run: Run) -> CloudRun:
-        told = self._cloud.run(run.run_id)
-        if told.job_id != run.job_id:
-            raise Unfit(f"it is a run of job {told.job_id}", is_failure=True)
-        if told.status != SUCCESS:
+    def _as_it_is(self, run: Run) -> CloudRun:
+        now = self._cloud.run(run.run_id)
+        if now.job_id != run.job_id:
+            raise Unfit(f"it is a run of job {now.job_id}", is_failure=True)
+        if now.status != SUCCESS:
             raise Unfit("a run without success")
-        return told
+        return now
 
-    def _did_the_same(self, newer: Run, told: CloudRun) -> bool:
-        """Then one push for both is enough, for a push goes from the position of each key to the newest snapshot."""
+    def _does_the_same(self, newest: Run, now: CloudRun) -> bool:
+        """Then one push for both is enough: a push goes from the position of each key to the newest snapshot."""
         try:
-            later = self._cloud.run(newer.run_id)
+            later = self._cloud.run(newest.run_id)
         except CloudError:
             return False
-        return later.status == SUCCESS and commands(later.steps) == commands(told.steps)
+        return later.status == SUCCESS and commands(later.steps) == commands(now.steps)
 
     def _json(self, run: Run, name: str, step: int) -> tuple[bytes, dict[str, Any]]:
-        """The file as it came, and what it says: half a file is none, and is fetched again."""
+        """The file as it came, and its content: half a file counts as none, and is fetched again."""
         content = self._cloud.artifact(run.run_id, name, step)
         try:
             read = orjson.loads(content)
         except orjson.JSONDecodeError:
             read = None
         if not isinstance(read, dict):
-            raise CloudError(f"{name} of step {step}: no JSON object", final=True)
+            raise CloudError(f"{name} of step {step}: no JSON object")
         return content, read

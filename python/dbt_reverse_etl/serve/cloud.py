@@ -21,7 +21,6 @@ from dbt_reverse_etl.sinks.http.transport import Transport
 
 LARGEST_ANSWER = 512 * 2**20  # a manifest of a large project takes tens of MiB
 PAGE, MOST_PAGES = 50, 20
-_SURELY_NO = frozenset({400, 404, 405, 410, 422})
 _HINTS = {
     401: "the token is not accepted",
     403: "the token may not read this",
@@ -36,16 +35,15 @@ class CloudError(Exception):
 
     Attributes:
         pause: seconds that it asked to wait.
-        final: another try is unlikely to help.
     """
 
-    def __init__(self, reason: str, pause: float = 0.0, *, final: bool = False) -> None:
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
         super().__init__(reason)
-        self.reason, self.pause, self.final = reason, pause, final
+        self.reason, self.pause = reason, pause
 
 
 class CloudRun(BaseModel, frozen=True):
-    """A run as the API tells of it."""
+    """A run and its steps."""
 
     job_id: Id = Field(validation_alias="job_definition_id")
     status: int
@@ -79,7 +77,7 @@ class Cloud:
         self._transport.close()
 
     def run(self, run_id: int) -> CloudRun:
-        """A run and its steps."""
+        """One run."""
         return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps"]')
 
     def finished(self, job_id: int, since: float | None) -> list[FinishedRun]:
@@ -111,7 +109,7 @@ class Cloud:
         try:
             return form.model_validate_json(self._get(path, what, **query)).data
         except ValidationError:
-            raise CloudError(f"{what}: not what version 2 of the API answers", final=True) from None
+            raise CloudError(f"{what}: not what version 2 of the API answers") from None
 
     def _get(self, path: str, what: str, **query: object) -> bytes:
         answer = self._transport.exchange(Request("GET", f"{path}?{urlencode(query)}", {}))
@@ -121,13 +119,11 @@ class Cloud:
         if answer.status != 200:
             raise _refusal(answer, what)
         if answer.body is None:
-            raise CloudError(f"{what}: {answer.body_problem}", final=not answer.cut)
+            raise CloudError(f"{what}: {answer.body_problem}")
         return answer.body
 
 
 def _refusal(answer: Answer, what: str) -> CloudError:
-    is_redirect = 300 <= answer.status < 400
-    hint = "not followed" if is_redirect else _HINTS.get(answer.status, "")
+    hint = "not followed" if 300 <= answer.status < 400 else _HINTS.get(answer.status, "")
     pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
-    reason = f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}"
-    return CloudError(reason, pause or 0.0, final=is_redirect or answer.status in _SURELY_NO)
+    return CloudError(f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}", pause or 0.0)

@@ -63,7 +63,7 @@ class Position:
     done_at: Mapping[int, float] = field(default_factory=dict)
 
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
-        """With the runs that the API has listed. The first time the newest stands for all before it."""
+        """With the runs that the API has listed. The first list settles all runs before its newest."""
         finished = {one.run_id: one.finished_at.timestamp() for one in listed}
         since = self.since.get(job_id, max(finished.values(), default=0.0))
         new = {

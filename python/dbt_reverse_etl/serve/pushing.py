@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_STARTED = 127  # what a shell says of a command that is not there
-_STOP_GRACE = 30.0  # seconds; a push that is told to end needs up to ten
+_STOP_GRACE = 30.0  # seconds; a push needs up to ten to end
 _GLANCE = 0.2
 
 
@@ -25,7 +25,7 @@ class PushProcess:
     Args:
         command: how to start the push; arguments are appended.
         lock: a file that is locked while a push runs.
-        stopping: once it is set, a push that runs is told to end.
+        stopping: once it is set, a running push gets SIGTERM.
         umask: of the process: what a push writes may be for others, too.
     """
 
@@ -34,7 +34,7 @@ class PushProcess:
         self.is_running = False
 
     def run(self, arguments: Sequence[str], seconds: float = math.inf) -> int:
-        """Its exit code; negative for the signal that ended it, or kept it from beginning. After so many seconds it is told to end."""
+        """Its exit code; negative for the signal that ended it, or that came before it began. After so many seconds it gets SIGTERM."""
         with self._lock.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.is_running = True

@@ -47,8 +47,8 @@ class Reports:
         return (self.folder / target / MANIFEST).is_file()
 
     def ask(self, target: str) -> tuple[bytes | None, int | None]:
-        """The newest page, if there is one, and the exit code if the last try failed. A page that is not of this minute is made anew,
-        for those who ask later.
+        """The newest page, if there is one, and the exit code if the last try failed. A page older than a minute is replaced for the
+        next who asks.
         """
         if self._is_due(target):
             self._asked.add(target)

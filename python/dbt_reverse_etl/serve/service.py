@@ -31,7 +31,7 @@ _GLANCE = 0.2  # seconds between two looks at a signal
 
 
 def serve(around: Surroundings, listen: str | None = None) -> int:
-    """Receive webhooks until SIGTERM or SIGINT. The API is asked, too, for what a lost webhook would have told.
+    """Receive webhooks until SIGTERM or SIGINT. The API is asked, too, in case a webhook is lost.
 
     Raises:
         ConfigurationError: with every problem.
@@ -74,7 +74,7 @@ def poll(around: Surroundings, *, once: bool) -> int:
 
 
 def _end(thread: threading.Thread, worker: Worker, around: Surroundings) -> None:
-    """A push is told to end and waited for; what else is under way, the next start does again."""
+    """End a running push and wait for it; whatever else is under way, the next start repeats."""
     around.say("stopping", "info")
     worker.stop()
     thread.join(1)
@@ -84,7 +84,7 @@ def _end(thread: threading.Thread, worker: Worker, around: Surroundings) -> None
 
 @contextmanager
 def _opened(settings: ServeSettings, around: Surroundings) -> Iterator[Worker]:
-    """The worker, while no other process works in its folder, which is for nobody else to read.
+    """The worker, while no other process works in its folder, which nobody else may read.
 
     Raises:
         ReverseEtlError: another one does, or the folder cannot be written.
@@ -125,6 +125,7 @@ def _server_config(receiver: Receiver) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="critical",  # the log is ours: a client can fill it with nothing, and no traceback shows a value
         access_log=False,
         server_header=False,
         headers=[("Connection", "close")],

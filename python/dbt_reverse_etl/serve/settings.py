@@ -129,7 +129,7 @@ def load_settings(
     secret = secret_names(ServeSettings)
     for name in sorted(secret & block.keys()):
         if "{{" not in str(block[name]):
-            found = f"{described(block[name])} that stands in the file"
+            found = f"{described(block[name])} in the file"
             problems.append(Problem(place.at(name), found, "\"{{ env_var('NAME') }}\"", "export it, and name it here"))
     rendered = render(block, env, place)
     register_values(rendered.value, rendered.used, secret)

@@ -22,15 +22,12 @@ class Patience:
 
     Attributes:
         first, most: seconds between two tries; the wait doubles from one to the other, with jitter.
-        fetch: of what may pass by itself.
-        missing: of what probably will not, such as a missing file.
-        push: of a push.
+        fetch, push: before each is given up.
     """
 
     first: float = 5
     most: float = 600
     fetch: Limit = (10, 6 * 3600)
-    missing: Limit = (5, 120)
     push: Limit = (4, 0)
 
     def wait(self, tries: int, asked: float = 0.0, most: float = math.inf) -> float:
@@ -41,7 +38,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The project, and who hears of what happens.
+    """The project, and where its log goes.
 
     Attributes:
         tell: a line of the log and its level: info, warn, error.
@@ -67,7 +64,7 @@ class Surroundings:
         self.tell(redact(text), level)
 
     def arguments(self, command: str, artifacts: Path, target: str, *more: str) -> Sequence[str]:
-        """What `dbt-reverse-etl` is told, to push or to report what stands in a folder."""
+        """The words after `dbt-reverse-etl`, to push or to report the artifacts of a folder."""
         profiles = ["--profiles-dir", str(self.profiles_dir.resolve())] if self.profiles_dir else []
         place = ["--project-dir", str(self.project_dir), *profiles, "--target-path", str(artifacts.resolve())]
         return [command, *place, "--target", target, "--log-format", self.log_format, *more]

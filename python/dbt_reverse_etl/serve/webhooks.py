@@ -1,8 +1,7 @@
-"""The HTTP side of `serve`: /webhook, /report, /healthz and /metrics. Answers before anything is fetched, pushed or made."""
+"""The HTTP side of `serve`: /webhook, /report, /healthz and /metrics. It answers before anything is fetched, pushed or made."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -15,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from dbt_reverse_etl.base.errors import unexpected
 from dbt_reverse_etl.serve.event import Event, ignored, is_signed, is_stale, parse_event
 from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.settings import ServeSettings
@@ -22,7 +22,6 @@ from dbt_reverse_etl.serve.surroundings import Surroundings
 from dbt_reverse_etl.serve.worker import Worker
 
 BODY_CAP = 64 * 1024  # an event takes about 1 KiB
-_BODY_SECONDS = 3.0
 _BEING_MADE = "<!doctype html><meta http-equiv=refresh content=5><title>Report</title><p>The report is being made."
 _OF_THE_REPORT = {
     "Cache-Control": "no-store",
@@ -34,7 +33,7 @@ _OF_THE_REPORT = {
 
 @dataclass
 class Receiver:
-    """Verifies webhooks, and wakes the worker for those that count: what is to be pushed, it asks of dbt Cloud itself.
+    """Verifies webhooks, and wakes the worker for those that count. The worker asks dbt Cloud itself what to push.
 
     Attributes:
         is_alive: whether the worker's thread lives.
@@ -54,24 +53,29 @@ class Receiver:
                 Route("/metrics", self._metrics),
                 Route("/report", self._report),
             ],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: _refused, Exception: self._failed},
         )
 
     async def _webhook(self, request: Request) -> Response:
         try:
             event = self._checked(await _body(request), request.headers.get("authorization", ""))
         except HTTPException as refusal:
-            self.worker.metrics.webhook("refused")
+            self.worker.metrics.webhooks.labels("refused").inc()
             self.around.say(f"webhook refused: {refusal.detail}", "warn")
             raise
         reason = ignored(event, self.settings.account_id, self.settings.targets)
-        self.worker.metrics.webhook("ignored" if reason else "accepted")
+        self.worker.metrics.webhooks.labels("ignored" if reason else "accepted").inc()
         if reason:
             return JSONResponse({"result": f"ignored: {reason}"})
         self.around.step("received")
-        self.around.say(f"run {event.run_id} of job {event.job_id}: dbt Cloud tells that it has ended", "info")
+        self.around.say(f"run {event.run_id} of job {event.job_id}: a webhook says that it has ended", "info")
         self.worker.hear(event.run_id)
         return JSONResponse({"result": "accepted"})
+
+    async def _failed(self, _request: Request, error: Exception) -> Response:
+        problem = unexpected(error, "serve")
+        self.around.say(str(problem), "error")
+        return JSONResponse({"error": problem.found}, 500)
 
     def _checked(self, body: bytes, header: str) -> Event:
         """Nothing of an unsigned body is read."""
@@ -122,19 +126,13 @@ def _refused(_request: Request, refusal: Exception) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """The raw body, which is never larger than the cap in memory, and never slower than its time."""
-    if int(request.headers.get("content-length", "0") or 0) > BODY_CAP:
-        raise HTTPException(413, "the body is too large")
-    try:
-        return await asyncio.wait_for(_read(request), _BODY_SECONDS)
-    except (asyncio.TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "the body did not come in time") from None
-
-
-async def _read(request: Request) -> bytes:
+    """The raw body, of which never more than the cap is in memory; its connection ends in time."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_CAP:
-            raise HTTPException(413, "the body is too large")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > BODY_CAP:
+                raise HTTPException(413, "the body is too large")
+    except ClientDisconnect:
+        raise HTTPException(400, "the body did not end") from None
     return body

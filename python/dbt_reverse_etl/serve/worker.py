@@ -15,16 +15,17 @@ from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ExitCode, unexpected
 from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.serve.artifacts import Artifacts, Unfit
+from dbt_reverse_etl.serve.artifacts import Artifacts
 from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.position import PositionFile, Run, State
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
+from dbt_reverse_etl.serve.steps import Unfit
 from dbt_reverse_etl.serve.surroundings import Limit, Surroundings
 
-_LOOKS = 5  # for a run of which a webhook told: it may be listed a moment later
+_LOOKS = 5  # for the run of a webhook, which may be listed a moment later
 # A person has to act: another try says the same.
 _FINAL = (ExitCode.USAGE, ExitCode.BLOCKED, ExitCode.OTHER_CHANGELOG)
 _MEANINGS = {
@@ -51,7 +52,7 @@ class Worker:
         self.stopping, self._wake = threading.Event(), threading.Event()
         self.position = PositionFile(folder / "position.json")
         self.metrics = Metrics(lambda: self.position.value, [*self.targets])
-        self._cloud = Cloud(settings.api(), self.metrics.answered)
+        self._cloud = Cloud(settings.api(), lambda status: self.metrics.answers.labels(status).inc())
         self._artifacts = Artifacts(self._cloud, folder / "runs", around.step)
         self.process = PushProcess(_command(settings), folder / "push.lock", self.stopping, umask)
         self.reports = Reports(folder / "reports", self.process, around, self._wake.set)
@@ -63,7 +64,7 @@ class Worker:
         self._remove_artifacts()
 
     def run(self) -> None:
-        """Take turns until told to stop."""
+        """Take turns until `stop`."""
         while not self.stopping.is_set():
             self._wake.clear()
             self.turn()
@@ -76,8 +77,9 @@ class Worker:
         try:
             left = not self._look()
             for run in self.position.value.waiting(self.targets):
-                if not self.stopping.is_set():
-                    left |= not self._is_settled(run)
+                if self.stopping.is_set():
+                    return
+                left |= not self._is_settled(run)
             self.reports.make_those_asked_for()
             self.broken = ""
         except Exception as error:  # of the disk, which may be full for a while
@@ -88,17 +90,17 @@ class Worker:
         self._misses = self._misses + 1 if left else 0
 
     def hear(self, run_id: int) -> None:
-        """A webhook told of a run: look now."""
+        """A webhook named a run: look now."""
         self._heard[run_id] = _LOOKS
         self._wake.set()
 
     def stop(self) -> None:
-        """Take nothing new, and tell a push that runs to end."""
+        """Take nothing new, and end a running push."""
         self.stopping.set()
         self._wake.set()
 
     def _look(self) -> bool:
-        """Whether each job's runs are known, those of which a webhook told included."""
+        """Whether each job's runs are known, with those that webhooks named."""
         heard = list(self._heard)
         answered = [self._is_answered(job_id) for job_id in self.targets]
         missing = [run_id for run_id in heard if self._is_missing(run_id)]
@@ -113,7 +115,7 @@ class Worker:
             self._say(f"job {job_id}: {error.reason}", "warn")
             return False
         self.trouble.pop(job_id, None)
-        self.metrics.looked(job_id)
+        self.metrics.looked.labels(str(job_id)).set_to_current_time()
         if len(listed) >= PAGE * MOST_PAGES:
             self._say(f"job {job_id}: only the newest {len(listed)} of its finished runs are looked at", "warn")
         after = before.found(job_id, listed, time.time())
@@ -130,7 +132,7 @@ class Worker:
         if left:
             self._heard[run_id] = left
         else:
-            self._say(f"run {run_id}: a webhook told of it, and dbt Cloud does not list it", "warn")
+            self._say(f"run {run_id}: a webhook named it, and dbt Cloud does not list it", "warn")
         return bool(left)
 
     def _is_settled(self, run: Run) -> bool:
@@ -143,7 +145,8 @@ class Worker:
         self._around.step("taken")
         try:
             if not is_there:
-                self._artifacts.fetch(run, self.targets[run.job_id], self._newer(run))
+                newest = self.position.value.waiting([run.job_id])[-1]
+                self._artifacts.fetch(run, self.targets[run.job_id], newest)
                 run, limit = self._put(replace(run, tries=1)), self._patience.push
                 self._around.step("fetched")
             return self._judged(run, self._push(run, self.targets[run.job_id]))
@@ -151,16 +154,11 @@ class Worker:
             return self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._pause = max(self._pause, error.pause)
-            return self._left(run, error.reason, self._patience.missing if error.final else limit)
+            return self._left(run, error.reason, limit)
         except Exception as error:  # others must not wait for it
             problem = unexpected(error, f"run {run.run_id}")
             self._say(str(problem), "error")
             return self._left(run, problem.found, limit)
-
-    def _newer(self, run: Run) -> Run | None:
-        """The newest run of the same job that waits behind this one."""
-        behind = [one for one in self.position.value.waiting([run.job_id]) if one.run_id != run.run_id]
-        return behind[-1] if behind else None
 
     def _push(self, run: Run, target: str) -> int:
         """The worst exit code; a signal says more than a code: what it cut short is done again."""
@@ -172,7 +170,8 @@ class Worker:
         for folder in folders:
             began = time.monotonic()
             codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
-            self.metrics.pushed(codes[-1], time.monotonic() - began)
+            self.metrics.pushes.labels(str(codes[-1])).inc()
+            self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
         return min(codes) if min(codes) < 0 else max(codes)
 
@@ -186,7 +185,7 @@ class Worker:
         return self._left(run, reason, self._patience.push)
 
     def _left(self, run: Run, reason: str, limit: Limit) -> bool:
-        """For another try, if it may have one; if we were told to stop, as if this one had not been begun."""
+        """Leave it for another try, if its limit allows one. While stopping, this try does not count."""
         if self.stopping.is_set():
             self._put(replace(run, tries=run.tries - 1))
             return False

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dbt_reverse_etl.serve.artifacts import Artifacts, Unfit
+from dbt_reverse_etl.serve.artifacts import Artifacts
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.position import Run
 from dbt_reverse_etl.serve.settings import ServeSettings
+from dbt_reverse_etl.serve.steps import Unfit
 from dbt_reverse_etl.serve.surroundings import Patience
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, results
 from tests.support.servers.http import Reply
@@ -44,11 +45,10 @@ def settings(api: CloudApi, **changes: object) -> ServeSettings:
     return ServeSettings.model_validate({**told, "jobs": [{"job_id": JOB, "target": "prod"}], **changes})
 
 
-def fetched(artifacts: Artifacts, run_id: int = 1, newer: int | None = None) -> list[Path]:
+def fetched(artifacts: Artifacts, run_id: int = 1, newest: int | None = None) -> list[Path]:
     """The folders of a run, which the position says to be of the job."""
-    run, later = (Run(one, JOB, 0, 0) if one else None for one in (run_id, newer))
-    assert run
-    artifacts.fetch(run, "prod", later)
+    run = Run(run_id, JOB, 0, 0)
+    artifacts.fetch(run, "prod", Run(newest or run_id, JOB, 0, 0))
     return artifacts.of(run)
 
 
@@ -167,34 +167,34 @@ NEXT_YEAR = datetime.now(timezone.utc) + timedelta(days=365)
 class TestWhatTheApiMayDo:
     @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize(
-        ("reply", "reason", "says"),
+        ("reply", "reason", "pause"),
         [
-            (Reply(401, b"secret text"), "HTTP 401, the token is not accepted", (False, 0)),
-            (Reply(403), "HTTP 403, the token may not read this", (False, 0)),
-            (Reply(404), "HTTP 404, there is no such file or run", (True, 0)),
-            (Reply(429, headers={"Retry-After": "17"}), "HTTP 429, too many requests", (False, 17)),
-            (Reply(429, headers={"Retry-After": "soon"}), "HTTP 429, too many requests", (False, 0)),
-            (Reply(500), "HTTP 500", (False, 0)),
-            (Reply(503, headers={"Retry-After": "5"}), "HTTP 503", (False, 5)),
-            (Reply(302, headers={"Location": "http://127.0.0.1:1/"}), "HTTP 302, not followed", (True, 0)),
-            (Reply(200, b"<html>"), "not what version 2", (True, 0)),
-            (Reply(200, b'{"data": {}}'), "not what version 2", (True, 0)),
-            (Reply(200, b"[]"), "not what version 2", (True, 0)),
-            (Reply(reset="after"), "the connection ended without an answer", (False, 0)),
-            (Reply(200, b"{}", delay=3), "no answer in time", (False, 0)),
-            (Reply(200, b"x" * 100, pause=0.1), "did not end in time", (False, 0)),
-            (Reply(200, b"{", length=50), "the connection ended before", (False, 0)),
+            (Reply(401, b"secret text"), "HTTP 401, the token is not accepted", 0),
+            (Reply(403), "HTTP 403, the token may not read this", 0),
+            (Reply(404), "HTTP 404, there is no such file or run", 0),
+            (Reply(429, headers={"Retry-After": "17"}), "HTTP 429, too many requests", 17),
+            (Reply(429, headers={"Retry-After": "soon"}), "HTTP 429, too many requests", 0),
+            (Reply(500), "HTTP 500", 0),
+            (Reply(503, headers={"Retry-After": "5"}), "HTTP 503", 5),
+            (Reply(302, headers={"Location": "http://127.0.0.1:1/"}), "HTTP 302, not followed", 0),
+            (Reply(200, b"<html>"), "not what version 2", 0),
+            (Reply(200, b'{"data": {}}'), "not what version 2", 0),
+            (Reply(200, b"[]"), "not what version 2", 0),
+            (Reply(reset="after"), "the connection ended without an answer", 0),
+            (Reply(200, b"{}", delay=3), "no answer in time", 0),
+            (Reply(200, b"x" * 100, pause=0.1), "did not end in time", 0),
+            (Reply(200, b"{", length=50), "the connection ended before", 0),
         ],
         ids=lambda value: f"{value.status}-{value.reset or ''}" if isinstance(value, Reply) else "",
     )
-    def test_is_a_reason_without_its_text_and_says_whether_another_try_helps(
-        self, api: CloudApi, cloud: Cloud, reply: Reply, reason: str, says: tuple[bool, float]
+    def test_is_a_reason_without_its_text_and_no_other_request_suffers(
+        self, api: CloudApi, cloud: Cloud, reply: Reply, reason: str, pause: float
     ) -> None:
         api.add_run(1)
         api.server.script(reply)
         with pytest.raises(CloudError, match=reason) as caught:
             cloud.run(1)
-        assert (caught.value.final, caught.value.pause) == says
+        assert caught.value.pause == pause
         assert "secret text" not in str(caught.value)
         assert cloud.run(1).status == 10, "the next request is a new one"
 
@@ -221,9 +221,8 @@ class TestWhatTheApiMayDo:
             del api.files[1, 2, name]
             if broken is not None:
                 api.files[1, 2, name] = broken
-            with pytest.raises(CloudError, match=rf"{name} of step 2: (HTTP 404|no JSON object)") as caught:
+            with pytest.raises(CloudError, match=rf"{name} of step 2: (HTTP 404|no JSON object)"):
                 fetched(artifacts)
-            assert caught.value.final
             assert artifacts.of(Run(1, JOB, 0, 0)) == []
         api.add_run(1)
         assert len(fetched(artifacts)) == 1, "what was left half does not count"

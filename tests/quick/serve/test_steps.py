@@ -64,15 +64,15 @@ def test_however_steps_follow_each_other_the_last_result_of_each_node_counts_onc
     pushing = {node: n for node, n in last.items() if told[n - 1][0] != "test"}
     seen = [
         (row["unique_id"], row["step"])
-        for one in joined
-        for row in one.results["results"]
+        for _, read_together in joined
+        for row in read_together["results"]
         if row["step"] in pushing.values()
     ]
     assert sorted(seen) == sorted((node, step) for node, step in pushing.items())
-    for one in joined:
-        assert one.results["metadata"]["invocation_id"] == f"inv-{one.step}"
-        assert told[one.step - 1][0] == one.results["args"]["which"]
-        assert not told[one.step - 1][2]
+    for number, together in joined:
+        assert together["metadata"]["invocation_id"] == f"inv-{number}"
+        assert told[number - 1][0] == together["args"]["which"]
+        assert not told[number - 1][2]
 
 
 def _rows(rows: dict[str, str], step: int) -> list[dict[str, object]]:

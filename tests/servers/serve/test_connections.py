@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from contextlib import ExitStack
@@ -81,9 +82,14 @@ def test_half_a_request_and_a_connection_without_one_end_in_time(world: World) -
                 pytest.fail("a byte now and then keeps the connection")
 
 
-def test_a_connection_carries_one_request(world: World) -> None:
-    with world.serving() as url, opened(url) as one:
+def test_a_connection_carries_one_request_and_what_is_none_fills_no_log(world: World) -> None:
+    with world.serving() as url, opened(url) as one, opened(url) as other:
+        other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.1 400")
+        before = world.logs()
         one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
         answer = b"".join(iter(lambda: one.recv(4096), b""))
         assert answer.count(b"HTTP/1.1 200") == 1
         assert b"connection: close" in answer.lower()
+        assert world.logs() == before
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\S+ (info|warn|error) ", line) for line in world.logs().splitlines())

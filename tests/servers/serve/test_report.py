@@ -67,6 +67,20 @@ def test_the_report_is_made_in_the_background_once_for_all_who_ask_and_no_webhoo
     assert begun(world) == 1
 
 
+def test_a_page_that_cannot_be_read_is_an_error_without_a_traceback(world: World) -> None:
+    with world.serving() as url:
+        world.api.add_run(1)
+        post(url, event(1))
+        world.wait(1)
+        (world.kept / "reports/prod/report.html").symlink_to("/proc/self/mem")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/report")
+        assert refused.value.code == 500
+        assert json.loads(refused.value.read()) == {"error": "an unexpected OSError"}
+    assert "found an unexpected OSError" in world.logs()
+    assert "Traceback" not in world.logs()
+
+
 @pytest.fixture
 def now() -> list[float]:
     return [0.0]
