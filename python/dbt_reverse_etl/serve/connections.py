@@ -6,14 +6,12 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-LIFE = 20.0  # seconds from the first byte of a connection to the last
+LIFE = 20.0  # seconds that a connection lasts at most
 OF_A_CLIENT, IN_ALL = 64, 256
 
 
 class Connection(H11Protocol):
-    """One request and its answer. Beyond the bounds the oldest connection makes way for the new one, so that whoever holds many, with
-    half a request or none, holds them from himself.
-    """
+    """One request and its answer. Beyond the bounds the new connection replaces the oldest: a client with many idle ones only loses its own."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As its base; and it ends in time."""

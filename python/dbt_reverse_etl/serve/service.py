@@ -77,9 +77,9 @@ def _end(thread: threading.Thread, worker: Worker, around: Surroundings) -> None
     """End a running push and wait for it; whatever else is under way, the next start repeats."""
     around.say("stopping", "info")
     worker.stop()
-    thread.join(1)
     while thread.is_alive() and worker.process.is_running:
         thread.join(_GLANCE)
+    thread.join(1)
 
 
 @contextmanager

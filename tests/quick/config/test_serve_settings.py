@@ -101,6 +101,11 @@ def test_without_a_webhook_its_secret_is_neither_needed_nor_read(tmp_path: Path)
     assert load(tmp_path, {"TOKEN": ENV["TOKEN"]}, webhook=False).webhook_secret is None
 
 
+def test_the_former_name_of_the_folder_is_refused_with_the_new_one(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, queue=".reverse-etl-queue")
+    assert "rename it to `folder`" in problem
+
+
 def test_a_job_has_one_target(tmp_path: Path) -> None:
     twice = [{"job_id": 345, "target": "prod"}, {"job_id": 345, "target": "prod"}]
     assert "found a job twice" in refused(tmp_path, jobs=twice)[0]
