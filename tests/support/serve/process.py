@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,13 @@ def at_step(name: str) -> None:
     step, _, number = os.environ.get("SIGNAL_AT", "").partition(":")
     if name == step:
         os.kill(os.getpid(), int(number))
+        while "stopping" not in Path(os.environ["LOG"]).read_text():
+            time.sleep(0.01)
 
 
 def main(words: Sequence[str], env: Mapping[str, str], log: Path) -> None:
     """As a shell would start it, with the log for what it says."""
-    os.environ.update(env)
+    os.environ.update(env, LOG=str(log))
     with log.open("w") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
