@@ -132,7 +132,7 @@ def load_settings(
             found = f"{described(block[name])} in the file"
             problems.append(Problem(place.at(name), found, "\"{{ env_var('NAME') }}\"", "export it, and name it here"))
     rendered = render(block, env, place)
-    register_values(rendered.value, rendered.used, secret)
+    register_values(rendered.value, rendered.used, ServeSettings)
     hides = hides_of(secret, {path for path, _, _ in rendered.used})
     problems.extend(rendered.problems)
     settings = validate(ServeSettings, rendered.value, Place(place.file, place.keys, hides), problems)
