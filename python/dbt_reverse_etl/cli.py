@@ -17,7 +17,14 @@ from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.interrupts import interrupts
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import PlanOnly
-from dbt_reverse_etl.terminal.options import PROFILES_DIR, PROJECT_DIR, project_options, say, screen_of, shown
+from dbt_reverse_etl.terminal.options import (
+    PROJECT_DIR,
+    project_options,
+    say,
+    screen_of,
+    service_options,
+    shown,
+)
 from dbt_reverse_etl.wide.commands import wide_table
 
 
@@ -356,25 +363,29 @@ def init(project_dir: Path, model: str | None, key: str | None, write_profile: b
 
 
 @cli.command()
-@PROJECT_DIR
-@PROFILES_DIR
-def serve(project_dir: Path, profiles_dir: Path | None) -> int:
+@service_options
+@click.option("--listen", help="Address and port, in place of what profiles.yml says.")
+def serve(listen: str | None, **where: Any) -> int:
     """Push after each successful run of a dbt Cloud job: receives its webhook."""
     from dbt_reverse_etl.serve import service
 
-    return service.serve(service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), shown().say))
+    return service.serve(_surroundings(**where), listen)
 
 
 @cli.command()
-@PROJECT_DIR
-@PROFILES_DIR
+@service_options
 @click.option("--once", is_flag=True, help="Ask once, push what is due, and end: for cron.")
-def poll(project_dir: Path, profiles_dir: Path | None, once: bool) -> int:
+def poll(once: bool, **where: Any) -> int:
     """Push after each successful run of a dbt Cloud job: asks its API, no inbound port."""
     from dbt_reverse_etl.serve import service
 
-    around = service.Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), shown().say)
-    return service.poll(around, once=once)
+    return service.poll(_surroundings(**where), once=once)
+
+
+def _surroundings(project_dir: Path, profiles_dir: Path | None, log_format: str) -> Any:
+    from dbt_reverse_etl.serve.surroundings import Surroundings
+
+    return Surroundings(project_dir.resolve(), profiles_dir, dict(os.environ), shown().say, log_format)
 
 
 cli.add_command(wide_table)

@@ -6,14 +6,13 @@ Source: https://docs.getdbt.com/dbt-cloud/api-v2. Answers are `{"status": ..., "
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
-import orjson
+from pydantic import BaseModel, Field, ValidationError
 
-from dbt_reverse_etl.serve.event import SUCCESS, parse_time
+from dbt_reverse_etl.serve.event import SUCCESS, Id, Moment
 from dbt_reverse_etl.serve.steps import Step
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure, retry_after
 from dbt_reverse_etl.sinks.http.request import Request
@@ -21,39 +20,45 @@ from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.transport import Transport
 
 LARGEST_ANSWER = 512 * 2**20  # a manifest of a large project takes tens of MiB
-PAGE = 50
-_SURELY_NO = frozenset({400, 404, 405, 410, 422})
+PAGE, MOST_PAGES = 50, 20
+_HINTS = {
+    401: "the token is not accepted",
+    403: "the token may not read this",
+    404: "there is no such file or run",
+    429: "too many requests",
+}
+T = TypeVar("T")
 
 
 class CloudError(Exception):
     """The API did not give what was asked for; the text never holds what it said.
 
     Attributes:
-        retry_after: seconds that it asked to wait, or None.
-        final: another try is unlikely to help.
+        pause: seconds that it asked to wait.
     """
 
-    def __init__(self, reason: str, pause: float | None = None, *, final: bool = False) -> None:
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
         super().__init__(reason)
-        self.reason, self.retry_after, self.final = reason, pause, final
+        self.reason, self.pause = reason, pause
 
 
-@dataclass(frozen=True)
-class CloudRun:
-    """A run as the API tells of it; `steps` are those that ended well, in their order."""
+class CloudRun(BaseModel, frozen=True):
+    """A run and its steps."""
 
-    run_id: int
-    job_id: int
+    job_id: Id = Field(validation_alias="job_definition_id")
     status: int
-    steps: Sequence[Step]
+    steps: Sequence[Step] = Field(validation_alias="run_steps")
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run that ended with success, and when, in seconds since the epoch."""
+class FinishedRun(BaseModel, frozen=True):
+    """A run that ended with success, and when, by dbt Cloud's clock."""
 
-    run_id: int
-    finished_at: float
+    run_id: Id = Field(validation_alias="id")
+    finished_at: Moment
+
+
+class _Envelope(BaseModel, Generic[T]):
+    data: T
 
 
 class Cloud:
@@ -72,42 +77,39 @@ class Cloud:
         self._transport.close()
 
     def run(self, run_id: int) -> CloudRun:
-        """A run and its steps."""
-        data = self._data(f"runs/{run_id}/", include_related='["run_steps"]')
-        try:
-            steps = [
-                Step(int(step["index"]), str(step["name"]))
-                for step in data["run_steps"]
-                if int(step["status"]) == SUCCESS
-            ]
-            return CloudRun(run_id, int(data["job_definition_id"]), int(data["status"]), steps)
-        except (KeyError, TypeError, ValueError):
-            raise _not_understood("the run") from None
+        """One run."""
+        return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps"]')
 
-    def finished(self, job_id: int, offset: int) -> list[FinishedRun]:
-        """Runs of a job that ended with success, the newest first, `PAGE` at once."""
-        data = self._data(
-            "runs/",
-            job_definition_id=job_id,
-            status=SUCCESS,
-            order_by="-finished_at",
-            limit=PAGE,
-            offset=offset,
-        )
-        try:
-            return [FinishedRun(int(run["id"]), parse_time(run["finished_at"]).timestamp()) for run in data]
-        except (KeyError, TypeError, ValueError):
-            raise _not_understood("the list of runs") from None
+    def finished(self, job_id: int, since: float | None) -> list[FinishedRun]:
+        """Runs of a job that ended with success, the newest first.
+
+        Args:
+            since: seconds since the epoch, by dbt Cloud's clock; None: the newest run alone.
+        """
+        if since is None:
+            return self._page(job_id, 0, 1)
+        runs: list[FinishedRun] = []
+        for page in range(MOST_PAGES):
+            listed = self._page(job_id, page * PAGE, PAGE)
+            runs += [run for run in listed if run.finished_at.timestamp() >= since]
+            if len(listed) < PAGE or listed[-1].finished_at.timestamp() < since:
+                break
+        return runs
 
     def artifact(self, run_id: int, name: str, step: int) -> bytes:
         """The file that a step of a run has written."""
         return self._get(f"runs/{run_id}/artifacts/{name}", f"{name} of step {step}", step=step)
 
-    def _data(self, path: str, **query: object) -> Any:
+    def _page(self, job_id: int, offset: int, limit: int) -> list[FinishedRun]:
+        asked = {"job_definition_id": job_id, "status": SUCCESS, "order_by": "-finished_at"}
+        return self._data(_Envelope[list[FinishedRun]], "runs/", **asked, limit=limit, offset=offset)
+
+    def _data(self, form: type[_Envelope[T]], path: str, **query: object) -> T:
+        what = path.strip("/")
         try:
-            return orjson.loads(self._get(path, path.strip("/"), **query))["data"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            raise _not_understood(path.strip("/")) from None
+            return form.model_validate_json(self._get(path, what, **query)).data
+        except ValidationError:
+            raise CloudError(f"{what}: not what version 2 of the API answers") from None
 
     def _get(self, path: str, what: str, **query: object) -> bytes:
         answer = self._transport.exchange(Request("GET", f"{path}?{urlencode(query)}", {}))
@@ -117,22 +119,11 @@ class Cloud:
         if answer.status != 200:
             raise _refusal(answer, what)
         if answer.body is None:
-            raise CloudError(f"{what}: {answer.body_problem}", final=not answer.cut)
+            raise CloudError(f"{what}: {answer.body_problem}")
         return answer.body
 
 
 def _refusal(answer: Answer, what: str) -> CloudError:
-    hints = {
-        401: "the token is not accepted",
-        403: "the token may not read this",
-        404: "there is no such file or run",
-        429: "too many requests",
-    }
-    hint = hints.get(answer.status, "not followed" if 300 <= answer.status < 400 else "")
-    reason = f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}"
+    hint = "not followed" if 300 <= answer.status < 400 else _HINTS.get(answer.status, "")
     pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
-    return CloudError(reason, pause, final=answer.status in _SURELY_NO or 300 <= answer.status < 400)
-
-
-def _not_understood(what: str) -> CloudError:
-    return CloudError(f"{what}: not what version 2 of the API answers", final=True)
+    return CloudError(f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}", pause or 0.0)

@@ -1,65 +1,61 @@
-"""What Prometheus may read: the queue as it is, and what happened since the process began."""
+"""What Prometheus may read: the runs as they are, and what happened since the process began."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Summary, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dbt_reverse_etl.serve.queue import Queue
+from dbt_reverse_etl.serve.position import Position, State
 
 _PREFIX = "dbt_reverse_etl"
+M = TypeVar("M", Counter, Gauge, Summary)
 
 
-class _QueueCollector(Collector):
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+def counts(position: Position, jobs: Sequence[int]) -> dict[str, int]:
+    """How many runs of these jobs wait, and how many have failed and no later one has ended."""
+    states = [run.state for run in position.runs.values() if run.job_id in jobs]
+    return {state.value: states.count(state) for state in (State.WAITING, State.FAILED)}
+
+
+class Metrics(Collector):
+    """Of one process, with a registry of their own.
+
+    Args:
+        position: asked when somebody reads.
+    """
+
+    def __init__(self, position: Callable[[], Position], jobs: Sequence[int]) -> None:
+        self._position, self._jobs, self._registry = position, jobs, CollectorRegistry()
+        self._registry.register(self)
+        self.webhooks = self._made(Counter, "webhooks", "Webhooks by what became of them", "result")
+        self.answers = self._made(Counter, "api_answers", "Answers of dbt Cloud's API by HTTP status", "status")
+        self.pushes = self._made(Counter, "pushes", "Pushes by exit code; negative for a signal", "exit_code")
+        self.seconds = self._made(Summary, "push_seconds", "Duration of pushes")
+        looked = "When dbt Cloud last listed the finished runs of a job"
+        self.looked = self._made(Gauge, "last_look_timestamp_seconds", looked, "job_id")
+
+    def _made(self, kind: type[M], name: str, text: str, *labels: str) -> M:
+        return kind(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What the position says."""
+        position = self._position()
         runs = GaugeMetricFamily(f"{_PREFIX}_runs", "Runs of dbt Cloud by state", labels=["state"])
-        for state, count in self._queue.counts().items():
-            runs.add_metric([state.value], count)
-        yield runs
-        oldest = self._queue.oldest_open()
-        waiting = 0.0 if oldest is None else max(0.0, time.time() - oldest)
-        yield GaugeMetricFamily(f"{_PREFIX}_oldest_open_run_seconds", "Age of the oldest run not ended", waiting)
-        done = GaugeMetricFamily(
-            f"{_PREFIX}_last_done_timestamp_seconds", "When the last run of a job was done", labels=["job_id"]
-        )
-        for job_id, ended_at in self._queue.last_done().items():
-            done.add_metric([str(job_id)], ended_at)
-        yield done
-
-
-class Metrics:
-    """Counters of one process, with a registry of their own."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_QueueCollector(queue))
-        self._webhooks = self._counter("webhooks", "Webhooks by what became of them", "result")
-        self._answers = self._counter("api_answers", "Answers of dbt Cloud's API by HTTP status", "status")
-        self._pushes = self._counter("pushes", "Pushes by exit code; negative for a signal", "exit_code")
-        self._seconds = Summary(f"{_PREFIX}_push_seconds", "Duration of pushes", registry=self._registry)
-
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"{_PREFIX}_{name}", text, [label], registry=self._registry)
-
-    def webhook(self, result: str) -> None:
-        """One webhook came."""
-        self._webhooks.labels(result).inc()
-
-    def answered(self, status: str) -> None:
-        """The API answered, or did not."""
-        self._answers.labels(status).inc()
-
-    def pushed(self, code: int, seconds: float) -> None:
-        """A push has ended."""
-        self._pushes.labels(str(code)).inc()
-        self._seconds.observe(seconds)
+        for state, count in counts(position, self._jobs).items():
+            runs.add_metric([state], count)
+        done_at, text = f"{_PREFIX}_last_done_timestamp_seconds", "When the last run of a job was done"
+        done = GaugeMetricFamily(done_at, text, labels=["job_id"])
+        for job_id, at in position.done_at.items():
+            done.add_metric([str(job_id)], at)
+        waiting = position.waiting(self._jobs)
+        age = max(0.0, time.time() - waiting[0].finished_at) if waiting else 0.0
+        oldest, text = f"{_PREFIX}_oldest_open_run_seconds", "Since the oldest run that waits has ended"
+        yield from (runs, done, GaugeMetricFamily(oldest, text, age))
 
     def page(self) -> bytes:
         """All of it, in Prometheus' text format."""

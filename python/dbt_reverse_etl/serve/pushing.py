@@ -8,17 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
-STOP_GRACE = 30.0  # seconds; a push that is told to end needs up to ten
+NOT_STARTED = 127  # what a shell says of a command that is not there
+_STOP_GRACE = 30.0  # seconds; a push needs up to ten to end
 _GLANCE = 0.2
-
-
-class Stopped(Exception):
-    """We were told to stop before the push began."""
 
 
 class PushProcess:
@@ -29,51 +25,45 @@ class PushProcess:
     Args:
         command: how to start the push; arguments are appended.
         lock: a file that is locked while a push runs.
-        stopping: once it is set, a push that runs is told to end.
+        stopping: once it is set, a running push gets SIGTERM.
+        umask: of the process: what a push writes may be for others, too.
     """
 
-    def __init__(self, command: Sequence[str], lock: Path, stopping: threading.Event) -> None:
-        self._command, self._lock, self._stopping = command, lock, stopping
+    def __init__(self, command: Sequence[str], lock: Path, stopping: threading.Event, umask: int) -> None:
+        self._command, self._lock, self._stopping, self._umask = command, lock, stopping, umask
+        self.is_running = False
 
     def run(self, arguments: Sequence[str], seconds: float = math.inf) -> int:
-        """Its exit code; negative for the signal that ended it. After so many seconds it is told to end.
-
-        Raises:
-            Stopped: it was not begun.
-            OSError: it cannot be started.
-        """
-        with self._locked() as lock:
-            # Its output is ours: a pipe would break, and the push with it, when the server is killed.
-            process = subprocess.Popen(  # noqa: S603  (the command is the user's own setting)
-                [*self._command, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[lock.fileno()],
-                start_new_session=True,
-            )
-            return self._ended(process, time.monotonic() + seconds)
-
-    @contextmanager
-    def _locked(self) -> Iterator[TextIO]:
+        """Its exit code; negative for the signal that ended it, or that came before it began. After so many seconds it gets SIGTERM."""
         with self._lock.open("a") as lock:
-            while True:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.is_running = True
+            try:
                 if self._stopping.is_set():
-                    raise Stopped
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._stopping.wait(_GLANCE)
-            yield lock
+                    return -signal.SIGTERM
+                return self._ended(self._started(arguments, lock.fileno()), time.monotonic() + seconds)
+            except OSError:
+                return NOT_STARTED
+            finally:
+                self.is_running = False
+
+    def _started(self, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
+        # Its output is ours: a pipe would break, and the push with it, when the server is killed.
+        return subprocess.Popen(  # noqa: S603  (the command is the user's own setting)
+            [*self._command, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[lock],
+            start_new_session=True,
+            umask=self._umask,
+        )
 
     def _ended(self, process: subprocess.Popen[bytes], until: float) -> int:
         while not self._stopping.is_set() and time.monotonic() < until:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 return process.wait(_GLANCE)
-            except subprocess.TimeoutExpired:
-                continue
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(STOP_GRACE)
+            return process.wait(_STOP_GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ExitCode
-from dbt_reverse_etl.serve.pushing import PushProcess, Stopped
+from dbt_reverse_etl.serve.artifacts import MANIFEST
+from dbt_reverse_etl.serve.pushing import PushProcess
+from dbt_reverse_etl.serve.surroundings import Surroundings
 
 AT_MOST_EVERY = 60.0  # seconds from one beginning to the next
 _AT_MOST = 600.0  # seconds for one report: pushes wait for it
@@ -18,45 +20,38 @@ _AT_MOST = 600.0  # seconds for one report: pushes wait for it
 
 @dataclass
 class Reports:
-    """Pages and what they are made from, on the disk; asked by the server, made by the worker.
+    """Pages and what they are made from, in a folder for each target; asked by the server, made by the worker.
 
     Attributes:
-        folder: holds a folder for each target.
-        arguments: from the folder of the manifest, the target and the file to write, to what `dbt-reverse-etl` is told.
         wake: called when a page is to be made.
     """
 
     folder: Path
     process: PushProcess
-    arguments: Callable[[Path, str, Path], Sequence[str]]
-    say: Callable[[str, str], None]
+    around: Surroundings
     wake: Callable[[], object]
     clock: Callable[[], float] = time.monotonic
     _asked: set[str] = field(default_factory=set)
     _begun: dict[str, float] = field(default_factory=dict)
     _failed: dict[str, int] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, artifacts: Path, target: str) -> None:
         """The manifest of the newest run is what a report is made from."""
         folder = self.folder / target
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(artifacts / "manifest.json", folder / "manifest.new")
-        (folder / "manifest.new").replace(folder / "manifest.json")
+        shutil.copyfile(artifacts / MANIFEST, folder / "manifest.new")
+        (folder / "manifest.new").replace(folder / MANIFEST)
 
     def known(self, target: str) -> bool:
         """Whether there was a run from which a page can be made."""
-        return (self.folder / target / "manifest.json").is_file()
+        return (self.folder / target / MANIFEST).is_file()
 
     def ask(self, target: str) -> tuple[bytes | None, int | None]:
-        """The newest page, if there is one, and the exit code if the last try failed. A page that is not of this minute is made anew,
-        for those who ask later.
+        """The newest page, if there is one, and the exit code if the last try failed. A page older than a minute is replaced for the
+        next who asks.
         """
-        with self._lock:
-            due = self.clock() - self._begun.get(target, float("-inf")) >= AT_MOST_EVERY
-            if due:
-                self._asked.add(target)
-        if due:
+        if self._is_due(target):
+            self._asked.add(target)
             self.wake()
         file = self.folder / target / "report.html"
         return file.read_bytes() if file.is_file() else None, self._failed.get(target)
@@ -64,23 +59,23 @@ class Reports:
     def make_those_asked_for(self) -> None:
         """In the caller's thread."""
         while self._asked:
-            with self._lock:
-                target = self._asked.pop()
+            target = self._asked.pop()
+            if self._is_due(target):
                 self._begun[target] = self.clock()
-            self._make(target)
+                self._make(target)
+
+    def _is_due(self, target: str) -> bool:
+        return self.clock() - self._begun.get(target, -math.inf) >= AT_MOST_EVERY
 
     def _make(self, target: str) -> None:
         folder = self.folder / target
         made = folder / "report.new"
-        try:
-            code = self.process.run(self.arguments(folder, target, made), _AT_MOST)
-        except Stopped:
-            return
-        except OSError:
-            code = ExitCode.FAILED
-        if code == ExitCode.OK and made.is_file():
+        made.touch()  # with our rights: the process has those of a push
+        arguments = self.around.arguments("report", folder, target, "--out", str(made.resolve()))
+        code = self.process.run(arguments, _AT_MOST)
+        if code == ExitCode.OK:
             made.replace(folder / "report.html")
             self._failed.pop(target, None)
         else:
-            self._failed[target] = code or ExitCode.FAILED
-            self.say(f"the report of {target} was not made: exit code {code}", "error")
+            self._failed[target] = code
+            self.around.say(f"the report of {target} was not made: exit code {code}", "error")

@@ -1,55 +1,52 @@
-"""`dbt-reverse-etl serve` and `dbt-reverse-etl poll`: threads, signals and the end of the process."""
+"""`dbt-reverse-etl serve` and `dbt-reverse-etl poll`: the parts put together, threads, signals and the end of the process."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, SyncBusy
 
 try:
     import uvicorn
 
-    from dbt_reverse_etl.serve.parts import Parts, Surroundings, opened
-    from dbt_reverse_etl.serve.pushing import STOP_GRACE
-    from dbt_reverse_etl.serve.settings import ServeSettings
+    from dbt_reverse_etl.serve.connections import Connection
+    from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
+    from dbt_reverse_etl.serve.surroundings import Surroundings
     from dbt_reverse_etl.serve.webhooks import Receiver
+    from dbt_reverse_etl.serve.worker import Worker
 except ModuleNotFoundError as error:
     found = f"no package {error.name}"
     raise ConfigurationError(
         Problem("serve and poll", found, "it installed", "pip install 'dbt-reverse-etl[serve]'")
     ) from error
 
-__all__ = ["Surroundings", "poll", "serve"]
-
-INTERRUPTED = 130
-_CONNECTIONS = 64
+_GLANCE = 0.2  # seconds between two looks at a signal
 
 
-def serve(around: Surroundings) -> int:
-    """Receive webhooks until SIGTERM or SIGINT. The API is asked, too, for what a lost webhook would have told.
+def serve(around: Surroundings, listen: str | None = None) -> int:
+    """Receive webhooks until SIGTERM or SIGINT. The API is asked, too, in case a webhook is lost.
 
     Raises:
         ConfigurationError: with every problem.
-        ReverseEtlError: the address is taken, or another process works on the queue.
+        ReverseEtlError: the address is taken, or another process works in the folder.
     """
-    settings = around.settings(webhook=True)
-    with _listening(settings) as listener, opened(settings, around) as parts:
-        worker = threading.Thread(target=parts.worker.run, daemon=True)
-        poller = threading.Thread(target=_keep_polling, args=(parts, settings), daemon=True)
-        server = uvicorn.Server(_server_config(_receiver(settings, parts, around, worker)))
+    settings = load_settings(around.profiles, around.env, webhook=True, listen=listen)
+    with _opened(settings, around) as worker, _listening(settings) as listener:
+        thread = threading.Thread(target=worker.run, daemon=True)
+        server = uvicorn.Server(_server_config(Receiver(settings, worker, thread.is_alive, around)))
         with _on_signal(lambda: setattr(server, "should_exit", True)):
-            worker.start()
-            poller.start()
+            thread.start()
             host, port = listener.getsockname()[:2]
             around.say(f"listening on http://{host}:{port}/webhook", "info")
             server.run(sockets=[listener])
-            around.say("stopping", "info")
-            parts.stop()
-            worker.join(STOP_GRACE + 5)
+            _end(thread, worker, around)
     return ExitCode.OK
 
 
@@ -61,53 +58,77 @@ def poll(around: Surroundings, *, once: bool) -> int:
 
     Raises:
         ConfigurationError: with every problem.
-        ReverseEtlError: another process works on the queue.
+        ReverseEtlError: another process works in the folder.
     """
-    settings = around.settings(webhook=False)
-    with opened(settings, around) as parts, _on_signal(parts.stop):
-        if once:
-            unanswered = parts.poller.look() is not None
-            parts.worker.drain()
-            if parts.stopping.is_set():
-                return INTERRUPTED
-            return max(parts.worker.worst, ExitCode.FAILED if unanswered else ExitCode.OK)
-        worker = threading.Thread(target=parts.worker.run, daemon=True)
-        worker.start()
-        _keep_polling(parts, settings)
-        around.say("stopping", "info")
-        worker.join(STOP_GRACE + 5)
-    return ExitCode.OK
+    settings = load_settings(around.profiles, around.env, webhook=False)
+    with _opened(settings, around) as worker, _on_signal(worker.stop):
+        # In a thread of its own: a signal sets events, and must not find the main thread inside one of them.
+        thread = threading.Thread(target=worker.turn if once else worker.run, daemon=True)
+        thread.start()
+        while thread.is_alive() and not worker.stopping.is_set():
+            thread.join(_GLANCE)
+        if worker.stopping.is_set():
+            _end(thread, worker, around)
+            return ExitCode.INTERRUPTED if once else ExitCode.OK
+    return worker.worst
 
 
-def _keep_polling(parts: Parts, settings: ServeSettings) -> None:
-    parts.poller.run(settings.poll_interval, parts.stopping, parts.worker.wake.set)
+def _end(thread: threading.Thread, worker: Worker, around: Surroundings) -> None:
+    """End a running push and wait for it; whatever else is under way, the next start repeats."""
+    around.say("stopping", "info")
+    worker.stop()
+    while thread.is_alive() and worker.process.is_running:
+        thread.join(_GLANCE)
+    thread.join(1)
 
 
-def _receiver(settings: ServeSettings, parts: Parts, around: Surroundings, worker: threading.Thread) -> Receiver:
-    return Receiver(
-        settings=settings,
-        secret=settings.webhook_secret.get_secret_value() if settings.webhook_secret else "",
-        queue=parts.queue,
-        metrics=parts.metrics,
-        reports=parts.reports,
-        say=around.say,
-        wake=parts.worker.wake.set,
-        is_alive=worker.is_alive,
-        step=around.step,
-    )
+@contextmanager
+def _opened(settings: ServeSettings, around: Surroundings) -> Iterator[Worker]:
+    """The worker, while no other process works in its folder, which nobody else may read.
+
+    Raises:
+        ReverseEtlError: another one does, or the folder cannot be written.
+    """
+    umask = os.umask(0o077)
+    try:
+        with _alone(around.project_dir / settings.folder) as folder:
+            yield Worker(settings, around, folder, umask)
+    finally:
+        os.umask(umask)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[Path]:
+    """The system drops the lock when the process is gone, however it went."""
+    try:
+        for each in (folder, folder / "runs", folder / "reports"):
+            each.mkdir(parents=True, exist_ok=True)
+            with suppress(PermissionError):  # a volume that belongs to somebody else
+                each.chmod(0o700)
+        lock = (folder / "serve.lock").open("a")
+    except OSError as error:
+        found, expected = f"a folder that cannot be written ({type(error).__name__})", "one that this user may write"
+        raise ReverseEtlError(Problem(str(folder), found, expected, "give it to this user, or set `folder`")) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found, expected = "another `serve` or `poll` that works in it", "one for each folder"
+            raise SyncBusy(Problem(str(folder), found, expected, "stop it, or set another `folder`")) from None
+        yield folder
 
 
 def _server_config(receiver: Receiver) -> uvicorn.Config:
     return uvicorn.Config(
         receiver.app(),
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="critical",  # the log is ours: a client can fill it with nothing, and no traceback shows a value
         access_log=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_keep_alive=5,
+        headers=[("Connection", "close")],
         timeout_graceful_shutdown=5,
     )
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
+
+from dbt_reverse_etl.serve.event import SUCCESS
 
 Json = Mapping[str, Any]
 
@@ -21,12 +24,12 @@ _COMMANDS = _WANTED | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a run: its number, from 1, and its name, such as "Invoke dbt with `dbt run`"."""
+class Step(BaseModel, frozen=True):
+    """A step of a run: its number, from 1, its name, such as "Invoke dbt with `dbt run`", and how it ended."""
 
     index: int
     name: str
+    status: int
 
     @property
     def command(self) -> str:
@@ -40,38 +43,35 @@ class Step:
         return next((word for word in after if word in _COMMANDS), "")
 
 
-class UnfitSteps(Exception):
-    """The steps cannot be pushed; the text says why."""
+class Unfit(Exception):
+    """A run has nothing to push; the text is the reason. `is_failure`: somebody should look at it."""
 
-
-@dataclass(frozen=True)
-class Joined:
-    """Results to be pushed together, and the step whose manifest goes with them."""
-
-    step: int
-    results: dict[str, Any]
+    def __init__(self, reason: str, *, is_failure: bool = False) -> None:
+        super().__init__(reason)
+        self.is_failure = is_failure
 
 
 def wanted(steps: Iterable[Step]) -> list[Step]:
-    """The steps whose results count; none of them if no step ran models."""
-    found = [step for step in steps if step.command in _WANTED]
+    """The steps that ended well and whose results count; none of them if no step ran models."""
+    found = [step for step in steps if step.status == SUCCESS and step.command in _WANTED]
     return found if any(step.command in PUSHING for step in found) else []
 
 
-def commands(steps: Iterable[Step]) -> str:
+def commands(steps: Iterable[Step]) -> list[str]:
     """What the steps did, to tell whether two runs did the same."""
-    return "\n".join(step.name for step in wanted(steps))
+    return [step.name for step in wanted(steps)]
 
 
-def join(results: Mapping[int, Json], target: str) -> list[Joined]:
-    """One `Joined` for each command that ran models; nearly always one.
+def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
+    """Results to be pushed together, each with the step whose manifest goes with them: one for each command that ran models, nearly
+    always one.
 
     Args:
         results: run_results.json by the number of its step.
         target: the dbt target for which they are to be pushed.
 
     Raises:
-        UnfitSteps: a step ran with another target, or its file is not what dbt writes.
+        Unfit: a step ran with another target, or its file is not what dbt writes.
     """
     try:
         counted = {step: read for step, read in sorted(results.items()) if not _holds_no_rows(read)}
@@ -79,23 +79,18 @@ def join(results: Mapping[int, Json], target: str) -> list[Joined]:
         last = {result["unique_id"]: step for step, read in counted.items() for result in read["results"]}
         which = {step: read["args"]["which"] for step, read in counted.items()}
         tests = {step for step, command in which.items() if command not in PUSHING}
-        grouped = {command: step for step, command in which.items() if step not in tests}
-        groups = ({step for step, command in which.items() if command == one} for one in grouped)
-        joined = [_joined(counted, group, tests, last) for group in groups]
+        groups = [[step for step in which if which[step] == one] for one in dict.fromkeys(which.values())]
+        return [
+            (group[-1], {**counted[group[-1]], "results": _rows(counted, sorted({*group, *tests}), last)})
+            for group in groups
+            if group[0] not in tests and _rows(counted, group, last)
+        ]
     except (KeyError, TypeError, AttributeError):
-        raise UnfitSteps("run_results.json is not what dbt writes") from None
-    return [one for one in joined if one is not None]
+        raise Unfit("run_results.json is not what dbt writes", is_failure=True) from None
 
 
-def _joined(counted: Mapping[int, Json], group: set[int], tests: set[int], last: Mapping[str, int]) -> Joined | None:
-    rows = {
-        step: [result for result in counted[step]["results"] if last[result["unique_id"]] == step]
-        for step in sorted(group | tests)
-    }
-    if not any(rows[step] for step in group):
-        return None
-    newest = max(group)
-    return Joined(newest, {**counted[newest], "results": [row for step in rows for row in rows[step]]})
+def _rows(read: Mapping[int, Json], steps: Iterable[int], last: Mapping[str, int]) -> list[Json]:
+    return [result for step in steps for result in read[step]["results"] if last[result["unique_id"]] == step]
 
 
 def _holds_no_rows(read: Json) -> bool:
@@ -107,4 +102,4 @@ def _refuse_other_target(counted: Mapping[int, Json], target: str) -> None:
     for step, read in counted.items():
         ran = read["args"].get("target")
         if ran and ran != target:
-            raise UnfitSteps(f"step {step} ran with target {ran}, and the job is listed with {target}")
+            raise Unfit(f"step {step} ran with target {ran}, and the job is listed with {target}", is_failure=True)

@@ -1,204 +1,227 @@
-"""Takes runs from the queue: fetch the artifacts, push them, note what became of them. One at a time."""
+"""Asks dbt Cloud what has finished, fetches it and pushes it: one run at a time, and again what did not go well.
+
+There is no queue: dbt Cloud lists a run until it is settled here, and a push of what was pushed before sends nothing. So a
+kill at any step is made good by the next look.
+"""
 
 from __future__ import annotations
 
+import shutil
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ExitCode, unexpected
-from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
-from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.serve.cloud import CloudError
-from dbt_reverse_etl.serve.fetching import Fetcher, Unfit
+from dbt_reverse_etl.serve.artifacts import Artifacts
+from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError
 from dbt_reverse_etl.serve.metrics import Metrics
-from dbt_reverse_etl.serve.pushing import PushProcess, Stopped
-from dbt_reverse_etl.serve.queue import Queue, QueuedRun, RunState
+from dbt_reverse_etl.serve.position import PositionFile, Run, State
+from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
+from dbt_reverse_etl.serve.settings import ServeSettings
+from dbt_reverse_etl.serve.steps import Unfit
+from dbt_reverse_etl.serve.surroundings import Limit, Surroundings
 
-Say = Callable[[str, str], None]  # text, level: info, warn, error
-
-KEPT = 30 * 86400.0  # seconds for which ended runs and their events are remembered
+_LOOKS = 5  # for the run of a webhook, which may be listed a moment later
 # A person has to act: another try says the same.
-_FINAL = {
-    ExitCode.USAGE: "the configuration is wrong",
-    ExitCode.BLOCKED: "blocked by a guard or a failed test",
-    ExitCode.OTHER_CHANGELOG: "the positions do not say what the destination holds, or stand under a former name",
+_FINAL = (ExitCode.USAGE, ExitCode.BLOCKED, ExitCode.OTHER_CHANGELOG)
+_MEANINGS = {
+    ExitCode.USAGE: ", the configuration is wrong",
+    ExitCode.BLOCKED: ", blocked by a guard or a failed test",
+    ExitCode.BUSY: ", another run holds the sync",
+    ExitCode.OTHER_CHANGELOG: ", the positions do not say what the destination holds, or stand under a former name",
+    NOT_STARTED: ", it cannot be started: see `push_command`",
 }
 
 
-@dataclass(frozen=True)
-class Patience:
-    """When to try again, and when to give up: a fetch only when both its tries and its time are spent.
-
-    Attributes:
-        first, most: seconds; the wait doubles from one to the other, with jitter.
-        fetches, fetch_seconds: of what may pass by itself.
-        final_fetches: of what probably will not, such as a missing file.
-        pushes: tries of a push.
-    """
-
-    first: float = 5
-    most: float = 600
-    fetches: int = 10
-    fetch_seconds: float = 6 * 3600
-    final_fetches: int = 5
-    pushes: int = 4
-
-    def wait(self, tries: int, asked: float | None = None) -> float:
-        """Seconds before the next try; at least as many as were asked for, up to an hour."""
-        longest = min(self.most, self.first * 2.0 ** min(tries, 30))
-        return max(longest * (0.5 + jitter() / 2), min(asked or 0.0, 3600.0))
-
-    def is_spent(self, run: QueuedRun, now: float, *, final: bool) -> bool:
-        """Whether a fetch is given up."""
-        if final:
-            return run.fetches >= self.final_fetches
-        return run.fetches >= self.fetches and now - run.queued_at >= self.fetch_seconds
-
-
-@dataclass
 class Worker:
-    """The only one that works on its queue.
+    """The only one that works in its folder.
 
     Attributes:
-        targets: the dbt target of each job.
-        push_arguments: from the folder of artifacts and the target to the arguments of the push.
-        step: called between any two steps, so that a test may kill the process there.
+        trouble: by job, why the last look had no answer.
+        broken: the type of an error of our own with which the last turn ended, or an empty text.
+        worst: the worst exit code so far.
     """
 
-    queue: Queue
-    fetcher: Fetcher
-    process: PushProcess
-    targets: Mapping[int, str]
-    push_arguments: Callable[[Path, str], Sequence[str]]
-    metrics: Metrics
-    reports: Reports
-    say: Say
-    stopping: threading.Event
-    wake: threading.Event
-    patience: Patience = field(default_factory=Patience)
-    step: FaultPoint = no_step
-    worst: int = 0
+    def __init__(self, settings: ServeSettings, around: Surroundings, folder: Path, umask: int) -> None:
+        self.targets, self._interval = settings.targets, settings.poll_interval
+        self._around, self._say, self._patience = around, around.say, around.patience
+        self.stopping, self._wake = threading.Event(), threading.Event()
+        self.position = PositionFile(folder / "position.json")
+        self.metrics = Metrics(lambda: self.position.value, [*self.targets])
+        self._cloud = Cloud(settings.api(), lambda status: self.metrics.answers.labels(status).inc())
+        self._artifacts = Artifacts(self._cloud, folder / "runs", around.step)
+        self.process = PushProcess(_command(settings), folder / "push.lock", self.stopping, umask)
+        self.reports = Reports(folder / "reports", self.process, around, self._wake.set)
+        self.trouble: dict[int, str] = {}
+        self.broken, self.worst = "", 0
+        self._heard: dict[int, int] = {}  # run of a webhook -> looks that are left to find it
+        self._pause = 0.0  # seconds that the API asked for in this turn
+        self._misses = 0  # turns in a row that left something to try again
+        self._remove_artifacts()
 
     def run(self) -> None:
-        """Work until `stopping` is set."""
+        """Take turns until `stop`."""
         while not self.stopping.is_set():
-            try:
-                self.drain()
-                self.reports.make_those_asked_for()
-                self._rest()
-            except Exception as error:  # of the queue: its disk may be full for a while
-                self.say(str(unexpected(error, "the queue")), "error")
-                self.stopping.wait(self.patience.first)
+            self._wake.clear()
+            self.turn()
+            usual = self._interval * (0.9 + jitter() / 5)
+            self._wake.wait(self._patience.wait(self._misses, self._pause, usual) if self._misses else usual)
 
-    def drain(self) -> None:
-        """Work until nothing is due."""
-        self.queue.recover(time.time())
-        while not self.stopping.is_set():
-            run = self.queue.take(time.time())
-            if run is None:
-                return
-            self.step("taken")
-            try:
-                self._work(run)
-            except Exception as error:
-                problem = unexpected(error, f"run {run.run_id}")
-                self.say(str(problem), "error")
-                self._fetch_again(run, CloudError(problem.found))
-
-    def _rest(self) -> None:
-        for run_id in self.queue.prune(time.time() - KEPT):
-            self.fetcher.remove(run_id)
-        due = self.queue.next_due()
-        seconds = 60.0 if due is None else min(60.0, max(0.0, due - time.time()))
-        self.wake.wait(seconds)
-        self.wake.clear()
-
-    def _work(self, run: QueuedRun) -> None:
-        target = self.targets.get(run.job_id)
-        if target is None:
-            self._end(run, RunState.FAILED, "its job is no longer listed")
-            return
-        if run.fetches > self.patience.fetches and self.patience.is_spent(run, time.time(), final=False):
-            self._end(run, RunState.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
-            return
+    def turn(self) -> None:
+        """Look, try once each run that waits, and make the reports that were asked for."""
+        self._pause = 0.0
         try:
-            folders = self.fetcher.fetch(run, target)
-        except Unfit as reason:
-            self._end(run, RunState.FAILED if reason.is_failure else RunState.DONE, str(reason))
-        except CloudError as error:
-            self._fetch_again(run, error)
-        else:
-            self.reports.keep(folders[-1], target)
-            self.step("fetched")
-            self._push(run, target, folders)
-
-    def _fetch_again(self, run: QueuedRun, error: CloudError) -> None:
-        now = time.time()
-        if self.stopping.is_set():
-            self.queue.put_back(run.run_id, now)
-        elif self.patience.is_spent(run, now, final=error.final):
-            self._end(run, RunState.FAILED, f"given up: {error.reason}")
-        else:
+            left = not self._look()
+            for run in self.position.value.waiting(self.targets):
+                if self.stopping.is_set():
+                    return
+                left |= not self._is_settled(run)
+            self.reports.make_those_asked_for()
+            self.broken = ""
+        except Exception as error:  # of the disk, which may be full for a while
+            left, self.broken = True, type(error).__name__
+            self._say(str(unexpected(error, "serve")), "error")
+        if left:
             self.worst = max(self.worst, ExitCode.FAILED)
-            wait = self.patience.wait(run.fetches, error.retry_after)
-            self.queue.later(run.run_id, now + wait, error.reason)
-            self.say(f"run {run.run_id}: {error.reason}; again in {wait:.0f} s", "warn")
+        self._misses = self._misses + 1 if left else 0
 
-    def _push(self, run: QueuedRun, target: str, folders: Sequence[Path]) -> None:
-        self.queue.pushing(run.run_id)
-        self.step("pushing")
-        self.say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
+    def hear(self, run_id: int) -> None:
+        """A webhook named a run: look now."""
+        self._heard[run_id] = _LOOKS
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take nothing new, and end a running push."""
+        self.stopping.set()
+        self._wake.set()
+
+    def _look(self) -> bool:
+        """Whether each job's runs are known, with those that webhooks named."""
+        heard = list(self._heard)
+        answered = [self._is_answered(job_id) for job_id in self.targets]
+        missing = [run_id for run_id in heard if self._is_missing(run_id)]
+        return all(answered) and not missing
+
+    def _is_answered(self, job_id: int) -> bool:
+        before = self.position.value
         try:
-            codes = [self._pushed(folder, target) for folder in folders]
-        except Stopped:
-            self.queue.put_back(run.run_id, time.time())
-            return
-        except OSError as error:
-            self._push_again(run, ExitCode.FAILED, f"the push cannot be started ({type(error).__name__})")
-            return
-        self.step("pushed")
-        # A signal says more than a code: what it cut short is done again.
-        self._judge(run, min(codes) if min(codes) < 0 else max(codes))
+            listed = self._cloud.finished(job_id, before.since.get(job_id))
+        except CloudError as error:
+            self.trouble[job_id], self._pause = error.reason, max(self._pause, error.pause)
+            self._say(f"job {job_id}: {error.reason}", "warn")
+            return False
+        self.trouble.pop(job_id, None)
+        self.metrics.looked.labels(str(job_id)).set_to_current_time()
+        if len(listed) >= PAGE * MOST_PAGES:
+            self._say(f"job {job_id}: only the newest {len(listed)} of its finished runs are looked at", "warn")
+        after = before.found(job_id, listed, time.time())
+        self.position.put(after)
+        self._around.step("looked")
+        if new := len(after.runs) - len(before.runs):
+            self._say(f"job {job_id}: {new} new {'run' if new == 1 else 'runs'}", "info")
+        return True
 
-    def _pushed(self, folder: Path, target: str) -> int:
-        began = time.monotonic()
-        code = self.process.run(self.push_arguments(folder, target))
-        self.metrics.pushed(code, time.monotonic() - began)
-        return code
-
-    def _judge(self, run: QueuedRun, code: int) -> None:
-        if code == ExitCode.OK:
-            self._end(run, RunState.DONE, "", code)
-        elif self.stopping.is_set():
-            self.queue.put_back(run.run_id, time.time())
-        elif code in _FINAL:
-            self._end(run, RunState.FAILED, f"exit code {code}: {_FINAL[ExitCode(code)]}", code)
+    def _is_missing(self, run_id: int) -> bool:
+        left = self._heard.pop(run_id) - 1
+        if run_id in self.position.value.runs:
+            return False
+        if left:
+            self._heard[run_id] = left
         else:
-            self._push_again(run, code, f"signal {-code}" if code < 0 else f"exit code {code}")
+            self._say(f"run {run_id}: a webhook named it, and dbt Cloud does not list it", "warn")
+        return bool(left)
 
-    def _push_again(self, run: QueuedRun, code: int, reason: str) -> None:
-        if run.pushes + 1 >= self.patience.pushes:
-            self._end(run, RunState.FAILED, f"given up: {reason}", code)
-            return
-        wait = self.patience.wait(run.pushes)
-        self.worst = max(self.worst, code, ExitCode.FAILED)
-        self.queue.later(run.run_id, time.time() + wait, reason, code)
-        self.say(f"run {run.run_id}: the push ended with {reason}; again in {wait:.0f} s", "warn")
+    def _is_settled(self, run: Run) -> bool:
+        """Try a run once. Whether it is done, or has failed for good."""
+        is_there = bool(self._artifacts.of(run))
+        limit = self._patience.push if is_there else self._patience.fetch
+        if _is_spent(run, limit):
+            return self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
+        run = self._put(replace(run, tries=run.tries + 1))
+        self._around.step("taken")
+        try:
+            if not is_there:
+                newest = self.position.value.waiting([run.job_id])[-1]
+                self._artifacts.fetch(run, self.targets[run.job_id], newest)
+                run, limit = self._put(replace(run, tries=1)), self._patience.push
+                self._around.step("fetched")
+            return self._judged(run, self._push(run, self.targets[run.job_id]))
+        except Unfit as unfit:
+            return self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
+        except CloudError as error:
+            self._pause = max(self._pause, error.pause)
+            return self._left(run, error.reason, limit)
+        except Exception as error:  # others must not wait for it
+            problem = unexpected(error, f"run {run.run_id}")
+            self._say(str(problem), "error")
+            return self._left(run, problem.found, limit)
 
-    def _end(self, run: QueuedRun, state: RunState, reason: str, code: int | None = None) -> None:
-        self.queue.end(run.run_id, state, time.time(), reason, code)
-        self.step("ended")
-        failed = state is RunState.FAILED
-        # A person may want to push a failed run with an override: its artifacts stay until a newer run has ended.
-        gone = self.queue.failed_before(run.run_id, run.job_id)
-        for run_id in gone if failed else [*gone, run.run_id]:
-            self.fetcher.remove(run_id)
-        if failed:
-            self.worst = max(self.worst, code or 0, ExitCode.FAILED)
+    def _push(self, run: Run, target: str) -> int:
+        """The worst exit code; a signal says more than a code: what it cut short is done again."""
+        folders = self._artifacts.of(run)
+        self.reports.keep(folders[-1], target)
+        self._around.step("pushing")
+        self._say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
+        codes: list[int] = []
+        for folder in folders:
+            began = time.monotonic()
+            codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
+            self.metrics.pushes.labels(str(codes[-1])).inc()
+            self.metrics.seconds.observe(time.monotonic() - began)
+        self._around.step("pushed")
+        return min(codes) if min(codes) < 0 else max(codes)
+
+    def _judged(self, run: Run, code: int) -> bool:
+        if code == ExitCode.OK:
+            return self._ended(run, State.DONE)
+        self.worst = max(self.worst, code)
+        reason = f"signal {-code}" if code < 0 else f"exit code {code}{_MEANINGS.get(code, '')}"
+        if code in _FINAL:
+            return self._ended(run, State.FAILED, reason)
+        return self._left(run, reason, self._patience.push)
+
+    def _left(self, run: Run, reason: str, limit: Limit) -> bool:
+        """Leave it for another try, if its limit allows one. While stopping, this try does not count."""
+        if self.stopping.is_set():
+            self._put(replace(run, tries=run.tries - 1))
+            return False
+        if _is_spent(run, limit):
+            return self._ended(run, State.FAILED, f"given up: {reason}")
+        self._put(replace(run, reason=reason))
+        self._say(f"run {run.run_id}: {reason}; it is tried again", "warn")
+        return False
+
+    def _ended(self, run: Run, state: State, reason: str = "") -> bool:
+        self.position.put(self.position.value.ended(replace(run, state=state, reason=reason), time.time()))
+        self._around.step("ended")
+        self._remove_artifacts()
+        failed = state is State.FAILED
+        self.worst = max(self.worst, ExitCode.FAILED) if failed else self.worst
         level = "error" if failed else "warn" if reason else "info"
-        self.say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
+        self._say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
+        return True
+
+    def _remove_artifacts(self) -> None:
+        """Those that nobody needs. A person may want to push a failed run with an override: its artifacts stay."""
+        runs = self.position.value.runs.values()
+        self._artifacts.keep_only({run.run_id for run in runs if run.state is not State.DONE})
+
+    def _put(self, run: Run) -> Run:
+        self.position.put(self.position.value.updated(run))
+        return run
+
+
+def _is_spent(run: Run, limit: Limit) -> bool:
+    tries, seconds = limit
+    return run.tries >= tries and time.time() - run.found_at >= seconds
+
+
+def _command(settings: ServeSettings) -> list[str]:
+    """The command of this very environment, unless another is set."""
+    beside = Path(sys.executable).with_name("dbt-reverse-etl")
+    own = str(beside) if beside.is_file() else shutil.which("dbt-reverse-etl") or "dbt-reverse-etl"
+    return settings.push_command or [own]

@@ -14,7 +14,7 @@ import click
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
-from dbt_reverse_etl.terminal.output import screen
+from dbt_reverse_etl.terminal.output import FORMATS, screen
 from dbt_reverse_etl.terminal.screen import Screen
 
 PROJECT_DIR = click.option(
@@ -29,6 +29,18 @@ PROFILES_DIR = click.option(
 TARGET_PATH = click.option(
     "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
 )
+
+
+def log_format(default: str) -> Callable[..., Any]:
+    """The option that says how lines are written."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        default=default,
+        show_default=True,
+        help="Lines for people, the same with time and level, or one JSON object per line.",
+    )
+
 
 _SCREEN = "dbt_reverse_etl.terminal.screen"  # where the context keeps it
 
@@ -63,13 +75,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
-        click.option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            help="Lines for people, or one JSON object per line.",
-        ),
+        log_format("text"),
         click.option("-q", "--quiet", is_flag=True, help="Errors only."),
         click.option("-v", "--verbose", is_flag=True, help="Also each wave, repeated request and pause."),
     )
@@ -84,6 +90,20 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 
+    return wrapped
+
+
+def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that runs for long: its lines are for a log."""
+
+    @wraps(command)
+    def wrapped(**given: Any) -> Any:
+        kept = click.get_current_context().ensure_object(dict)
+        kept[_SCREEN] = screen(given["log_format"], os.environ, quiet=False, verbose=False, document=False)
+        return command(**given)
+
+    for option in (log_format("timed"), PROFILES_DIR, PROJECT_DIR):
+        wrapped = option(wrapped)
     return wrapped
 
 

@@ -13,7 +13,7 @@ import orjson
 from dbt_reverse_etl.terminal.screen import Bars, Screen, Write, colours, on_terminal
 
 _COLOURS = {"error": "red", "warn": "yellow"}
-FORMATS = ("text", "json")
+FORMATS = ("text", "timed", "json")
 
 
 def screen(log_format: str, env: Mapping[str, str], *, quiet: bool, verbose: bool, document: bool) -> Screen:
@@ -24,16 +24,19 @@ def screen(log_format: str, env: Mapping[str, str], *, quiet: bool, verbose: boo
         document: stdout is for one JSON document, so that lines go to stderr.
     """
     as_json = log_format == "json"
-    write = _json_lines(to_stderr=document) if as_json else _text(env)
+    write = _json_lines(to_stderr=document) if as_json else _text(env, timed=log_format == "timed")
     if quiet or (document and not as_json):
         write = _errors_of(write)
-    if not quiet and not as_json and on_terminal(sys.stderr, env):
+    if not quiet and log_format == "text" and on_terminal(sys.stderr, env):
         return Bars(write, sys.stderr, colours=colours(env), verbose=verbose)
     return Screen(write, verbose=verbose)
 
 
-def _text(env: Mapping[str, str]) -> Write:
+def _text(env: Mapping[str, str], *, timed: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:  # noqa: ARG001  (the shape of Write)
+        if timed:
+            head = f"{_now()} {level:5} "
+            text = "\n".join(head + line for line in text.splitlines())
         click.secho(text, fg=_COLOURS.get(level), err=level == "error", color=None if colours(env) else False)
 
     return write
@@ -41,10 +44,15 @@ def _text(env: Mapping[str, str]) -> Write:
 
 def _json_lines(*, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:
-        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        click.echo(orjson.dumps({"at": at, "level": level, "message": text.strip(), **about}).decode(), err=to_stderr)
+        click.echo(
+            orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode(), err=to_stderr
+        )
 
     return write
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _errors_of(write: Write) -> Write:

@@ -84,7 +84,7 @@ def test_every_problem_comes_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["token", "webhook_secret"])
 def test_a_secret_that_stands_in_the_file_is_refused_and_not_shown(tmp_path: Path, name: str) -> None:
     (problem,) = refused(tmp_path, **{name: "canary-literal-in-the-file"})
-    assert "a text that stands in the file" in problem
+    assert "a text in the file" in problem
     assert "env_var" in problem
     assert "canary-literal" not in problem
 
@@ -99,6 +99,11 @@ def test_without_a_webhook_its_secret_is_neither_needed_nor_read(tmp_path: Path)
     assert "create the webhook" in refused(tmp_path, webhook_secret=None)[0]
     assert load(tmp_path, webhook=False, webhook_secret=None).webhook_secret is None
     assert load(tmp_path, {"TOKEN": ENV["TOKEN"]}, webhook=False).webhook_secret is None
+
+
+def test_the_former_name_of_the_folder_is_refused_with_the_new_one(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, queue=".reverse-etl-queue")
+    assert "rename it to `folder`" in problem
 
 
 def test_a_job_has_one_target(tmp_path: Path) -> None:

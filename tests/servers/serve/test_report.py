@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.serve.parts import Surroundings
 from dbt_reverse_etl.serve.pushing import PushProcess
 from dbt_reverse_etl.serve.reports import AT_MOST_EVERY, Reports
+from dbt_reverse_etl.serve.surroundings import Surroundings
 from tests.support.serve.world import World, wait_for
 from tests.support.servers.cloud_api import event, post
 
@@ -45,16 +45,16 @@ def test_the_report_is_made_in_the_background_once_for_all_who_ask_and_no_webhoo
     with world.serving() as url:
         report = url.replace("/webhook", "") + "/report"
         assert get(report)[0] == 404, "there was no run"
-        for run in (1, 2):
-            world.api.add_run(run)
+        world.api.add_run(1)
         post(url, event(1))
         world.wait(1)
 
         assert get(report)[0] == 202
         wait_for(lambda: begun(world) == 1, "it was never begun")
         assert get(report)[0] == 202
+        world.api.add_run(2)
         asked = time.monotonic()
-        assert post(url, event(2)) == (200, {"result": "queued"})
+        assert post(url, event(2)) == (200, {"result": "accepted"})
         assert time.monotonic() - asked < 1
         assert world.pushed(2) == [], "two Sparks at once may not fit"
 
@@ -65,6 +65,20 @@ def test_the_report_is_made_in_the_background_once_for_all_who_ask_and_no_webhoo
         status, text = get(report + "?target=other")
         assert (status, json.loads(text)["error"]) == (404, "name a target: /report?target=prod")
     assert begun(world) == 1
+
+
+def test_a_page_that_cannot_be_read_is_an_error_without_a_traceback(world: World) -> None:
+    with world.serving() as url:
+        world.api.add_run(1)
+        post(url, event(1))
+        world.wait(1)
+        (world.kept / "reports/prod/report.html").symlink_to("/proc/self/mem")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/report")
+        assert refused.value.code == 500
+        assert json.loads(refused.value.read()) == {"error": "an unexpected OSError"}
+    assert "found an unexpected OSError" in world.logs()
+    assert "Traceback" not in world.logs()
 
 
 @pytest.fixture
@@ -79,9 +93,8 @@ def reports(tmp_path: Path, world: World, now: list[float]) -> Reports:
     command = [sys.executable, str(world.folder / "push.py")]
     made = Reports(
         tmp_path / "reports",
-        PushProcess(command, tmp_path / "lock", threading.Event()),
-        Surroundings(world.folder, None, {}, print).report_arguments,
-        lambda text, level: None,
+        PushProcess(command, tmp_path / "lock", threading.Event(), umask=-1),
+        Surroundings(world.folder, None, {}, lambda text, level: None),
         threading.Event().set,
         clock=lambda: now[0],
     )
@@ -126,16 +139,16 @@ def test_a_report_that_fails_leaves_the_page_before_it_and_is_not_tried_again_wi
 
 @pytest.mark.guarantee("dbt Cloud")
 def test_a_report_without_end_is_ended_so_that_pushes_go_on(tmp_path: Path) -> None:
-    endless = PushProcess([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "lock", threading.Event())
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    endless = PushProcess(command, tmp_path / "lock", threading.Event(), umask=-1)
     assert endless.run([], seconds=0.5) == -15
 
 
-def test_what_serve_asks_for_is_what_the_command_takes(tmp_path: Path) -> None:
-    around = Surroundings(tmp_path, tmp_path, {}, print)
-    _, *words = around.report_arguments(tmp_path / "r", "prod", tmp_path / "r/report.new")
-    parsed = cli.commands["report"].make_context("report", words).params
-    assert (parsed["target"], parsed["target_path"], parsed["out"]) == (
-        "prod",
-        tmp_path / "r",
-        tmp_path / "r/report.new",
-    )
+@pytest.mark.parametrize(
+    ("command", "more"), [("push", ["--if-due"]), ("report", ["--out", "report.new"])], ids=["push", "report"]
+)
+def test_what_serve_asks_for_is_what_the_command_takes(tmp_path: Path, command: str, more: list[str]) -> None:
+    around = Surroundings(tmp_path, tmp_path, {}, print, log_format="timed")
+    _, *words = around.arguments(command, tmp_path / "r", "prod", *more)
+    parsed = cli.commands[command].make_context(command, words).params
+    assert (parsed["target"], parsed["target_path"], parsed["log_format"]) == ("prod", tmp_path / "r", "timed")

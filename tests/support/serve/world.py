@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from dbt_reverse_etl.serve.queue import Queue, QueuedRun
+from dbt_reverse_etl.serve.position import PositionFile, Run
 from tests.support import ROOT
 from tests.support.processes import PROCESSES
 from tests.support.serve.process import main
@@ -105,13 +105,14 @@ class Served:
 
 @dataclass
 class World:
-    """One dbt project with a queue, and the processes that work on it."""
+    """One dbt project with a folder of `serve`, and the processes that work in it."""
 
     folder: Path
     api: CloudApi = field(default_factory=CloudApi)
     outputs: str = "{prod: plan, dev: plan}"
     started: int = 0
     settings: dict[str, object] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -135,12 +136,13 @@ class World:
         block = {"serve": self.settings, "outputs": yaml.safe_load(self.outputs)}
         (self.folder / "profiles.yml").write_text(yaml.safe_dump({"dbt_reverse_etl": block}))
 
-    def start(self, *words: str, kill_at: str = "") -> Served:
-        """`serve`, or the command that the words say."""
+    def start(self, *words: str, kill_at: str = "", end_at: str = "") -> Served:
+        """`serve`, or the command that the words say; killed, or told to end, at a step."""
         self.started += 1
         log = self.folder / f"log-{self.started}.txt"
         log.touch()
-        env = {"CLOUD_TOKEN": TOKEN, "HOOK_SECRET": SECRET, "KILL_AT": kill_at}
+        at = f"{kill_at}:{signal.SIGKILL:d}" if kill_at else f"{end_at}:{signal.SIGTERM:d}" if end_at else ""
+        env = {"CLOUD_TOKEN": TOKEN, "HOOK_SECRET": SECRET, "SIGNAL_AT": at, **self.env}
         env["PYTHONPATH"] = f"{ROOT / 'python'}{os.pathsep}{ROOT}"
         told = [*(words or ("serve",)), "--project-dir", str(self.folder)]
         process = PROCESSES.Process(target=main, args=(told, env, log))
@@ -155,6 +157,7 @@ class World:
         try:
             url = served.url
             wait_for(lambda: len(self.api.asked("order_by")) > before, "it never asked")
+            wait_for((self.kept / "position.json").exists, "it never noted the answer")
             yield url
         finally:
             served.stop()
@@ -178,23 +181,26 @@ class World:
         log = self.folder / "pushed.log"
         return log.read_text().splitlines() if log.exists() else []
 
-    def runs(self) -> dict[int, QueuedRun]:
-        file = self.folder / ".reverse-etl-queue/queue.db"
-        if not file.exists():
-            return {}
-        queue = Queue(file)
-        try:
-            return {run.run_id: run for run in queue.runs()}
-        finally:
-            queue.close()
+    @property
+    def kept(self) -> Path:
+        """Its folder."""
+        return self.folder / ".reverse-etl-serve"
+
+    def runs(self) -> dict[int, Run]:
+        """As its position says."""
+        return dict(PositionFile(self.kept / "position.json").value.runs)
 
     def state(self, run_id: int) -> str:
         run = self.runs().get(run_id)
         return run.state.value if run else "unknown"
 
-    def wait(self, run_id: int, state: str = "done") -> QueuedRun:
+    def wait(self, run_id: int, state: str = "done") -> Run:
         wait_for(lambda: self.state(run_id) == state, f"run {run_id} never became {state}: {self.logs()}")
         return self.runs()[run_id]
+
+    def wait_for_push(self, run_id: int) -> None:
+        """Until a push of it has begun."""
+        wait_for(lambda: self.pushed(run_id), f"run {run_id} was never pushed: {self.logs()}")
 
     def logs(self) -> str:
         return "".join(file.read_text() for file in sorted(self.folder.glob("log-*.txt")))

@@ -51,15 +51,26 @@ class CloudApi:
     def __post_init__(self) -> None:
         self.server.default = self._answer
 
-    def add_run(self, run_id: int, steps: dict[str, Json] | None = None, status: int = 10, job: int = JOB) -> None:
-        """A run that ended, with the results of each of its dbt commands; the first step is that of the checkout."""
+    def add_run(
+        self,
+        run_id: int,
+        steps: dict[str, Json] | None = None,
+        status: int = 10,
+        job: int = JOB,
+        minute: int | None = None,
+    ) -> None:
+        """A run that ended, with the results of each of its dbt commands; the first step is that of the checkout.
+
+        Args:
+            minute: in which it ended; otherwise runs end in the order of their numbers.
+        """
         commands = {"dbt run": results(f"inv-{run_id}")} if steps is None else steps
         names = ["Clone git repository", *(f"Invoke dbt with `{command}`" for command in commands)]
         self.runs[run_id] = {
             "id": run_id,
             "job_definition_id": job,
             "status": status,
-            "finished_at": (ENDED + timedelta(minutes=run_id)).isoformat(" "),
+            "finished_at": (ENDED + timedelta(minutes=run_id if minute is None else minute)).isoformat(" "),
             "run_steps": [
                 {"index": index, "name": name, "status": status, "status_humanized": "Success"}
                 for index, name in enumerate(names, 1)

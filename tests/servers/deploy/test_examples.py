@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import configparser
+import ast
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
 import yaml
 
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.cli import cli
 from tests.support import ROOT
+from tests.support.deploy.docker import built
+from tests.support.deploy.systemd import service_of
+from tests.support.servers.http import Received, Reply, http_server, json_reply
 
 DEPLOY = ROOT / "examples" / "deploy"
 FILES = sorted(DEPLOY.iterdir())
+FINAL = (ExitCode.USAGE, ExitCode.BLOCKED, ExitCode.OTHER_CHANGELOG)
 PAGES = [*FILES, ROOT / "docs" / "dbt-cloud.md", ROOT / "docs" / "schedulers.md", ROOT / "README.md"]
 
 
@@ -51,12 +58,10 @@ def test_enough_of_them_are_found() -> None:
 
 
 def test_the_systemd_unit_is_valid_and_lets_a_push_end(tmp_path: Path) -> None:
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(text("dbt-reverse-etl.service"))
-    service = dict(unit["Service"])
+    service = {key: values[-1] for key, values in service_of(text("dbt-reverse-etl.service")).items()}
     assert service["KillMode"] == "mixed"
     assert int(service["TimeoutStopSec"]) > 45, "the grace of a push, and of the server"
+    assert int(service["RestartPreventExitStatus"]) == ExitCode.USAGE, "another start says the same"
     assert service["ExecStart"].endswith("dbt-reverse-etl serve")
     analyze = shutil.which("systemd-analyze")
     if analyze is not None:
@@ -66,16 +71,9 @@ def test_the_systemd_unit_is_valid_and_lets_a_push_end(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_container_runs_serve_as_a_user_without_rights_and_keeps_its_queue() -> None:
-    lines = re.sub(r"\\\n", " ", text("Dockerfile")).splitlines()
-    told = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
-    instructions = dict(told)
-    assert set(instructions) <= {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "HEALTHCHECK", "CMD"}
-    assert instructions["CMD"] == '["dbt-reverse-etl", "serve"]'
-    assert instructions["USER"] == "dbt"
-    order = [name for name, _ in told]
-    assert order.index("USER") < order.index("CMD")
-    assert instructions["VOLUME"].endswith(".reverse-etl-queue")
+def test_the_container_runs_serve_as_a_user_without_rights_and_holds_no_secret() -> None:
+    image = built(text("Dockerfile"), "/context")
+    assert (image.user, image.command[:2]) == ("dbt", ["dbt-reverse-etl", "serve"])
     assert not re.search(r"(?i)(ENV|ARG) .*(TOKEN|SECRET|PASSWORD)", text("Dockerfile"))
 
 
@@ -91,15 +89,19 @@ def test_the_manifests_of_kubernetes_fit_each_other() -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     claim = pod["volumes"][0]["persistentVolumeClaim"]["claimName"]
     assert claim == documents["PersistentVolumeClaim"]["metadata"]["name"]
-    assert container["volumeMounts"][0]["mountPath"] in text("Dockerfile")
-    assert str(container["ports"][0]["containerPort"]) in text("Dockerfile")
+    image = built(text("Dockerfile"), "/context")
+    assert container["volumeMounts"][0]["mountPath"] == image.volume
+    assert container["ports"][0]["containerPort"] == image.port
     (path,) = documents["Ingress"]["spec"]["rules"][0]["http"]["paths"]
     assert (path["path"], path["pathType"]) == ("/webhook", "Exact"), "neither metrics nor health are public"
 
 
 @pytest.mark.parametrize("name", ["airflow_dag.py", "dagster_assets.py"])
-def test_the_examples_of_schedulers_compile(name: str) -> None:
-    compile(text(name), name, "exec")
+def test_the_examples_of_schedulers_compile_and_do_not_try_again_what_needs_a_person(name: str) -> None:
+    """A campaign runs them with Airflow and Dagster."""
+    constants = [node for node in ast.parse(text(name)).body if isinstance(node, ast.Assign)]
+    named = {node.targets[0].id: node.value for node in constants if isinstance(node.targets[0], ast.Name)}
+    assert ast.literal_eval(named["NEEDS_A_PERSON"]) == FINAL
 
 
 def test_the_workflow_posts_a_plan_and_gives_no_secret_to_a_fork() -> None:
@@ -111,6 +113,48 @@ def test_the_workflow_posts_a_plan_and_gives_no_secret_to_a_fork() -> None:
     steps = [step["run"] for step in job["steps"] if "run" in step]
     assert any("plan --target prod --markdown" in step for step in steps)
     assert not any("${{" in step for step in steps), "an expression in a script is code of who wrote the pull request"
+
+
+def comment(number: int, body: str, login: str = "github-actions[bot]") -> dict[str, Any]:
+    return {"id": number, "body": body, "user": {"login": login}}
+
+
+MARK = "<!-- plan of the syncs -->"
+OTHERS = [comment(number, f"coverage {number}") for number in range(1, 131)]
+OTHERS += [comment(131, f"{MARK}\nof a person who copied it", "mallory"), comment(132, f"I saw {MARK} above")]
+
+
+@pytest.mark.parametrize(
+    ("there", "written"),
+    [
+        (OTHERS, ("POST", "/repos/shop/dbt/issues/7/comments")),
+        (
+            [*OTHERS, comment(140, f"{MARK}\nof yesterday"), comment(141, "lint")],
+            ("PATCH", "/repos/shop/dbt/issues/comments/140"),
+        ),
+    ],
+    ids=["first", "again"],
+)
+def test_the_workflow_writes_one_comment_anew_and_no_comment_of_anybody_else(
+    tmp_path: Path, there: list[dict[str, Any]], written: tuple[str, str]
+) -> None:
+    """The step itself, before a server that answers as GitHub's documented API, a page at a time."""
+
+    def github(request: Received) -> Reply:
+        query = parse_qs(urlsplit(request.path).query)
+        size, page = (int(query[name][0]) for name in ("per_page", "page")) if request.method == "GET" else (1, 1)
+        return json_reply(there[size * (page - 1) : size * page] if request.method == "GET" else {"id": 1})
+
+    (step,) = [step for step in yaml.safe_load(text("plan-comment.yml"))["jobs"]["plan"]["steps"] if "shell" in step]
+    (tmp_path / "plan.md").write_text("This would update 1 contact.\n")
+    with http_server(github) as server:
+        env = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "shop/dbt", "GH_TOKEN": "canary-token", "NUMBER": "7"}
+        subprocess.run([sys.executable, "-c", step["run"]], cwd=tmp_path, env=env, check=True)
+    *read, last = server.received
+    assert {request.method for request in read} == {"GET"}
+    assert (last.method, last.path) == written
+    assert last.json == {"body": f"{MARK}\nThis would update 1 contact.\n"}
+    assert {request.headers["authorization"] for request in server.received} == {"Bearer canary-token"}
 
 
 def test_no_file_holds_a_secret() -> None:

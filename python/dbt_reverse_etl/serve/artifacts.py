@@ -1,0 +1,101 @@
+"""Artifacts of a run, from the API into a folder: complete, or not there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
+from dbt_reverse_etl.delivery.fault_points import no_step
+from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
+from dbt_reverse_etl.serve.event import SUCCESS
+from dbt_reverse_etl.serve.position import Run, sync_folder, write
+from dbt_reverse_etl.serve.steps import Unfit, commands, join, wanted
+
+MANIFEST, RESULTS = "manifest.json", "run_results.json"
+
+
+class Artifacts:
+    """Artifacts of the runs of one account.
+
+    Args:
+        folder: where they are kept: one folder a run, made by a rename, so that it is there only as a whole.
+        step: called between any two steps, so that a test may kill the process there.
+    """
+
+    def __init__(self, cloud: Cloud, folder: Path, step: FaultPoint = no_step) -> None:
+        self._cloud, self._folder, self._step = cloud, folder, step
+
+    def of(self, run: Run) -> list[Path]:
+        """The folders to push, in their order; each holds manifest.json and run_results.json. None before `fetch`."""
+        folder = self._folder / str(run.run_id)
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def fetch(self, run: Run, target: str, newest: Run) -> None:
+        """Fetch them.
+
+        Args:
+            newest: of the runs of the job that wait.
+
+        Raises:
+            Unfit: the run is not to be pushed.
+            CloudError: the API did not give what was asked for.
+            OSError: the files cannot be written.
+        """
+        now = self._as_it_is(run)
+        self._step("asked")
+        if newest.run_id != run.run_id and self._does_the_same(newest, now):
+            raise Unfit(f"superseded by run {newest.run_id}, which did the same")
+        results = {step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}
+        joined = join(results, target)
+        if not joined:
+            raise Unfit("no step ran models")
+        partial = self._folder / f"{run.run_id}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        for number, (step, content) in enumerate(joined, 1):
+            place = partial / str(number)
+            place.mkdir(parents=True)
+            write(place / MANIFEST, self._json(run, MANIFEST, step)[0])
+            write(place / RESULTS, orjson.dumps(content))
+            sync_folder(place)
+        sync_folder(partial)
+        self._step("written")
+        partial.rename(self._folder / str(run.run_id))
+        sync_folder(self._folder)
+
+    def keep_only(self, run_ids: Container[int]) -> None:
+        """Remove those of every other run, and what a kill left half."""
+        for folder in self._folder.iterdir():
+            if not (folder.name.isdigit() and int(folder.name) in run_ids):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _as_it_is(self, run: Run) -> CloudRun:
+        now = self._cloud.run(run.run_id)
+        if now.job_id != run.job_id:
+            raise Unfit(f"it is a run of job {now.job_id}", is_failure=True)
+        if now.status != SUCCESS:
+            raise Unfit("a run without success")
+        return now
+
+    def _does_the_same(self, newest: Run, now: CloudRun) -> bool:
+        """Then one push for both is enough: a push goes from the position of each key to the newest snapshot."""
+        try:
+            later = self._cloud.run(newest.run_id)
+        except CloudError:
+            return False
+        return later.status == SUCCESS and commands(later.steps) == commands(now.steps)
+
+    def _json(self, run: Run, name: str, step: int) -> tuple[bytes, dict[str, Any]]:
+        """The file as it came, and its content: half a file counts as none, and is fetched again."""
+        content = self._cloud.artifact(run.run_id, name, step)
+        try:
+            read = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            read = None
+        if not isinstance(read, dict):
+            raise CloudError(f"{name} of step {step}: no JSON object")
+        return content, read

@@ -1,0 +1,151 @@
+"""How far each job of dbt Cloud is settled: one small file, replaced as a whole. The runs themselves are asked of its API again.
+
+Times of runs are dbt Cloud's, so that its clock and ours need not agree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import field, replace
+from enum import Enum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.serve.cloud import FinishedRun
+
+OVERLAP = 3600.0  # seconds: a run may be listed some time after it ended
+
+
+class State(str, Enum):
+    """What became of a run."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended with success.
+
+    Attributes:
+        finished_at: seconds since the epoch.
+        found_at: the same by our clock.
+        tries: of what it waits for: first of its artifacts, then of its push.
+        reason: why it waits, or what became of it.
+    """
+
+    run_id: int
+    job_id: int
+    finished_at: float
+    found_at: float
+    state: State = State.WAITING
+    tries: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Position:
+    """What is settled.
+
+    Attributes:
+        since: by job: every run that finished before is settled.
+        runs: by id: those that finished later, and failed ones until a later run of the job has ended.
+        done_at: by job, when a run was last done, by our clock.
+    """
+
+    since: Mapping[int, float] = field(default_factory=dict)
+    runs: Mapping[int, Run] = field(default_factory=dict)
+    done_at: Mapping[int, float] = field(default_factory=dict)
+
+    def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
+        """With the runs that the API has listed. The first list settles all runs before its newest."""
+        finished = {one.run_id: one.finished_at.timestamp() for one in listed}
+        since = self.since.get(job_id, max(finished.values(), default=0.0))
+        new = {
+            run_id: Run(run_id, job_id, at, now)
+            for run_id, at in finished.items()
+            if at >= since and run_id not in self.runs
+        }
+        return replace(self, since={**self.since, job_id: since}, runs={**self.runs, **new})
+
+    def updated(self, run: Run) -> Position:
+        """With another state of a run."""
+        return replace(self, runs={**self.runs, run.run_id: run})
+
+    def ended(self, run: Run, now: float) -> Position:
+        """With a run that is done or has failed; what is settled by that is forgotten."""
+        runs = [
+            replace(one, state=State.DONE) if one.state is State.FAILED and _is_before(one, run) else one
+            for one in self.updated(run).runs.values()
+        ]
+        mine = [one for one in runs if one.job_id == run.job_id]
+        waiting = [one.finished_at for one in mine if one.state is State.WAITING]
+        listed_late = max(one.finished_at for one in mine) - OVERLAP
+        since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
+        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state is State.FAILED}
+        done = {run.job_id: now} if run.state is State.DONE else {}
+        return Position(since, kept, {**self.done_at, **done})
+
+    def waiting(self, jobs: Container[int]) -> list[Run]:
+        """Runs of these jobs that are to be pushed, in the order in which they finished."""
+        found = [run for run in self.runs.values() if run.state is State.WAITING and run.job_id in jobs]
+        return sorted(found, key=lambda run: (run.finished_at, run.run_id))
+
+
+def _is_before(one: Run, other: Run) -> bool:
+    return one.job_id == other.job_id and one.finished_at < other.finished_at
+
+
+_FORM = TypeAdapter(Position)
+
+
+class PositionFile:
+    """The position of one service on the disk. `value` is what the file says, whichever moment the process is killed.
+
+    Raises:
+        ReverseEtlError: the file is not what this wrote.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        try:
+            self.value = _FORM.validate_json(file.read_bytes()) if file.exists() else Position()
+        except ValidationError:
+            found, expected = "another content", "what `serve` or `poll` wrote there"
+            next_step = "remove it: the newest run of each job is pushed then"
+            raise ReverseEtlError(Problem(str(file), found, expected, next_step)) from None
+
+    def put(self, position: Position) -> None:
+        """Write it, if it is another one.
+
+        Raises:
+            OSError: it cannot be written; the former one holds.
+        """
+        if position != self.value:
+            new = self._file.with_name(f"{self._file.name}.new")
+            write(new, _FORM.dump_json(position))
+            new.replace(self._file)
+            sync_folder(self._file.parent)
+            self.value = position
+
+
+def write(file: Path, content: bytes) -> None:
+    """A file whose content is on the disk when this returns."""
+    with file.open("wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Names are on the disk only when their folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

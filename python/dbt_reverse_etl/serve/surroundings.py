@@ -1,0 +1,70 @@
+"""Where a service runs, how patient it is, and what a test may change of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.config.profiles import profile_directories
+from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.gate import jitter
+
+Limit = tuple[int, float]  # tries, and seconds since a run was found: it is given up when both are spent
+_LONGEST_PAUSE = 3600.0  # seconds that the API may ask to wait
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long something is tried.
+
+    Attributes:
+        first, most: seconds between two tries; the wait doubles from one to the other, with jitter.
+        fetch, push: before each is given up.
+    """
+
+    first: float = 5
+    most: float = 600
+    fetch: Limit = (10, 6 * 3600)
+    push: Limit = (4, 0)
+
+    def wait(self, tries: int, asked: float = 0.0, most: float = math.inf) -> float:
+        """Seconds before the next try, at most `most`; but at least as many as were asked for, up to an hour."""
+        longest = min(self.most, most, self.first * 2.0 ** min(tries, 30))
+        return max(longest * (0.5 + jitter() / 2), min(asked, _LONGEST_PAUSE))
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The project, and where its log goes.
+
+    Attributes:
+        tell: a line of the log and its level: info, warn, error.
+        log_format: of a push and a report.
+        step: called between any two steps, so that a test may kill the process there.
+    """
+
+    project_dir: Path
+    profiles_dir: Path | None
+    env: Mapping[str, str]
+    tell: Callable[[str, str], None]
+    log_format: str = "text"
+    patience: Patience = field(default_factory=Patience)
+    step: Step = no_step
+
+    @property
+    def profiles(self) -> list[Path]:
+        """Where profiles.yml may stand."""
+        return profile_directories(self.profiles_dir, self.project_dir, self.env)
+
+    def say(self, text: str, level: str) -> None:
+        """A line of the log, without any secret."""
+        self.tell(redact(text), level)
+
+    def arguments(self, command: str, artifacts: Path, target: str, *more: str) -> Sequence[str]:
+        """The words after `dbt-reverse-etl`, to push or to report the artifacts of a folder."""
+        profiles = ["--profiles-dir", str(self.profiles_dir.resolve())] if self.profiles_dir else []
+        place = ["--project-dir", str(self.project_dir), *profiles, "--target-path", str(artifacts.resolve())]
+        return [command, *place, "--target", target, "--log-format", self.log_format, *more]

@@ -1,0 +1,146 @@
+"""The position on its own: which runs are settled, in memory and on the disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.base.errors import ReverseEtlError
+from dbt_reverse_etl.serve.cloud import FinishedRun
+from dbt_reverse_etl.serve.position import OVERLAP, Position, PositionFile, Run, State
+
+JOB = 7
+MINUTE = 60
+
+
+def listed(**finished: int) -> list[FinishedRun]:
+    """Runs by name (`r1`), and the minute in which each finished."""
+    return [
+        FinishedRun(id=int(name[1:]), finished_at=datetime.fromtimestamp(minute * MINUTE, timezone.utc))
+        for name, minute in finished.items()
+    ]
+
+
+def ended(position: Position, run_id: int, state: State = State.DONE, now: float = 0) -> Position:
+    return position.ended(replace(position.runs[run_id], state=state), now)
+
+
+def test_the_first_time_the_newest_run_stands_for_all_before_it() -> None:
+    first = Position().found(JOB, listed(r5=50), 0)
+    assert [run.run_id for run in first.waiting([JOB])] == [5]
+    again = first.found(JOB, listed(r5=50, r4=40), 0)
+    assert [run.run_id for run in again.waiting([JOB])] == [5]
+    none = Position().found(JOB, [], 0)
+    assert [run.run_id for run in none.found(JOB, listed(r2=2, r1=1), 0).waiting([JOB])] == [1, 2]
+    assert first.waiting([8]) == [], "of a job that is not listed any more"
+
+
+def test_runs_are_due_in_the_order_in_which_they_finished() -> None:
+    position = Position(since={JOB: 0.0}).found(JOB, listed(r9=10, r7=30, r8=20), 0)
+    assert [run.run_id for run in position.waiting([JOB])] == [9, 8, 7]
+
+
+def test_a_failed_run_counts_until_a_later_one_of_its_job_has_ended() -> None:
+    position = Position(since={JOB: 0.0, 8: 0.0}).found(JOB, listed(r1=1, r2=2), 0).found(8, listed(r3=3), 0)
+    position = ended(position, 1, State.FAILED)
+    assert ended(position, 3).runs[1].state is State.FAILED, "a run of another job says nothing"
+    assert ended(position, 2, State.FAILED).runs[1].state is State.DONE
+    late = ended(ended(position, 2), 1, State.FAILED)
+    assert late.runs[1].state is State.FAILED, "it failed after the later one was done"
+    assert ended(late.found(JOB, listed(r4=400), 0), 4).runs.keys() == {4, 3}
+
+
+# When each run finishes, how many minutes later it is listed, and how it ends.
+runs = st.lists(
+    st.tuples(
+        st.integers(0, 300), st.integers(0, int(OVERLAP / MINUTE) - 1), st.sampled_from([State.DONE, State.FAILED])
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.guarantee("dbt Cloud")
+@given(runs, st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), max_size=30))
+def test_however_runs_finish_and_are_listed_each_is_settled_once_and_the_position_stays_small(
+    told: list[tuple[int, int, State]], looks: list[tuple[int, int]]
+) -> None:
+    """Each look comes some minutes after the one before, and is followed by the end of some runs."""
+    position, settled, minute = Position(since={JOB: 0.0}), list[int](), 0
+    for after, most in [*looks, (500, len(told))]:
+        minute += after
+        since = position.since[JOB]
+        seen = {f"r{n}": at for n, (at, lag, _) in enumerate(told, 1) if at + lag <= minute and at * MINUTE >= since}
+        position = position.found(JOB, listed(**seen), 0)
+        for run in position.waiting([JOB])[:most]:
+            settled.append(run.run_id)
+            position = ended(position, run.run_id, told[run.run_id - 1][2])
+    assert sorted(settled) == list(range(1, len(told) + 1)), "none is left out, none comes twice"
+    newest = max(at for at, _, _ in told) * MINUTE
+    assert position.since[JOB] == max(0, newest - OVERLAP)
+    kept = [run for run in position.runs.values() if run.finished_at < position.since[JOB]]
+    assert all(run.state is State.FAILED for run in kept)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "position.json"
+
+
+AFTER = Position(since={JOB: 1.5}, runs={3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3")}, done_at={JOB: 4.0})
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """As a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.guarantee("dbt Cloud")
+def test_a_position_is_on_the_disk_before_it_counts_and_one_that_cannot_be_written_changes_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def renamed(old: Path, new: Path) -> Path:
+        steps.append(f"{old.name} to {new.name}")
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    kept = PositionFile(file)
+    kept.put(AFTER)
+    assert steps == ["position.json.new", "position.json.new to position.json", file.parent.name]
+    kept.put(AFTER)
+    assert len(steps) == 3, "what says nothing new is not written"
+    assert PositionFile(file).value == kept.value == AFTER
+
+    with largest_file(10), pytest.raises(OSError, match="too large"):
+        kept.put(Position())
+    assert PositionFile(file).value == kept.value == AFTER
+
+
+def test_a_file_that_something_else_wrote_is_refused_with_what_to_do(file: Path) -> None:
+    for content in (b"", b"{", b"[]", b'{"since": {"x": 1}}'):
+        file.write_bytes(content)
+        with pytest.raises(ReverseEtlError, match="the newest run of each job is pushed then"):
+            PositionFile(file)
