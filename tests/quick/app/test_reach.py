@@ -27,7 +27,9 @@ def http(name: str, port: int) -> Destination:
 
 
 def sqlite(name: str, path: Path) -> Destination:
-    return Destination(name, "sqlite", SqliteSink, SqliteSink.settings_model.model_validate({"path": str(path)}), Guards())
+    return Destination(
+        name, "sqlite", SqliteSink, SqliteSink.settings_model.model_validate({"path": str(path)}), Guards()
+    )
 
 
 def told(*destinations: Destination, within: float = 10) -> list[str]:
