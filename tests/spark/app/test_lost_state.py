@@ -78,7 +78,7 @@ class Shop:
         assert (done.exception, done.return_value) == (None, ExitCode.OK), done.output
 
     def problems(self) -> list[str]:
-        return [row["problem"] for row in read(call(self.project, "status", "--json"))]
+        return [row["reason"] for row in read(call(self.project, "status", "--json"))]
 
 
 @pytest.fixture
@@ -222,13 +222,13 @@ def test_a_changelog_that_was_restored_is_named_in_every_command_and_one_operati
     assert "undo_restore --args '{model: people}'" in refused.text
     status = read(call(shop.project, "status", "--json"))
     assert {(row["position"], row["head"], row["health"]) for row in status} == {(3, 1, "failing")}
-    assert all("undo_restore" in row["problem"] for row in status)
+    assert all("undo_restore" in row["reason"] for row in status)
     assert "undo_restore" in call(shop.project, "status").output
     plan = read(call(shop.project, "plan", "--json"))
     assert {(report["status"], report["exit_code"]) for report in plan} == {("restored_changelog", LOST)}
     assert {report["exit_code"] for report in found_by(shop.project).values()} == {LOST}
     report = call(shop.project, "report", "--json", "--out", str(shop.project.folder / "report.html"))
-    assert all("undo_restore" in sync["message"] for sync in read(report)["syncs"])
+    assert all("undo_restore" in sync["reason"] for sync in read(report)["syncs"])
 
     undone = shop.project.dbt("run-operation", "undo_restore", "--args", "{model: people}")
     assert "snapshots 2 to 3 are back" in undone.text, undone.text

@@ -134,7 +134,8 @@ def test_the_command_line_lists_the_undelivered_rows_and_ends_with_1_where_a_syn
     assert (row["sync"], row["key"], row["operation"], row["outcome"]) == ("refused", '{"id":2}', "insert", "rejected")
     assert (row["attempts"], row["reason"]) == (1, "CHECK constraint failed: short")
     assert row["next_attempt"].startswith("20")
-    heads, line = told.commands["shown"].output.splitlines()
+    heads, line, *others = told.commands["shown"].output.splitlines()
+    assert "refused: failing: undelivered rows: 1, and max_undelivered allows 0" in others
     assert heads.split() == ["sync", "key", "operation", "outcome", "attempts", "next", "attempt", "reason"]
     assert line.split()[:4] == ["refused", '{"id":2}', "insert", "rejected"]
     codes = [told.commands[name].return_value for name in ("undelivered", "status", "status --fail", "one is well")]

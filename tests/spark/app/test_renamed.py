@@ -54,7 +54,7 @@ def test_a_renamed_sync_stops_and_goes_on_with_renamed_from_or_begins_anew_after
     assert runs(shop) == 1, "no run began"
     assert exit_code(shop, "plan", "--quiet") == 5
     [status] = read(call(shop, "status", "--json"))
-    assert (status["health"], status["message"].partition(":")[0]) == ("failing", "renamed")
+    assert (status["health"], status["reason"].partition(":")[0]) == ("failing", "renamed")
 
     rename(shop, "crm_people", "crm_people", renamed_from="crm_contacts")
     taken = shop.run()
