@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError
 from urllib3.response import BaseHTTPResponse
@@ -32,7 +31,12 @@ class MetadataHost(ValueError):
 
 
 class TooLarge(Exception):
-    """The answer has more bytes than may be read."""
+    """The answer has more bytes than may be read; the text says so."""
+
+
+def too_large(size: float) -> str:
+    """Why an answer was not read to its end."""
+    return f"the answer is larger than {size / 2**20:g} MiB"
 
 
 class _Exchange(threading.local):
@@ -85,7 +89,7 @@ class _Bounded(io.RawIOBase):
         size = self._raw.readinto(buffer)
         self.left -= size or 0
         if self.left < 0:
-            raise TooLarge
+            raise TooLarge(too_large(_exchange.size))
         return size
 
     def close(self) -> None:
@@ -123,14 +127,6 @@ class _TlsConnection(_Connection, HTTPSConnection):
     """The same, before the handshake."""
 
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
 class _Adapter(HTTPAdapter):
     """Always with our timeouts and our TLS, never by a proxy."""
 
@@ -140,10 +136,11 @@ class _Adapter(HTTPAdapter):
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
         super().init_poolmanager(connections, maxsize, block, ssl_context=self._tls, **more)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
-        return self.poolmanager.connection_from_url(request.url or "")
+        pool: Any = self.poolmanager.connection_from_url(request.url or "")
+        pool.ConnectionCls = _TlsConnection if pool.scheme == "https" else _Connection
+        return pool
 
     def cert_verify(self, *_: Any) -> None:
         """Done by the TLS context."""
