@@ -33,10 +33,10 @@ BODY_CAP = 2**20
 
 
 class Client:
-    """Sends requests from any number of threads, each in a session of its own: an auth class may need one connection.
+    """Sends requests from any number of threads. Each request in flight has its own session: an auth class may need one connection.
 
     Args:
-        connect, read: seconds until a connection stands, and for an answer; an exchange takes both together at most.
+        connect, read: seconds to connect, and for an answer; an exchange takes at most both together.
         body_cap: bytes of the largest answer that is read.
         auth: makes what authenticates the requests of one session.
     """
@@ -51,7 +51,7 @@ class Client:
     ) -> None:
         self._timeout, self._seconds = (connect, read), connect + read
         self._tls, self._body_cap, self._auth = tls, body_cap, auth
-        self._idle = deque([self._new_session()])  # now: an auth class may refuse its arguments
+        self._idle = deque([self._new_session()])  # here, because an auth class may refuse its arguments
 
     def close(self) -> None:
         """Close every connection."""
@@ -59,7 +59,7 @@ class Client:
             self._idle.pop().close()
 
     def bounded(self) -> AbstractContextManager[None]:
-        """One exchange of several requests."""
+        """Make one exchange of the requests inside."""
         return bounded(self._seconds, self._body_cap)
 
     def send(
@@ -97,7 +97,7 @@ class Client:
             response = session.send(prepared, stream=True)
         except Exception as error:
             failure = _failure(error)
-            # An auth class failed after an answer, which may have applied everything.
+            # An auth class failed after an answer: the request may have been applied.
             return replace(failure, outcome=Outcome.UNKNOWN) if answers else failure
         return self._answer(response, wants_body)
 
@@ -118,7 +118,7 @@ class Client:
 
 
 def _prepared(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> requests.PreparedRequest:
-    """By hand: the path is sent as it is, and it takes a third of the time."""
+    """Made by hand: requests would rewrite the path, and take three times as long."""
     prepared = requests.PreparedRequest()
     prepared.method, prepared.url, prepared.body = method, url, body
     fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
