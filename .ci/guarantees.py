@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guarantees.md"
-CONTRACT = "python/dbt_reverse_etl/testing/contract.py"
+CONTRACT = [f"python/dbt_reverse_etl/testing/{name}.py" for name in ("contract", "transactions")]
 # In the order of the page, with what each is about.
 SECTIONS = {
     "Capture": "each change of a model is captured once, and nothing else",
@@ -70,8 +70,12 @@ def proofs() -> dict[str, list[str]]:
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         for section, sentence, tier in marked(file):
             found.setdefault(section, []).append(line(sentence, str(file.relative_to(ROOT)), tier))
-    names = [node.name for node in functions(ROOT / CONTRACT) if node.name.startswith("test_")]
-    found.setdefault("Every destination", [])[:0] = [line(spoken(name), CONTRACT) for name in names]
+    found.setdefault("Every destination", [])[:0] = [
+        line(spoken(node.name), file)
+        for file in CONTRACT
+        for node in functions(ROOT / file)
+        if node.name.startswith("test_")
+    ]
     return found
 
 

@@ -91,5 +91,6 @@ class FolderSink(Sink):
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return [RowResult(index, Outcome.REJECTED, "a key that is too long for the name of a file")]
-            return [RowResult(index, Outcome.RETRYABLE, type(error).__name__)]
+            # It may have been done all the same: a folder may be on another machine.
+            return [RowResult(index, Outcome.UNKNOWN, type(error).__name__)]
         return []

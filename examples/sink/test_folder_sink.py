@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pyarrow as pa
 import pytest
 from folder_sink import FolderSink
 
-from dbt_reverse_etl.testing import ReadBack, SinkContract
+from dbt_reverse_etl.testing import ReadBack, SinkContract, Trouble
 from dbt_reverse_etl.values.encoding import encode_values
 
 
@@ -28,6 +31,26 @@ class TestFolder(SinkContract):
     @pytest.fixture
     def read_back(self, tmp_path: Path) -> ReadBack:
         return lambda task: [json.loads(file.read_bytes()) for file in (tmp_path / task.object).glob("*.json")]
+
+    @pytest.fixture
+    def troubles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Trouble]:
+        @contextmanager
+        def unmounted() -> Iterator[None]:
+            elsewhere = tmp_path.rename(tmp_path.with_name("elsewhere"))
+            yield
+            elsewhere.rename(tmp_path)
+
+        @contextmanager
+        def lost_answers() -> Iterator[None]:
+            def replace(part: Path, file: Path) -> None:
+                part.rename(file)
+                raise OSError(errno.EIO, "canary: the answer is lost")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "replace", replace)
+                yield
+
+        return {"unmounted": unmounted, "lost answers": lost_answers}
 
     def expected(self, field: pa.Field, value: Any) -> Any:
         (encoded,) = encode_values(pa.array([value], field.type)).rows

@@ -178,7 +178,7 @@ def _secret_names(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterato
 
 
 def is_unlisted(model: type[BaseModel], path: Path) -> bool:
-    """Whether a model that takes any key has the value under one that it does not list: nobody knows whether it is a secret."""
+    """Whether the value has a key that a model with `extra="allow"` does not list, so that it may be a secret."""
     return any(
         part not in _keys_at(model, path[:depth])
         and any(inner.model_config.get("extra") == "allow" for inner in _models_at(model, path[:depth]))

@@ -13,7 +13,7 @@ Each test starts with a destination that is empty. What the sink does not offer 
 """
 
 from dbt_reverse_etl.testing.clock import FakeClock
-from dbt_reverse_etl.testing.contract import MakeSink, MakeTask, ReadBack, SinkContract
+from dbt_reverse_etl.testing.contract import SinkContract
 from dbt_reverse_etl.testing.rows import (
     CAPTURED,
     PEOPLE,
@@ -29,6 +29,7 @@ from dbt_reverse_etl.testing.rows import (
     outcomes,
     person,
 )
+from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, Trouble
 
 __all__ = [
     "CAPTURED",
@@ -42,6 +43,7 @@ __all__ = [
     "ReadBack",
     "Row",
     "SinkContract",
+    "Trouble",
     "batch_of",
     "changes_to",
     "deliver",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,115 +12,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Batch, Mode, NewerFence, Settings, Sink, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.base import Batch, Mode, Sink
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.testing.rows import (
-    PEOPLE,
-    TYPES,
-    Change,
-    Row,
-    batch_of,
-    changes_to,
-    deliver,
-    next_run,
-    opened,
-    outcomes,
-    person,
-)
-
-MakeTask = Callable[..., SinkTask]
-MakeSink = Callable[[], Sink]
-ReadBack = Callable[[SinkTask], Sequence[Row]]
+from dbt_reverse_etl.testing.rows import Change, Row, batch_of, changes_to, deliver, next_run, opened, outcomes, person
+from dbt_reverse_etl.testing.transactions import TransactionContract
+from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, Trouble, secrets_of
 
 CANARY = "canary-2718281828"
-_NEXT_OBJECT = iter(range(10**9))
+_SEPARATORS = (*",;|/-_:. +=~#", "\t", "\x1f", "\0", "::", "||", "','")
+_MAY_BE_THERE = (Outcome.DELIVERED, Outcome.UNKNOWN)
 
 
-class SinkContract:
+class SinkContract(TransactionContract):
     """What the delivery engine relies on.
 
-    A subclass names its `sink_class` and overrides the fixtures `settings` and `read_back`; pytest has no abstract fixtures, so these
-    raise. A test of a thing that the sink does not claim to have is skipped, so that its author reads what was not proved.
+    A subclass names its `sink_class` and overrides the fixtures `settings`, `read_back` and, if it can, `troubles` and `unreachable`.
+    A test of a thing that the sink does not claim to have is skipped, so that its author reads what was not proved.
     """
-
-    sink_class: type[Sink]
-    types: dict[str, tuple[pa.DataType, list[Any]]] = TYPES
-    refused_characters: str = ""  # no text of the destination can hold them
-    histories: int = 20  # random ones; fewer where each batch takes seconds
-
-    @pytest.fixture
-    def settings(self) -> dict[str, Any]:
-        """What profiles.yml would say about an empty destination, without `type`."""
-        raise NotImplementedError("override the fixture `settings`")
-
-    @pytest.fixture
-    def read_back(self) -> ReadBack:
-        """Reads the rows of the task's object: what a consumer sees after all deliveries."""
-        raise NotImplementedError("override the fixture `read_back`")
-
-    @pytest.fixture
-    def unreachable(self) -> dict[str, Any]:
-        """Settings with which `check` must fail; carry the real secrets in them."""
-        pytest.skip("no settings for a destination that cannot be reached")
-
-    def expected(self, field: pa.Field, value: Any) -> Any:  # noqa: ARG002  (overrides need the field)
-        """The form in which the destination holds a value; override it where that is not the value itself."""
-        return value
-
-    def refine(self, task: SinkTask) -> SinkTask:
-        """Adapt each task to the sink, e.g. its object or options."""
-        return task
-
-    @pytest.fixture
-    def make_sink(self, settings: dict[str, Any]) -> MakeSink:
-        """Makes sinks on the same destination."""
-        model = self.sink_class.settings_model.model_validate(settings)
-        return lambda: self.sink_class(model)
-
-    @pytest.fixture
-    def make_task(self) -> MakeTask:
-        """Makes tasks: by default with all rights that the sink offers, on an object of its own."""
-
-        def make(schema: pa.Schema = PEOPLE, **changes: Any) -> SinkTask:
-            number = next(_NEXT_OBJECT)
-            modes = self.sink_class.modes
-            best = next(mode for mode in (Mode.MIRROR, Mode.UPSERT, *Mode) if mode in modes)
-            values: dict[str, Any] = {"sync_id": f"{number:032x}", "sync": "people", "object": f"people_{number}"}
-            values |= {"fence": 1, "mode": best, "key": (schema.names[0],), "schema": schema} | changes
-            return self.refine(SinkTask(**values))
-
-        return make
-
-    def rows_of(self, task: SinkTask, rows: Sequence[Row]) -> list[Row]:
-        """Rows in the form of the destination, ordered by key."""
-        shaped = [{column.name: self._shape(column, row.get(column.name)) for column in task.schema} for row in rows]
-        return _ordered(task, shaped)
-
-    def _shape(self, column: pa.Field, value: Any) -> Any:
-        return None if value is None else self.expected(column, value)
-
-    def _holds(self, read_back: ReadBack, task: SinkTask, rows: Sequence[Row]) -> None:
-        assert _ordered(task, read_back(task)) == self.rows_of(task, rows)
-
-    def _rows_of_every_type(self) -> list[Row]:
-        longest = max(len(values) for _, values in self.types.values())
-        rows: list[Row] = [{"id": number} for number in range(longest + 1)]  # the last one: NULL in every field
-        for name, (_, values) in self.types.items():
-            for number, value in enumerate(values):
-                rows[number][name] = value
-        return rows
-
-    def _needs(self, mode: Mode) -> None:
-        if mode not in self.sink_class.modes:
-            pytest.skip(f"the sink has no mode {mode.value}")
-
-    def _needs_transactions(self) -> None:
-        if not self.sink_class.transactional:
-            pytest.skip("the sink is not transactional")
 
     def test_it_says_what_it_is(self, make_sink: MakeSink) -> None:
         sink = make_sink()
@@ -137,14 +49,14 @@ class SinkContract:
 
     def test_secrets_are_not_in_texts_of_settings_and_sink(self, settings: dict[str, Any], make_sink: MakeSink) -> None:
         model = self.sink_class.settings_model.model_validate(settings)
-        secrets = _secrets(model)
+        secrets = secrets_of(model)
         if not secrets:
             pytest.skip("no secret settings")
         sink = make_sink()
         texts = [repr(model), str(model), model.model_dump_json(), repr(sink), str(sink), sink.identity]
         assert not [secret for secret in secrets if any(secret in text for text in texts)]
 
-    def test_an_unreachable_destination_is_said_without_secrets(self, unreachable: dict[str, Any]) -> None:
+    def test_an_unreachable_destination_is_said_withoutsecrets_of(self, unreachable: dict[str, Any]) -> None:
         model = self.sink_class.settings_model.model_validate(unreachable)
         sink = self.sink_class(model)
         try:
@@ -152,7 +64,7 @@ class SinkContract:
                 sink.check()
         finally:
             sink.close()
-        assert not [secret for secret in _secrets(model) if secret in f"{caught.value} {caught.value!r}"]
+        assert not [secret for secret in secrets_of(model) if secret in f"{caught.value} {caught.value!r}"]
 
     def test_close_is_allowed_before_open(self, make_sink: MakeSink) -> None:
         sink = make_sink()
@@ -278,17 +190,45 @@ class SinkContract:
             sink.finish()
         self._holds(read_back, task, [person(number) for number in range(5)])
 
-    def test_the_record_of_the_claim_that_is_acknowledged_last_outlives_the_run(
-        self, make_sink: MakeSink, make_task: MakeTask
+    def test_in_trouble_it_says_delivered_only_of_rows_that_are_there_and_not_applied_only_of_others(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack, troubles: Mapping[str, Trouble]
     ) -> None:
-        self._needs_transactions()
-        task = make_task()
+        changes: list[Change] = [("insert", person(number)) for number in range(1, 6)]
+        for name, trouble in troubles.items():
+            task = make_task()
+            self._delivered(make_sink, task, [person(0)])
+            with opened(make_sink(), next_run(task)) as sink:
+                with trouble():
+                    answers = deliver(sink, next_run(task), changes)
+                sink.finish()
+            assert set(answers) != {Outcome.DELIVERED}, f"{name}: it says that all is well"
+            there = list(read_back(task))
+            for answer, (_, row) in zip(answers, changes, strict=True):
+                is_there = self.rows_of(task, [row])[0] in there
+                assert is_there or answer is not Outcome.DELIVERED, f"{name}: it says delivered of a row that is lost"
+                assert not is_there or answer in _MAY_BE_THERE, f"{name}: it says {answer.value} of a row that is there"
+            self._delivered(make_sink, next_run(task, 3), [row for _, row in changes])
+            self._holds(read_back, task, [person(0), *(row for _, row in changes)])
+
+    def test_keys_of_several_fields_are_apart_whatever_stands_between_them(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        schema = pa.schema([("first", pa.string()), ("second", pa.string()), ("score", pa.float64())])
+        task = make_task(schema, key=("first", "second"))
+        try:
+            make_sink().validate(task)
+        except ConfigurationError:
+            pytest.skip("the sink takes one key field only")
+        between = ["", *(text for text in _SEPARATORS if not set(text) & set(self.refused_characters))]
+        pairs = [pair for text in between for pair in ((f"a{text}b", "c"), ("a", f"b{text}c"))]
+        rows: list[Row] = [{"first": a, "second": b, "score": float(n)} for n, (a, b) in enumerate(pairs)]
         with opened(make_sink(), task) as sink:
-            for number, claim in enumerate(("before", "last")):
-                deliver(sink, task, [("insert", person(number))], claim=claim)
-            sink.finish("last")
-        with opened(make_sink(), next_run(task)) as sink:
-            assert sink.settle(["last"]) == {"last": True}
+            assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
+            assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
+                Outcome.DELIVERED
+            }
+            sink.finish()
+        self._holds(read_back, task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
     def test_batches_from_all_threads_arrive(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
@@ -357,119 +297,3 @@ class SinkContract:
             deliver(sink, task, [("insert", person(1))])
             sink.finish()
         assert make_sink().missing(next_run(task)) is None
-
-    def test_a_record_of_a_run_that_the_ledger_does_not_know_is_noticed(
-        self, make_sink: MakeSink, make_task: MakeTask
-    ) -> None:
-        self._needs_transactions()
-        task = make_task(fence=3)
-        self._delivered(make_sink, task, [person(1)])
-        assert make_sink().missing(next_run(task, 3)) is None
-        for known, first in ((2, False), (0, True)):
-            with pytest.raises(NewerFence, match="3"):
-                make_sink().missing(replace(task, fence=known, first=first))
-
-    def test_an_older_fence_is_refused(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
-        self._needs_transactions()
-        task = make_task()
-        with opened(make_sink(), task) as sink:
-            deliver(sink, task, [("insert", person(1))])
-            with opened(make_sink(), next_run(task)) as newer:
-                newer.finish()
-            assert deliver(sink, task, [("update", person(1, "late"))]) == [Outcome.FATAL]
-            with pytest.raises(DestinationError):
-                make_sink().open(task)
-        self._holds(read_back, task, [person(1)])
-
-    def test_a_claim_is_settled_only_if_closed_with_nothing_left_out(
-        self, make_sink: MakeSink, make_task: MakeTask
-    ) -> None:
-        self._needs_transactions()
-        task = make_task()
-        with opened(make_sink(), task) as sink:
-            for claim, last, left_out in (("whole", True, 0), ("open", False, 0), ("left", True, 1)):
-                rows: list[Change] = [("insert", person(len(claim)))]
-                extra = sink.extra_columns(task)
-                sink.deliver(batch_of(task, rows, claim, last=last, left_out=left_out, extra=extra))
-        for fence in (2, 3):  # a crash before the ledger took the answers: the next run asks again
-            with opened(make_sink(), next_run(task, fence)) as sink:
-                answers = sink.settle(["whole", "open", "left", "never sent"])
-                assert answers == {"whole": True, "open": False, "left": False, "never sent": None}
-
-    def test_a_lost_record_stops_the_run_and_offers_resync(self, make_sink: MakeSink, make_task: MakeTask) -> None:
-        self._needs_transactions()
-        sink = make_sink()
-        try:
-            with pytest.raises(DestinationError, match="resync"):
-                sink.open(make_task(first=False))
-        finally:
-            sink.close()
-
-    def test_a_full_load_appears_at_once_in_place_of_what_was_there(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        self._needs_full_loads()
-        task = make_task()
-        self._delivered(make_sink, task, [person(1), person(2)])
-        full = replace(next_run(task), full_load=True)
-        with opened(make_sink(), full) as sink:
-            for rows in ([person(2, "Grace")], [person(3), person(4)]):
-                assert deliver(sink, full, [("insert", row) for row in rows], last=False) == [Outcome.DELIVERED] * len(
-                    rows
-                )
-                self._holds(read_back, task, [person(1), person(2)])
-            sink.swap("claim-1")
-            sink.finish()
-        self._holds(read_back, task, [person(2, "Grace"), person(3), person(4)])
-        self._delivered(make_sink, next_run(task, 3), [person(5)])
-        self._holds(read_back, task, [person(2, "Grace"), person(3), person(4), person(5)])
-
-    def test_a_full_load_that_was_given_up_leaves_no_trace(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        self._needs_full_loads()
-        task = make_task()
-        self._delivered(make_sink, task, [person(1)])
-        full = replace(next_run(task), full_load=True)
-        with opened(make_sink(), full) as sink:
-            deliver(sink, full, [("insert", person(2))], claim="given up", last=False)
-        self._holds(read_back, task, [person(1)])
-        again = replace(next_run(task, 3), full_load=True)
-        with opened(make_sink(), again) as sink:
-            if sink.transactional:
-                assert sink.settle(["given up"]) == {"given up": None}
-            deliver(sink, again, [("insert", person(3))], claim="whole", last=False)
-            sink.swap("whole")
-            sink.finish("whole")
-        self._holds(read_back, task, [person(3)])
-        if self.sink_class.transactional:
-            with opened(make_sink(), next_run(task, 4)) as sink:
-                assert sink.settle(["whole"]) == {"whole": True}
-
-    def _delivered(self, make_sink: MakeSink, task: SinkTask, rows: Sequence[Row]) -> None:
-        with opened(make_sink(), task) as sink:
-            assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
-            sink.finish()
-
-    def _needs_full_loads(self) -> None:
-        if not self.sink_class.full_loads or issubclass(self.sink_class, SparkSink):
-            pytest.skip("the sink has no full loads of batches")
-
-
-def _ordered(task: SinkTask, rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: [str(row[name]) for name in task.key])
-
-
-def _secrets(settings: Settings) -> list[str]:
-    def walk(value: Any) -> Iterator[str]:
-        if isinstance(value, SecretStr):
-            yield value.get_secret_value()
-        elif isinstance(value, BaseModel):
-            yield from walk(list(value.__dict__.values()))
-        elif isinstance(value, dict):
-            yield from walk(list(value.values()))
-        elif isinstance(value, list | tuple | set | frozenset):
-            for part in value:
-                yield from walk(part)
-
-    return [secret for secret in walk(settings) if secret]

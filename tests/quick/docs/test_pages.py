@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
-from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.base import Mode, Sink
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
@@ -64,6 +65,15 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models(inner)
+
+
+def test_the_destinations_that_a_reconcile_can_read_are_named() -> None:
+    points = [one for one in entry_points(group="dbt_reverse_etl.sinks") if one.module.startswith("dbt_reverse_etl.")]
+    read = {one.name for one in points if one.load().read is not Sink.read}
+    said = re.search(r"It works for (.*?); (.*?) cannot be read\.", text("docs/operations.md"))
+    assert said
+    can, cannot = (set(re.findall(r"`(\w+)`", part)) for part in said.groups())
+    assert (can, cannot) == (read, {one.name for one in points} - read)
 
 
 @pytest.mark.parametrize("title", SECTIONS)

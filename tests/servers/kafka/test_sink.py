@@ -22,6 +22,7 @@ from dbt_reverse_etl.delivery.ports import Job, Status
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
+from dbt_reverse_etl.sinks.kafka.topic import Cluster
 from dbt_reverse_etl.testing import SNAPSHOT_ID, Change, deliver, next_run, opened, outcomes, person
 from tests.support.delivery.desk import Desk
 from tests.support.servers.kafka import (
@@ -376,9 +377,15 @@ def test_a_login_without_any_right_to_write_is_told_the_right_and_leaves_nothing
     make_topic(task.object, cleanup_policy="compact")
     with pytest.raises(DestinationError, match=r"found no right Write on topic .*Next: kafka-acls --add"):
         sink(sasl_username=VIEWER).open(task)
-    monkeypatch.setattr(
-        "dbt_reverse_etl.sinks.kafka.sink.topic_problems", lambda *_: []
-    )  # a cluster that does not tell
+    described = Cluster._described
+
+    def untold(self: Cluster, name: str) -> Any:
+        found = described(self, name)
+        found.authorized_operations = None
+        return found
+
+    monkeypatch.setattr(Cluster, "_described", untold)  # an older cluster
+    assert sink(sasl_username=VIEWER).rights(task).missing == ()
     with opened(sink(sasl_username=VIEWER), task) as kafka:
         for _ in range(2):
             answer = kafka.deliver(a_batch(task, people(person(1), person(2))))

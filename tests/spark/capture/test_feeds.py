@@ -191,8 +191,11 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
         (landing / name).mkdir(parents=True)
         source = f"reverse_etl.new_files('{landing / name}', format='{form}', schema='{schema}', overlap='0 seconds')"
         sources.append(f"select concat('{name}', id) as id, value, op, number from {{{{ {source} }}}}")
+    (landing / "kept").mkdir()
+    kept = f"reverse_etl.new_files('{landing / 'kept'}', schema='{schema}', options={{'nullValue': '\\\\N'}})"
+    kept = f"select concat('kept', id) as id, value, op, number from {{{{ {kept} }}}}"
     settings = {"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
-    project.changelog("all_changelog", " union all ".join(sources), settings=settings)
+    project.changelog("all_changelog", " union all ".join([*sources, kept]), settings=settings)
     project.changelog("csv_changelog", sources[0], settings=settings)
 
     first = project.dbt("run", "--select", "all_changelog")
@@ -202,13 +205,20 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
     deliver(project, 1, 1_700_000_000, "(1, 'a', 'I', 1), (2, 'b', 'I', 2)")
     deliver(project, 2, 1_700_000_010, "(1, 'c', 'U', 3), (3, null, 'I', 4)")
     deliver(project, 9, 4_000_000_000, "(9, 'by a clock that is wrong', 'I', 4)")
+    for name in ("csv", "kept"):  # nothing between two commas, and two quotes
+        texts = landing / name / "texts.csv"
+        texts.write_text('id,value,op,number\n5,,I,1\n6,"",I,1\n')
+        os.utime(texts, (1_700_000_010, 1_700_000_010))
     second = project.dbt("run", "--select", "all_changelog")
     assert second.success, second.text
     values = (("1", "c"), ("2", "b"), ("3", None), ("9", "by a clock that is wrong"))
     rows = [(name + key, value) for name in FORMATS for key, value in values]
+    rows += [("csv5", None), ("csv6", None), ("kept5", None), ("kept6", "")]
     assert project.image("all_changelog", "id, value") == sorted(rows)
-    assert positions(project, "all_changelog") == {f"files/{landing / name}": "1700000010000000" for name in FORMATS}
+    folders = (*FORMATS, "kept")
+    assert positions(project, "all_changelog") == {f"files/{landing / name}": "1700000010000000" for name in folders}
 
+    (landing / "kept" / "texts.csv").unlink()
     deliver(project, 3, 1_700_000_020, "(2, 'b', 'D', 5), (1, 'z', 'U', 1)")
     for name in FORMATS:
         (old,) = (landing / name).glob("1.*")

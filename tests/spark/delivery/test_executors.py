@@ -33,6 +33,11 @@ BATCHES = {
     "delete": {"method": "POST", "path": "/delete"},
 }
 SOURCE = "select id, concat('name ', id) as name, id * 1.5d as amount from range({rows})"
+SIGV4 = {
+    "type": "python",
+    "class": "requests_aws4auth.AWS4Auth",
+    "args": ["me", "canary-aws", "eu-west-1", "execute-api"],
+}
 FEW, MANY, WIDTH = 5_000, 45_000, 5120  # rows, and bytes of each
 
 
@@ -44,6 +49,7 @@ class Api:
         self.received: Counter[tuple[int, str | None]] = Counter()
         self.before_answer: Callable[[int], None] = lambda number: None
         self.most_at_once = self._at_once = 0
+        self.schemes: set[str] = set()  # of authentication
         self._lock = threading.Lock()
         self._requests = 0
 
@@ -51,6 +57,7 @@ class Api:
         with self._lock:
             self._requests += 1
             number = self._requests
+            self.schemes.add(request.headers.get("authorization", "").partition(" ")[0])
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             for row in request.json:
@@ -122,7 +129,7 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_
 ) -> None:
     share, shared = executors._share, set[int]()
     monkeypatch.setattr(executors, "_share", lambda limits, tasks: shared.add(tasks) or share(limits, tasks))
-    shop.destinations["crm"]["concurrency"] = 2
+    shop.destinations["crm"] |= {"concurrency": 2, "auth": SIGV4}
     api.before_answer = lambda number: time.sleep(0.1)
     first = shop.run()
     assert first.success, first.text
@@ -133,6 +140,7 @@ def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_
     # The first run names the ledger in the changelog, and Spark computes the rows that it keeps anew.
     assert {*waves[1:]} == {1}
     assert api.most_at_once == 2
+    assert api.schemes == {"AWS4-HMAC-SHA256"}, "an auth class of another package signs in the tasks too"
 
     api.most_at_once = 0
     waves.clear()

@@ -111,7 +111,7 @@ def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
 
 def _meant(answer: Answer, options: HttpOptions, rows: int) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
-    code = options.codes.get(_code_of(_loaded(answer), options.error)) if options.codes else None
+    code = options.codes.get(_code_of(loaded(answer), options.error)) if options.codes else None
     meant = None if code is None else Outcome(code)
     # Of several rows one is missing: the engine looks for it.
     return Outcome.REJECTED if meant is Outcome.NO_MATCH and rows > 1 else meant
@@ -271,10 +271,11 @@ def _refusal_code(entry: Any, refused: RefusedOptions) -> str:
 
 
 def _reason(answer: Answer, options: HttpOptions) -> str:
-    return f"HTTP {answer.status}{error_code(_loaded(answer), options.error)}"
+    return f"HTTP {answer.status}{error_code(loaded(answer), options.error)}"
 
 
-def _loaded(answer: Answer) -> Any:
+def loaded(answer: Answer) -> Any:
+    """The document that the body is, or a value that equals nothing."""
     try:
         return orjson.loads(answer.body or b"")
     except orjson.JSONDecodeError:

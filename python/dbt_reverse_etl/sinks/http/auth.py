@@ -13,14 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 from urllib.parse import quote_plus, urlencode
-
-import orjson
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import register_secret
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure, error_code, retry_after
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, error_code, loaded, retry_after
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE, OAuth2
 
 Post = Callable[[Mapping[str, str], bytes], Answer | Failure]
@@ -96,7 +93,8 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
     if isinstance(answer, Failure):
         outcome = Outcome.FATAL if answer.outcome is Outcome.FATAL else Outcome.RETRYABLE
         return Failure(outcome, f"{where}: {answer.reason}")
-    document = _json(answer.body)
+    document = loaded(answer)
+    document = document if isinstance(document, dict) else {}
     if answer.status >= 500 or answer.status in _AGAIN:
         pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
         return Failure(Outcome.RETRYABLE, f"{where}: HTTP {answer.status}", pause)
@@ -110,14 +108,6 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
         return Failure(Outcome.FATAL, f"{where}: HTTP 200, but no bearer token")
     register_secret(text)
     return Token(text, now + _lifetime(document.get("expires_in")))
-
-
-def _json(body: bytes | None) -> dict[str, Any]:
-    try:
-        document = orjson.loads(body or b"")
-    except orjson.JSONDecodeError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _lifetime(expires_in: object) -> float:

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError
 from urllib3.response import BaseHTTPResponse
@@ -28,15 +27,20 @@ from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
 
 class MetadataHost(ValueError):
-    """A name may lead there although no setting says so."""
+    """The host name resolved to an address of cloud metadata."""
 
 
 class TooLarge(Exception):
-    """The answer has more bytes than may be read."""
+    """The answer has more bytes than may be read; the text says so."""
+
+
+def too_large(size: float) -> str:
+    """Why an answer was not read to its end."""
+    return f"the answer is larger than {size / 2**20:g} MiB"
 
 
 class _Exchange(threading.local):
-    """What the exchange of this thread may take, whatever an auth class sends: its end on the monotonic clock, bytes of an answer."""
+    """Limits of the exchange of this thread, for requests of auth classes too: its end on the monotonic clock, bytes of an answer."""
 
     until = size = math.inf
 
@@ -46,7 +50,7 @@ _exchange = _Exchange()
 
 @contextmanager
 def bounded(seconds: float, size: float) -> Iterator[None]:
-    """Hold every connection of this thread to these bounds; inside of another exchange, to its own."""
+    """Limit every connection of this thread. An outer exchange keeps its own limits."""
     if _exchange.until < math.inf:
         yield
         return
@@ -67,7 +71,7 @@ for _name in ("urllib3.connectionpool", "urllib3.connection", "urllib3.response"
 
 
 class _Bounded(io.RawIOBase):
-    """What comes over a connection, until the time is over or it is too much: a socket's timeout begins anew with each byte."""
+    """Reads a connection until the deadline or the size limit; a socket's own timeout restarts with each byte."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
         self._raw, self._until = raw, until
@@ -85,7 +89,7 @@ class _Bounded(io.RawIOBase):
         size = self._raw.readinto(buffer)
         self.left -= size or 0
         if self.left < 0:
-            raise TooLarge
+            raise TooLarge(too_large(_exchange.size))
         return size
 
     def close(self) -> None:
@@ -94,7 +98,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Response(HTTPResponse):
-    """All of it comes within one timeout, and within the exchange."""
+    """The whole answer has to come within one read timeout, and within the exchange."""
 
     def __init__(self, sock: socket.socket, *arguments: Any, **more: Any) -> None:
         super().__init__(sock, *arguments, **more)
@@ -111,7 +115,7 @@ class _Connection(HTTPConnection):
     response_class = _Response
 
     def _new_conn(self) -> socket.socket:
-        """Judge the address that was connected to, before the first byte: a name may resolve to another one each time."""
+        """Check the address of the connection before the first byte: a name may resolve to another address each time."""
         connected = super()._new_conn()
         if is_metadata_host(connected.getpeername()[0]):
             connected.close()
@@ -120,19 +124,11 @@ class _Connection(HTTPConnection):
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
-    """The same, before the handshake."""
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
+    """The same check, before the handshake."""
 
 
 class _Adapter(HTTPAdapter):
-    """Always with our timeouts and our TLS, never by a proxy."""
+    """Uses our timeouts and our TLS, whatever an auth class passes, and no proxy."""
 
     def __init__(self, timeout: tuple[float, float], tls: ssl.SSLContext) -> None:
         self._timeout, self._tls = timeout, tls
@@ -140,13 +136,14 @@ class _Adapter(HTTPAdapter):
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: Any) -> None:
         super().init_poolmanager(connections, maxsize, block, ssl_context=self._tls, **more)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
-        return self.poolmanager.connection_from_url(request.url or "")
+        pool: Any = self.poolmanager.connection_from_url(request.url or "")
+        pool.ConnectionCls = _TlsConnection if pool.scheme == "https" else _Connection
+        return pool
 
     def cert_verify(self, *_: Any) -> None:
-        """Done by the TLS context."""
+        """The TLS context verifies."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
         if time.monotonic() >= _exchange.until:
@@ -165,7 +162,7 @@ class _Session(requests.Session):
 
 
 def new_session(timeout: tuple[float, float], tls: ssl.SSLContext) -> requests.Session:
-    """A session that takes nothing from its environment, keeps no cookie and follows no redirect; for one thread at a time."""
+    """A session without environment, cookies and redirects; for one thread at a time."""
     session = _Session()
     session.trust_env = False
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))

@@ -14,7 +14,7 @@ _EXPECTED = "a subclass of requests.auth.AuthBase as package.module.Class"
 
 
 def class_of(auth: PythonAuth, origin: str) -> type[AuthBase]:
-    """The class, if it takes arguments of these names; nothing is made of it.
+    """The class, if it takes arguments of these names. Makes no object.
 
     Raises:
         DestinationError: it cannot be imported, is no such class, or takes other arguments.

@@ -197,7 +197,7 @@ class ClientCertificate(Strict):
 
 
 class Timeout(Strict):
-    """Seconds until a connection stands, and for a whole answer; both together bound all that one delivery sends for it."""
+    """Seconds to connect, and for a whole answer. A request and all that it needs, such as a token, takes at most both together."""
 
     connect: PositiveFloat = Field(10, le=60)
     read: PositiveFloat = Field(30, le=180)

@@ -24,7 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTime
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure
 from dbt_reverse_etl.sinks.http.auth import Tokens, signature
-from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session
+from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session, too_large
 from dbt_reverse_etl.sinks.http.python_auth import auth_of
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, PythonAuth, StandardWebhooks
@@ -32,15 +32,11 @@ from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, Py
 BODY_CAP = 2**20
 
 
-def _no_auth() -> None:
-    return None
-
-
 class Client:
-    """Sends requests from any number of threads, each in a session of its own: an auth class may need one connection.
+    """Sends requests from any number of threads. Each request in flight has its own session: an auth class may need one connection.
 
     Args:
-        connect, read: seconds until a connection stands, and for an answer; an exchange takes both together at most.
+        connect, read: seconds to connect, and for an answer; an exchange takes at most both together.
         body_cap: bytes of the largest answer that is read.
         auth: makes what authenticates the requests of one session.
     """
@@ -51,11 +47,11 @@ class Client:
         read: float,
         tls: ssl.SSLContext,
         body_cap: int = BODY_CAP,
-        auth: Callable[[], AuthBase | None] = _no_auth,
+        auth: Callable[[], AuthBase] | None = None,
     ) -> None:
         self._timeout, self._seconds = (connect, read), connect + read
         self._tls, self._body_cap, self._auth = tls, body_cap, auth
-        self._idle = deque([self._new_session()])  # now: an auth class may refuse its arguments
+        self._idle = deque([self._new_session()])  # here, because an auth class may refuse its arguments
 
     def close(self) -> None:
         """Close every connection."""
@@ -63,7 +59,7 @@ class Client:
             self._idle.pop().close()
 
     def bounded(self) -> AbstractContextManager[None]:
-        """One exchange of several requests."""
+        """Make one exchange of the requests inside."""
         return bounded(self._seconds, self._body_cap)
 
     def send(
@@ -82,7 +78,7 @@ class Client:
 
     def _new_session(self) -> requests.Session:
         session = new_session(self._timeout, self._tls)
-        session.auth = self._auth()
+        session.auth = self._auth() if self._auth else None
         return session
 
     def _exchanged(
@@ -101,29 +97,28 @@ class Client:
             response = session.send(prepared, stream=True)
         except Exception as error:
             failure = _failure(error)
-            # An auth class failed after an answer, which may have applied everything.
+            # An auth class failed after an answer: the request may have been applied.
             return replace(failure, outcome=Outcome.UNKNOWN) if answers else failure
         return self._answer(response, wants_body)
 
     def _answer(self, response: requests.Response, wants_body: bool) -> Answer:
         headers, cut = response.headers, False
         content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        body: bytes | None = b""
-        problem = ""
+        body: bytes | None
         try:
-            content = response.content
-            if wants_body:
-                body, problem = decoded(content, headers.get("Content-Encoding", ""), self._body_cap)
+            content = (
+                response.content if wants_body else response.content[:0]
+            )  # read in any case, to use the connection again
+            body, problem = decoded(content, headers.get("Content-Encoding", ""), self._body_cap)
         except Exception as error:
-            body, problem = None, _problem_of_body(error, self._body_cap)
-            cut = problem != _too_large(self._body_cap)
+            body, (problem, cut) = None, _unreadable(error)
         finally:
             response.close()
         return Answer(response.status_code, content_type, body, problem, cut, headers)
 
 
 def _prepared(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> requests.PreparedRequest:
-    """By hand: the path is sent as it is, and it takes a third of the time."""
+    """Made by hand: requests would rewrite the path, and take three times as long."""
     prepared = requests.PreparedRequest()
     prepared.method, prepared.url, prepared.body = method, url, body
     fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
@@ -146,7 +141,7 @@ class Transport:
     def __init__(self, settings: HttpSettings, body_cap: int = BODY_CAP) -> None:
         self._settings, self._auth, timeout = settings, settings.auth, settings.timeout
         self._tls = tls_context(settings)
-        auth = partial(auth_of, self._auth, settings.origin) if isinstance(self._auth, PythonAuth) else _no_auth
+        auth = partial(auth_of, self._auth, settings.origin) if isinstance(self._auth, PythonAuth) else None
         self._client = Client(timeout.connect, timeout.read, self._tls, body_cap, auth)
         self._secret_headers = settings.secret_headers()
         self._tokens = (
@@ -169,19 +164,20 @@ class Transport:
             if self._tokens is None:
                 return self._send(request, None, wants_body=wants_body)
             token = self._tokens.get()
-            answer = token if isinstance(token, Failure) else self._send(request, token, wants_body=wants_body)
+            answer = self._send(request, token, wants_body=wants_body)
             if isinstance(token, str) and isinstance(answer, Answer) and answer.status == 401:
                 # 401 says that nothing was applied: once more, with a token that the destination may not have revoked.
-                token = self._tokens.get(refused=token)
-                answer = token if isinstance(token, Failure) else self._send(request, token, wants_body=wants_body)
+                answer = self._send(request, self._tokens.get(refused=token), wants_body=wants_body)
             return answer
 
     def close(self) -> None:
         """Close every connection."""
         self._client.close()
 
-    def _send(self, request: Request, token: str | None, *, wants_body: bool) -> Answer | Failure:
+    def _send(self, request: Request, token: str | Failure | None, *, wants_body: bool) -> Answer | Failure:
         """The destination's headers win over the sync's, whatever their case."""
+        if isinstance(token, Failure):
+            return token
         headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(request.headers)
         headers.update(self._secret_headers)
         url = f"{self._settings.url.rstrip('/')}/{request.path}"
@@ -195,16 +191,14 @@ class Transport:
         return self._client.send(request.method, url, headers, request.body, wants_body=wants_body)
 
 
-def _too_large(cap: int) -> str:
-    return f"the answer is larger than {cap // 2**20} MiB"
-
-
-def _problem_of_body(error: Exception, cap: int) -> str:
+def _unreadable(error: Exception) -> tuple[str, bool]:
+    """Why a body could not be read, and whether it did not come to its end."""
     causes = list(_causes(error))
-    if any(isinstance(cause, TooLarge) for cause in causes):
-        return _too_large(cap)
+    for cause in causes:
+        if isinstance(cause, TooLarge):
+            return str(cause), False
     late = any(isinstance(cause, ReadTimeoutError) for cause in causes)
-    return "the answer did not end in time" if late else "the connection ended before the answer did"
+    return "the answer did not end in time" if late else "the connection ended before the answer did", True
 
 
 def decoded(body: bytes, encoding: str, cap: int = BODY_CAP) -> tuple[bytes | None, str]:
@@ -220,7 +214,7 @@ def decoded(body: bytes, encoding: str, cap: int = BODY_CAP) -> tuple[bytes | No
     except zlib.error:
         return None, "the compressed answer is damaged"
     if len(plain) > cap:
-        return None, _too_large(cap)
+        return None, too_large(cap)
     return (plain, "") if inflater.eof else (None, "the compressed answer is damaged")
 
 

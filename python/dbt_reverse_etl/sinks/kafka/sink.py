@@ -106,13 +106,12 @@ class KafkaSink(Sink):
         with self._explained():
             cluster = self._cluster()
             try:
-                absent = sorted({"WRITE", "DESCRIBE_CONFIGS"} - cluster.granted(task.object))
+                absent = cluster.lacking(task.object)
                 topic = None if "DESCRIBE_CONFIGS" in absent else cluster.topic(task.object)
             except NoAnswer as none:
                 return self._rights_without_topic(task, none, untried)
-        if topic is None:
-            return Rights((self._no_right(task, absent),) if absent else (), untried)
-        return Rights((*topic_problems(topic, task),), untried)
+        problems = [self._no_right(task, absent)] if absent else []
+        return Rights((*problems, *(topic_problems(topic, task) if topic else ())), untried)
 
     def _rights_without_topic(self, task: SinkTask, none: NoAnswer, untried: tuple[str, ...]) -> Rights:
         if str(none) == "TOPIC_AUTHORIZATION_FAILED":
@@ -138,7 +137,8 @@ class KafkaSink(Sink):
         with self._explained():
             cluster = self._cluster()
             topic = cluster.topic(task.object) or self._made(cluster)
-        problems = topic_problems(topic, task)
+            absent = cluster.lacking(task.object)
+        problems = [self._no_right(task, absent)] if absent else topic_problems(topic, task)
         if problems:
             raise DestinationError(*problems)
         self._encode = json_of(options_of(task))

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget them
-    AclOperation,
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -51,13 +50,11 @@ class Topic:
         partitions: how many it has.
         cleanup_policy: `compact`, `delete`, or both with a comma.
         limit: max.message.bytes.
-        may_write: whether this login has the right; true where the cluster does not tell.
     """
 
     partitions: int
     cleanup_policy: str
     limit: int
-    may_write: bool
 
 
 class Cluster:
@@ -83,8 +80,7 @@ class Cluster:
     def topic(self, name: str) -> Topic | None:
         """The topic, or None if there is none; it is never made by asking."""
         try:
-            ask = {"request_timeout": PATIENCE, "include_authorized_operations": True}
-            described = self._answer(self._client.describe_topics(TopicCollection([name]), **ask)[name])
+            described = self._described(name)
             resource = ConfigResource(ResourceType.TOPIC, name)
             (configs,) = self._client.describe_configs([resource], request_timeout=PATIENCE).values()
             values: dict[str, Any] = {entry: config.value for entry, config in self._answer(configs).items()}
@@ -92,17 +88,17 @@ class Cluster:
             if str(none) == _UNKNOWN_TOPIC:
                 return None
             raise
-        rights = described.authorized_operations
-        may_write = not rights or AclOperation.WRITE in rights
-        limit = int(values["max.message.bytes"])
-        return Topic(len(described.partitions), values["cleanup.policy"], limit, may_write)
+        return Topic(len(described.partitions), values["cleanup.policy"], int(values["max.message.bytes"]))
 
-    def granted(self, name: str) -> set[str]:
-        """What the login may do with the topic, as `WRITE`; empty where the broker does not tell. Raises NoAnswer without `DESCRIBE`."""
-        asked = self._client.describe_topics(
-            TopicCollection([name]), include_authorized_operations=True, request_timeout=PATIENCE
-        )
-        return {operation.name for operation in self._answer(asked[name]).authorized_operations or ()}
+    def lacking(self, name: str) -> list[str]:
+        """The rights on the topic, as `WRITE`, that a push needs and the login has not; none where the broker does not tell.
+        Raises NoAnswer without `DESCRIBE`."""
+        granted = {operation.name for operation in self._described(name).authorized_operations or ()}
+        return sorted({"WRITE", "DESCRIBE_CONFIGS"} - granted) if granted else []
+
+    def _described(self, name: str) -> Any:
+        asked: Any = {"request_timeout": PATIENCE, "include_authorized_operations": True}
+        return self._answer(self._client.describe_topics(TopicCollection([name]), **asked)[name])
 
     def make(
         self, name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, str]
@@ -207,9 +203,6 @@ def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why the rows of a sync must not go to this topic."""
     problems, options, where = [], options_of(task), f"topic {task.object}"
-    if not topic.may_write:
-        found, next_step = f"no right Write on {where}", f"kafka-acls --add --operation Write --topic {task.object}"
-        problems.append(Problem(where, found, "Write, Describe and DescribeConfigs", next_step))
     if topic.cleanup_policy != "compact" and options.compacted and task.mode is not Mode.CHANGELOG:
         found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
         next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class TestHubspot:
     def test_contacts_are_upserted_in_batches_by_a_unique_property(self, hubspot: Preset) -> None:
         assert hubspot.send(self.api(), 1, 2)[0] == [DELIVERED] * 2
         (request,) = hubspot.server.received
-        assert (request.method, request.path) == ("POST", "/crm/v3/objects/contacts/batch/upsert")
+        assert (request.method, request.path) == ("POST", "/crm/objects/2026-03/contacts/batch/upsert")
         assert request.headers["authorization"] == f"Bearer {TOKEN}"
         assert request.json["inputs"][0] == {
             "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
@@ -123,7 +124,7 @@ class TestHubspot:
         by_id = Preset("hubspot", server, task_of("contacts", "hs_object_id"), BEARER)
         assert by_id.send(Reply(204), 1, 2, operation="delete")[0] == [DELIVERED] * 2
         (request,) = server.received
-        assert (request.method, request.path) == ("POST", "/crm/v3/objects/contacts/batch/archive")
+        assert (request.method, request.path) == ("POST", "/crm/objects/2026-03/contacts/batch/archive")
         assert request.json == {"inputs": [{"id": "k1"}, {"id": "k2"}]}
         with pytest.raises(ConfigurationError, match="UndefinedError"):
             by_id.sink.validate(task_of("contacts", "email"))
@@ -356,6 +357,12 @@ class TestEveryPreset:
         assert not [name for name in preset_names() for text in code if name in text.lower()]
         for name in preset_names():
             assert set(yaml.safe_load((DIRECTORY / f"{name}.yml").read_text())) <= {"settings", "options"}
+
+    @pytest.mark.parametrize("name", preset_names())
+    def test_it_names_the_vendors_page_and_the_day_on_which_it_was_checked(self, name: str) -> None:
+        head = [line for line in (DIRECTORY / f"{name}.yml").read_text().splitlines() if line.startswith("# ")]
+        assert re.match(r"# https://\S+, (not )?checked", head[1]), head
+        assert re.search(r"20\d\d-\d\d-\d\d", " ".join(head)), head
 
     @pytest.mark.parametrize("name", preset_names())
     def test_it_is_what_a_user_could_write(self, name: str, server: HttpServer) -> None:

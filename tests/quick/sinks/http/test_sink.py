@@ -6,7 +6,9 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -24,7 +26,7 @@ from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.testing import ReadBack, SinkContract
+from dbt_reverse_etl.testing import ReadBack, SinkContract, Trouble
 from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
@@ -38,8 +40,21 @@ class RestStore:
 
     def __init__(self) -> None:
         self.rows: dict[str, Any] = {}
+        self._instead: Reply | None = None
+        self._applies = True
+
+    @contextmanager
+    def answering(self, instead: Reply, *, applies: bool) -> Iterator[None]:
+        """With another answer to each request, whether or not it applies it."""
+        self._instead, self._applies = instead, applies
+        yield
+        self._instead, self._applies = None, True
 
     def __call__(self, request: Received) -> Reply:
+        answer = self._apply(request) if self._applies else Reply()
+        return self._instead or answer
+
+    def _apply(self, request: Received) -> Reply:
         there = request.path in self.rows
         if request.method == "POST" and there:
             return json_reply({"code": "exists"}, 409)
@@ -68,6 +83,20 @@ class TestContract(SinkContract):
     @pytest.fixture
     def unreachable(self) -> dict[str, Any]:
         return {"url": f"http://127.0.0.1:{free_port()}", "auth": {"type": "bearer", "token": CANARY}}
+
+    @pytest.fixture
+    def troubles(self, store: RestStore) -> dict[str, Trouble]:
+        """Replies, and whether the destination has applied the request."""
+        kinds = {
+            "its answers are lost": (Reply(reset="after"), True),
+            "its requests are lost": (Reply(reset="after"), False),
+            "it fails after it": (Reply(500), True),
+            "it has no time": (Reply(503), False),
+            "it refuses": (Reply(422), False),
+            "it lets nobody in": (Reply(401), False),
+            "it shows a login page": (Reply(200, b"<html>", {"Content-Type": "text/html"}), False),
+        }
+        return {name: partial(store.answering, reply, applies=applies) for name, (reply, applies) in kinds.items()}
 
     @pytest.fixture
     def read_back(self, store: RestStore) -> ReadBack:
