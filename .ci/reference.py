@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from importlib.metadata import entry_points
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, Secret, SecretStr
 from pydantic.fields import FieldInfo
 
 from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings, Threshold
@@ -21,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 HEAD = """# Reference
 
-Made by `make docs` from the code that checks the configuration and from `macros/macros.yml`; a test fails when it is stale.
-What the settings are for: [configuration](configuration.md). A mapping has a table of its own, below.
+Every setting and every macro. How they are used: [configuration](configuration.md), [capture](capture.md), [querying](querying.md).
+`make docs` writes this page from the code that checks the configuration and from `macros/macros.yml`. A mapping has its own table, below.
 """
 WORDS = {
     str: "text",
@@ -30,9 +31,12 @@ WORDS = {
     float: "number",
     bool: "true, false",
     SecretStr: "secret",
+    Path: "text",
     Threshold: "rows, or a share such as `10%`",
 }
 SIGNS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+ARGUMENTS = "| argument | type | |\n|---|---|---|"
+SHARED_BY = 3  # more macros than this
 TITLES = {
     "changelog": "Views of a changelog",
     "delivery": "What was delivered",
@@ -70,35 +74,58 @@ def table(title: str, model: type[BaseModel]) -> Iterator[str]:
         done.add(inner)
         path = nested[inner][0]
         below = list(rows(inner, f"{path}.", nested))
-        several = sum(path in paths for paths in nested.values()) > 1
+        shared = any(inner in bases(other) for other in nested)
+        several = sum(path in paths for paths in nested.values()) > 1 and not shared
         which = variant(inner) or (" with any other word" if several else "")
-        yield f"{', '.join(f'`{name}`' for name in nested[inner])}{which}:\n"
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(nested[inner]))
+        yield f"{names}{which}: {summary(inner)}\n"
         yield from below
 
 
 def rows(model: type[BaseModel], prefix: str, nested: dict[type[BaseModel], list[str]]) -> Iterator[str]:
-    """The keys of one model; `nested` collects what stands below them."""
-    meanings = described(model)
-    yield "| key | values | default | |\n|---|---|---|---|"
-    for name, field in model.model_fields.items():
+    """The keys of one model, without the one that picks it; `nested` collects their mappings, and what several of these share."""
+    meanings, apart = described(model), {*chosen(model)}
+    if prefix:
+        for base in bases(model):
+            nested.setdefault(base, []).append(prefix.removesuffix("."))
+            apart |= base.model_fields.keys()
+    fields = {name: field for name, field in model.model_fields.items() if name not in apart}
+    if fields:
+        yield "| key | values | default | |\n|---|---|---|---|"
+    for name, field in fields.items():
         written = field.alias or name
         for inner in models(field.annotation):
             nested.setdefault(inner, []).append(f"{prefix}{written}")
         cells = (f"`{written}`", values(field.annotation, field), default(field), meanings.get(name, ""))
         yield f"| {' | '.join(cells)} |"
-    yield ""
+    if fields:
+        yield ""
+
+
+def bases(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The models from which it inherits keys."""
+    return [kind for kind in model.__bases__ if issubclass(kind, BaseModel) and kind.model_fields]
 
 
 def variant(model: type[BaseModel]) -> str:
     """The word that picks this mapping among several."""
-    for name, field in model.model_fields.items():
-        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
-            return f" with `{name}: {get_args(field.annotation)[0]}`"
-    return ""
+    return "".join(f" with `{name}: {word}`" for name, word in chosen(model).items())
+
+
+def chosen(model: type[BaseModel]) -> dict[str, str]:
+    """The key that can only have one value, and that value."""
+    found = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
+    literal = {name for name, field in model.model_fields.items() if get_origin(field.annotation) is Literal}
+    return {name: words[0] for name, words in found.items() if name in literal and len(words) == 1}
+
+
+def summary(model: type[BaseModel]) -> str:
+    """What its docstring says before the attributes."""
+    return cell(inspect.cleandoc(model.__doc__ or "").partition("Attributes:")[0])
 
 
 def described(model: type[BaseModel]) -> dict[str, str]:
-    """What the docstrings say of each attribute."""
+    """The meaning of each attribute, from the docstrings."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
@@ -131,7 +158,7 @@ def kinds(annotation: Any) -> str:
     if origin is dict:
         return f"mapping of {kinds(inner[0])} to {kinds(inner[1])}"
     if inner:
-        return f"{'' if origin is Annotated else 'list of '}{kinds(inner[0])}"
+        return f"{'' if origin in (Annotated, Secret) else 'list of '}{kinds(inner[0])}"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return ", ".join(f"`{member.value}`" for member in annotation)
     return "mapping" if list(models(annotation)) else WORDS.get(annotation, "any")
@@ -146,6 +173,8 @@ def default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, frozenset):
         value = sorted(value)
+    if isinstance(value, Threshold):
+        return f"`{value}`"
     if isinstance(value, Enum):
         value = value.value
     if not isinstance(value, str | int | float | list | dict):
@@ -154,26 +183,37 @@ def default(field: FieldInfo) -> str:
 
 
 def macros() -> Iterator[str]:
-    """The macros that users call, by the folder in which they stand."""
-    told = yaml.safe_load((ROOT / "macros" / "macros.yml").read_text(encoding="utf-8"))["macros"]
+    """The macros that users call, by folder."""
+    described = yaml.safe_load((ROOT / "macros" / "macros.yml").read_text(encoding="utf-8"))["macros"]
+    lines = Counter(line for one in described for line in arguments(one).values())
+    shared = [line for line, count in lines.items() if count > SHARED_BY]
+    yield f"## Arguments that macros share\n\n{ARGUMENTS}\n" + "\n".join(shared) + "\n"
     files = {file.stem: file.parent.name for file in sorted((ROOT / "macros").rglob("*.sql"))}
     folders: dict[str, list[dict[str, Any]]] = {}
-    for one in told:
+    for one in described:
         folders.setdefault(files[one["name"].removeprefix("test_")], []).append(one)
     for folder, ones in folders.items():
         yield f"## {TITLES.get(folder, folder.replace('_', ' ').capitalize())}\n"
         for one in ones:
-            yield from macro(one["name"].removeprefix("test_"), one)
+            yield from macro(one["name"].removeprefix("test_"), one, shared)
 
 
-def macro(name: str, one: dict[str, Any]) -> Iterator[str]:
+def macro(name: str, one: dict[str, Any], shared: list[str]) -> Iterator[str]:
     """Its description and its arguments."""
     yield f"### {name}\n\n{' '.join(one['description'].split())}\n"
-    if one.get("arguments"):
-        yield "| argument | type | |\n|---|---|---|"
-        for argument in one["arguments"]:
-            yield f"| `{argument['name']}` | {argument.get('type', '')} | {cell(argument.get('description', ''))} |"
-        yield ""
+    own = {key: line for key, line in arguments(one).items() if line not in shared}
+    if own:
+        yield "\n".join([ARGUMENTS, *own.values(), ""])
+    if others := [f"`{key}`" for key in arguments(one) if key not in own]:
+        yield f"Shared: {', '.join(others)}.\n"
+
+
+def arguments(one: dict[str, Any]) -> dict[str, str]:
+    """A line of a table for each argument of a macro."""
+    return {
+        argument["name"]: f"| `{argument['name']}` | {argument['type']} | {cell(argument['description'])} |"
+        for argument in one.get("arguments", [])
+    }
 
 
 def cell(text: str) -> str:

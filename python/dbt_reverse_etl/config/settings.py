@@ -86,9 +86,13 @@ Limit = Annotated[Threshold, PlainValidator(Threshold.parse), PlainSerializer(st
 
 
 class Guards(Settings):
-    """What stops a push before its first send, and how many undelivered rows make a run fail; None means no such guard.
+    """Limits of a push. A sync's own value, a null included, replaces its destination's.
 
-    A sync's own value wins over its destination's, a null that is written there included.
+    Attributes:
+        max_deletes: most rows that a push may delete, as a number or a share of the rows that the sync sees. A larger push is
+            blocked before it sends anything. None: no limit.
+        max_changes: the same for inserts, updates and deletes together.
+        max_undelivered: a run that leaves more undelivered rows ends with code 1, one that leaves fewer with a warning. None: any number.
     """
 
     max_deletes: Limit | None = None
@@ -117,21 +121,22 @@ def _mapping(fields: object) -> object:
 
 
 class SyncSettings(Settings):
-    """One sync, as an exposure's `meta.reverse_etl` says it.
+    """One sync: an exposure's `meta.reverse_etl`.
 
     Attributes:
-        destination: a name of profiles.yml.
-        object: table, path or endpoint of that destination.
-        mode: what may be done there.
-        fields: column -> destination field, in order; None: every column under its own name.
-        where: a deterministic filter in SQL, or None.
-        guards: the sync's own, over the destination's.
-        on_unknown: what becomes of a row when nobody knows whether the destination took it.
-        push_on: the dbt commands after which it is pushed; any other only plans.
-        owns_object: every row of the object is this sync's, so that it may be replaced as a whole.
-        full_load_above: changes from which on that is done, in rows or as a share of those at the head.
-        renamed_from: the exposure's former name, whose position it takes over; `project.name` if the project was renamed, too.
-        options: what the type of destination offers.
+        destination: a name under the dbt target in `profiles.yml`.
+        object: table, folder or endpoint there.
+        mode: what a push may do there.
+        fields: `column: field`, or a list of columns; the key must be included. Default: every column under its own name.
+        where: a SQL condition over the columns that always gives the same result for the same row. Sub-queries, comments, `;`
+            and functions such as `rand()` or `current_date()` are refused.
+        guards: limits of a push; a key that is not set is taken from the destination.
+        on_unknown: a row is unknown if nobody can tell whether it arrived: send it again, or park it until `dbt-reverse-etl retry`.
+        push_on: dbt commands that push; any other only plans.
+        owns_object: every row of the object belongs to this sync, so that the object may be replaced as a whole. Needs `mode: mirror`.
+        full_load_above: with `owns_object`: replace the object if more rows changed than this number, or share of the model's rows.
+        renamed_from: former name of the exposure, whose position is taken over; `project.name` if the project was renamed too.
+        options: those of the type of destination.
     """
 
     destination: Text
@@ -167,19 +172,19 @@ class SyncSettings(Settings):
 
 
 class Capture(Settings):
-    """How a changelog finds out what may have changed; `compare` reads everything."""
+    """A full compare in each capture."""
 
     strategy: Literal["compare"] = "compare"
 
 
 class Candidates(Settings):
-    """What all strategies share that only propose keys.
+    """For every strategy but `compare` and `feed`.
 
     Attributes:
-        reconcile_every: every so many captures compare everything.
-        on_drift: what to do when that finds changes that were not proposed.
-        recapture_by: columns; when a row changed, all rows with the same values are compared.
-        full_above: share of the rows above which everything is compared.
+        reconcile_every: every Nth capture is a full compare.
+        on_drift: what happens if the full compare finds changes that the strategy missed.
+        recapture_by: columns: if a row changed, all rows with the same values are compared.
+        full_above: compare everything if the strategy proposes more than this share of the rows.
     """
 
     reconcile_every: Annotated[int, Field(ge=1)] | None = None
@@ -189,7 +194,13 @@ class Candidates(Settings):
 
 
 class TimestampCapture(Candidates):
-    """Rows that are not older than the newest that was read, less an overlap."""
+    """Rows that are at least as new as the newest row that was read.
+
+    Attributes:
+        updated_at: column that every change of a row sets.
+        overlap: how far behind the newest value the next capture reads again: an interval, or a number if the column is a number.
+        deleted: boolean column; true deletes the row. The changelog does not keep the column.
+    """
 
     strategy: Literal["timestamp"]
     updated_at: Text
@@ -198,7 +209,14 @@ class TimestampCapture(Candidates):
 
 
 class ChangeTableCapture(Candidates):
-    """Keys that triggers logged; `overlap` in values of the sequence, `key` as {column of unique_key: column of the log}."""
+    """Keys that triggers logged.
+
+    Attributes:
+        table: the log, one of the model's dependencies: a name, or `source.table`.
+        sequence: column of the log that grows.
+        overlap: the last values of the sequence that are read again.
+        key: column of `unique_key` -> column of the log, where the names differ.
+    """
 
     strategy: Literal["change_table"]
     table: Text
@@ -208,7 +226,12 @@ class ChangeTableCapture(Candidates):
 
 
 class CdfCapture(Candidates):
-    """The change data feed of a Delta table."""
+    """The change data feed of a Delta table.
+
+    Attributes:
+        table: the Delta table, one of the model's dependencies: a name, or `source.table`.
+        key: column of `unique_key` -> column of the table, where the names differ.
+    """
 
     strategy: Literal["cdf"]
     table: Text
@@ -216,14 +239,26 @@ class CdfCapture(Candidates):
 
 
 class AffectedKeysCapture(Candidates):
-    """The keys of a wide table that the changed rows of its tables lead to."""
+    """The keys of a wide table that the changed rows of its tables lead to.
+
+    Attributes:
+        recompute: `full`: always compare everything. `affected`: the model's own SQL around `wide_table()` still makes each
+            row from the row with the same key alone.
+    """
 
     strategy: Literal["affected_keys"]
     recompute: Literal["full", "affected"] | None = None
 
 
 class FeedCapture(Settings):
-    """The model gives changes, not rows."""
+    """The model returns changes, not rows.
+
+    Attributes:
+        operation: column with the operation.
+        sequence: column that orders the changes of a key.
+        operations: the words of `operation`, if they are not among the known ones.
+        overlap: how far behind the newest value of the sequence the next capture reads again: an interval, or a number.
+    """
 
     strategy: Literal["feed"]
     operation: Text
@@ -233,7 +268,11 @@ class FeedCapture(Settings):
 
 
 class OwnCapture(Candidates):
-    """A macro capture_<strategy> of the user's project; its options are its own."""
+    """A macro `capture_<strategy>` of your project; its options are its own.
+
+    Attributes:
+        strategy: name of the macro, without `capture_`.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -270,9 +309,10 @@ class Label(Settings):
     """Business snapshots: to which one a changed row belongs.
 
     Attributes:
-        by: SQL over the columns of the changelog.
-        grace: interval for which rows of a later label wait, from the time of its first row on, as `at` says it.
-        late: what happens to a row of a label that is closed.
+        by: SQL over the columns of the changelog; its values sort as text.
+        grace: interval for which the rows of a later label wait, counted from the time of its first row.
+        at: SQL for the time of a row; required with `grace`.
+        late: a row of a closed label: fail the capture, or use the open label.
     """
 
     by: Text
@@ -293,7 +333,17 @@ def _by(label: object) -> object:
 
 
 class ChangelogSettings(Settings):
-    """What a changelog model's `meta.reverse_etl` says; the macros read the same keys with the same defaults."""
+    """A changelog model's `meta.reverse_etl`; the macros read the same keys with the same defaults.
+
+    Attributes:
+        compare: compare rows by a stored hash, or by SQL `EXCEPT`.
+        capture: compare all keys, or only those that a strategy proposes.
+        label: business snapshots: SQL over the columns, or a mapping.
+        on_bad_key: NULL or duplicate keys: fail the model, or keep the rows out and list the keys in the header.
+        on_column_change: added and dropped columns. Unless `fail`, wider types are adopted in place.
+        wide_table: the tables that `wide_table()` joins.
+        publish: name of a view that shows the newest snapshot that passed its tests.
+    """
 
     compare: Literal["hash", "except"] = "hash"
     capture: AnyCapture = Capture()

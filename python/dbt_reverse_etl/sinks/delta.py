@@ -73,10 +73,10 @@ class DeltaSettings(Settings):
     """What profiles.yml says: either a schema of Spark's catalogs or a path.
 
     Attributes:
-        schema_name: `schema` or `catalog.schema`; an object is a table in it.
-        path: a folder, as Spark names it; an object is a folder below it.
-        create_object: make a missing table.
-        on_new_column: of a mapped column that the table has not: fail, or add it.
+        schema_name: `schema` or `catalog.schema`; an object is a table in it. Either this or `path`.
+        path: a folder such as `s3://bucket/lake`; an object is a folder in it.
+        create_object: create a missing table.
+        on_new_column: the table lacks a mapped column: fail, or add it.
     """
 
     schema_name: str | None = Field(default=None, alias="schema", min_length=1)

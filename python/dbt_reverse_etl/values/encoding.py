@@ -1,25 +1,6 @@
-"""One exact JSON encoding of Arrow values, for every sink that writes JSON. This page is its documentation.
+"""One exact JSON encoding of Arrow values, for every sink that writes JSON: docs/json-encoding.md.
 
-| Arrow type | JSON |
-|---|---|
-| integers | bare number, all digits |
-| floats | shortest number that reads back as the same float of its width, with `.` or `e`: `1.0`, `-0.0`, `5e-324` |
-| NaN, Infinity | `nan="reject"`: the row is refused with a reason; `nan="null"`: `null` |
-| decimal | string in plain notation with all digits of its scale: `"1.10"`, `"-0.000000000001"` |
-| bool, null | `true`, `false`, `null` |
-| string | string, UTF-8, escaped only where JSON demands it; a value that is not UTF-8 refuses the row |
-| binary | string, base64 with padding (RFC 4648, section 4) |
-| timestamp with zone | string, RFC 3339 in UTC with microseconds: `"2024-01-31T09:30:00.000000Z"` |
-| timestamp without zone | the same without `Z` |
-| date | `"2024-01-31"` |
-| time | `"09:30:00.000000"` |
-| list, struct | array, object (null fields are kept), recursively |
-| map | object when its keys are strings, else an array of `{"key": ..., "value": ...}` |
-| dictionary, extension | as their values |
-| duration, interval, union, ... | none: `unsupported` names the fields before anything is sent |
-
-Years outside 0001 to 9999 and times finer than a microsecond have no exact form and refuse the row.
-Fields keep the order of the table. Everything is computed column by column in Arrow: no Python object per row.
+Everything is computed column by column in Arrow: no Python object per row.
 """
 
 from __future__ import annotations

@@ -1,70 +1,24 @@
-"""What the documentation names is there, and what can be set is documented."""
+"""What the documentation names is there, and what can be run is documented."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
 
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
-from dbt_reverse_etl.sinks.base import Mode, Sink
-from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
-from dbt_reverse_etl.sinks.http.options import HttpOptions
-from dbt_reverse_etl.sinks.http.settings import HttpSettings
-from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
-from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlOptions, MysqlSettings
-from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions, PostgresSettings
-from dbt_reverse_etl.sinks.sql.sqlalchemy.settings import SqlalchemySettings
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings
+from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.warehouse.session import LOCAL
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]
-SECTIONS = {
-    "A changelog model": [ChangelogSettings],
-    "A sync": [SyncSettings],
-    "sqlite": [SqliteSettings],
-    "files": [FilesSettings, FilesOptions],
-    "http": [HttpSettings, HttpOptions],
-    "postgres": [PostgresSettings, PostgresOptions],
-    "mysql": [MysqlSettings, MysqlOptions],
-    "kafka": [KafkaSettings, KafkaOptions],
-    "singer": [SingerSettings, SingerOptions],
-    "sqlalchemy": [SqlalchemySettings],
-}
 
 
 def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
-
-
-def section(title: str) -> str:
-    found = re.search(rf"^##+ {title}\n(.*?)(?=^##+ |\Z)", text("docs/configuration.md"), re.DOTALL | re.MULTILINE)
-    assert found, title
-    return found[1]
-
-
-def names(model: type[BaseModel]) -> Iterator[str]:
-    """Every key that a user may write, nested ones included."""
-    for name, field in model.model_fields.items():
-        yield field.alias or name
-        for inner in _models(field.annotation):
-            yield from names(inner)
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
 
 
 def test_the_destinations_that_a_reconcile_can_read_are_named() -> None:
@@ -74,21 +28,6 @@ def test_the_destinations_that_a_reconcile_can_read_are_named() -> None:
     assert said
     can, cannot = (set(re.findall(r"`(\w+)`", part)) for part in said.groups())
     assert (can, cannot) == (read, {one.name for one in points} - read)
-
-
-@pytest.mark.parametrize("title", SECTIONS)
-def test_every_setting_is_documented(title: str) -> None:
-    words = set(re.findall(r"\w+", section(title)))
-    assert {name for model in SECTIONS[title] for name in names(model)} <= words
-
-
-@pytest.mark.parametrize("title", SECTIONS)
-def test_every_documented_key_is_a_setting(title: str) -> None:
-    known = {field.alias or name for model in SECTIONS[title] for name, field in model.model_fields.items()}
-    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section(title), re.MULTILINE)
-    written = {name for cell in cells for name in re.findall(r"\w+", cell)}
-    modes = {mode.value for mode in Mode}
-    assert written - (modes - known) == known
 
 
 def test_every_test_that_the_readme_names_as_a_proof_is_there() -> None:

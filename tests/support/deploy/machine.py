@@ -52,7 +52,9 @@ def _can_be_made() -> bool:
 def machine(script: str, shared: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a script as root of a machine that ends with this context. It sees `shared` as /shared, and its network is this machine's."""
     if not _can_be_made():
-        pytest.fail("found no right to make namespaces of mounts; expected root, or user namespaces as most Linux machines allow them")
+        pytest.fail(
+            "found no right to make namespaces of mounts; expected root, or user namespaces as most Linux machines allow them"
+        )
     here = shared / "machine"
     here.mkdir()
     (shared / "script").write_text(script)

@@ -16,11 +16,11 @@ _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": 
 
 
 class StorageSettings(Settings):
-    """How to reach an object storage; what is not said comes from its usual environment.
+    """How to reach `s3://`. What is not set comes from the usual environment of S3.
 
     Attributes:
         endpoint: URL of a server that speaks S3; https, except on this machine.
-        region, access_key, secret_key, session_token: the usual ones of S3.
+        region, access_key, secret_key, session_token: as S3 names them.
         timeout: seconds to connect, and for each request.
     """
 
@@ -75,9 +75,13 @@ def is_supported(path: str) -> bool:
 class FilesSettings(Settings):
     """One directory, or prefix of an object storage, that objects live in.
 
-    Default compression: `zstd` for parquet, `none` for the others. A part that is older than `keep_days` leaves the
-    manifest when a run ends; its file is removed when the next one begins, so that a reader can end first. A part that a full
-    load superseded leaves `parts` at once; with `keep_days` its file stays that long.
+    Attributes:
+        path: folder of the objects, or a prefix: `s3://bucket/exports`, `gs://bucket/exports`, `abfs://container@account.dfs.core.windows.net/exports`.
+        storage: how to reach `s3://`; `gs://` and `abfs://` use the usual environment of their cloud.
+        format: of the parts.
+        compression: default `zstd` for parquet, `none` for the others. jsonl and csv take `none` and `gzip`.
+        keep_days: when a run ends, older parts leave the manifest; the next run deletes their files, so that readers can end
+            first. Files that a full load replaced stay as long; without `keep_days`, until the next run.
     """
 
     path: str
@@ -122,8 +126,8 @@ class FilesOptions(Options):
     """What one sync may say.
 
     Attributes:
-        nan: what JSON Lines and CSV do with NaN and Infinity; Parquet keeps them.
-        partition_by: fields whose values are folders, in this order; they do not stand in the files.
+        nan: NaN and Infinity in JSON Lines and CSV: refuse the row, or write null. Parquet keeps them.
+        partition_by: fields whose values become folders, in this order; the files do not contain them.
     """
 
     nan: Literal["reject", "null"] = "reject"

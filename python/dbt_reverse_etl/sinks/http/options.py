@@ -15,7 +15,13 @@ Status = Annotated[int, Field(ge=200, le=499)]
 
 
 class JsonIs(Strict):
-    """A value in the answer that says yes: it `equals` one value, or is one of those in `in`."""
+    """A value in the answer that means yes.
+
+    Attributes:
+        path: where the value is.
+        equals: the value that means yes. Either this or `in`.
+        any_of: several values that mean yes.
+    """
 
     path: JsonPath
     equals: JsonValue = None
@@ -34,11 +40,11 @@ class JsonIs(Strict):
 
 
 class RefusedOptions(Strict):
-    """A list of refusals of its own, which may be absent.
+    """A list of refusals, which may be absent.
 
     Attributes:
         path: the list.
-        at: in an entry, the path of the row's index or id (see `by`); empty if the entry is that itself.
+        at: in an entry, the path of the row's index or id (see `by`); empty if the entry itself is the index or id.
         error: path of the error code in an entry; without one, the last word of `path` is the reason.
     """
 
@@ -48,15 +54,17 @@ class RefusedOptions(Strict):
 
 
 class ResultsOptions(Strict):
-    """Where the answer speaks of each row.
+    """Where the answer reports each row.
 
     Attributes:
-        path: the list of entries; empty for the answer itself, null if there is none beside `refused`.
-        by: `index`: entries stand in the order of the rows, or carry their index under `index`;
-            `id`: an entry carries the row's only key field under `id`.
-        ok: what an entry of a delivered row says; only with `refused` an entry alone may be enough.
+        path: the list of entries; empty for the answer itself, null if the answer has only `refused`.
+        by: how an entry finds its row: `index`, by the order of the rows or the index under `index`;
+            `id`, by the value of the only key field under `id`.
+        index: path of the row's index in an entry, counted from 0.
+        id: path of the row's id in an entry.
+        ok: what an entry of a delivered row says. Without it, an entry is enough only if `refused` is set.
         error: path of the error code in an entry; shown only if it looks like a code.
-        refused: lists of refusals beside it.
+        refused: additional lists of refusals.
         missing: outcome of a row that no entry mentions.
     """
 
@@ -91,15 +99,17 @@ class ResultsOptions(Strict):
 
 
 class OperationOptions(Strict):
-    """The request of one operation. `path` and `headers` take `{field}`, and:
+    """The request of one operation.
 
-    `{_object}`, the object of the sync; with one key field `{_key}`, its name, and `{_id}`, its value.
+    `path` and `headers` take `{field}`, `{_object}` (the sync's object), `{_key}` and `{_id}` (name and value of the only key field).
 
     Attributes:
-        path: relative to the base URL.
+        method: the HTTP method.
+        path: relative to the base URL. It must contain the key for an update or delete.
+        headers: additional headers.
         body: all fields, the key fields, or none. Default: `fields`, for a delete `none` (in batches `key`).
         body_template: a Jinja file of the dbt project that writes the body instead.
-        rows, results: for this operation alone, over those of the sync.
+        rows, results: for this operation, instead of those of the sync.
     """
 
     method: Literal["POST", "PUT", "PATCH", "DELETE"] | None = None
@@ -112,7 +122,13 @@ class OperationOptions(Strict):
 
 
 class BatchOptions(Strict):
-    """How rows share a request: `rows` 1 sends each alone, as a bare object unless `wrap` is set."""
+    """How rows share a request.
+
+    Attributes:
+        rows: most rows of a request; 1 sends each row alone, as a bare object unless `wrap` is set.
+        max_bytes: most bytes of a body.
+        wrap: what holds the rows: an array, lines, or an object with the array under `key`.
+    """
 
     rows: int = Field(1, ge=1, le=100_000)
     max_bytes: int | None = Field(None, ge=1)
@@ -120,14 +136,25 @@ class BatchOptions(Strict):
 
 
 class RetryAfterOptions(Strict):
-    """A header beside Retry-After that says when to come back: `seconds` from now, or seconds since 1970."""
+    """When to come back.
+
+    Attributes:
+        header: read in addition to Retry-After.
+        unit: seconds from now, or seconds since 1970.
+    """
 
     header: HeaderName
     unit: Literal["seconds", "epoch"]
 
 
 class SuccessOptions(Strict):
-    """When an answer acknowledges the rows: all conditions together."""
+    """When an answer acknowledges the rows: if all conditions hold.
+
+    Attributes:
+        status: status codes of success.
+        content_type: the answer's content type.
+        body: a value in the answer.
+    """
 
     status: list[Status] = Field([200, 201, 202, 204], min_length=1)
     content_type: str | None = None
@@ -135,10 +162,23 @@ class SuccessOptions(Strict):
 
 
 class HttpOptions(Options):
-    """What one sync may say: the requests, and when their answers acknowledge rows.
+    """The requests of a sync, and when their answers acknowledge rows.
 
-    `key` is the only key field of which the requests speak, `*` one of any name; None: they speak of whichever there are.
-    `codes` tells what an error code means where the status or the entry alone does not say it.
+    Attributes:
+        insert, update, delete: the request of this operation.
+        upsert: the request of both inserts and updates.
+        key: name of the only key field that the requests use, or `*` for one of any name; another key is refused.
+        batch: how rows share a request.
+        constants: fields added to each row.
+        nan: NaN and Infinity: refuse the row, or write null.
+        idempotency_header: carries the stable id of each change; null sends none.
+        success: when an answer acknowledges the rows.
+        results: where the answer reports each row.
+        error: path of the error code in an answer; shown only if it looks like a code.
+        codes: error code -> outcome, for errors that the status alone does not explain.
+        retry_after: a header that says when to come back.
+        already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
+        missing: with these, a delete counts as delivered; an upsert sends its insert instead.
     """
 
     model_config = Strict.model_config

@@ -55,7 +55,11 @@ SecretHeader = Annotated[SecretStr, AfterValidator(_secret_header)]
 
 
 class Bearer(Strict):
-    """`Authorization: Bearer <token>`."""
+    """`Authorization: Bearer <token>`.
+
+    Attributes:
+        token: the token.
+    """
 
     type: Literal["bearer"]
     token: SecretHeader
@@ -65,7 +69,11 @@ class Bearer(Strict):
 
 
 class Basic(Strict):
-    """`Authorization: Basic <user:password>`."""
+    """`Authorization: Basic <user:password>`.
+
+    Attributes:
+        user, password: the login.
+    """
 
     type: Literal["basic"]
     user: str
@@ -77,7 +85,13 @@ class Basic(Strict):
 
 
 class ApiKey(Strict):
-    """A header of the destination's own, such as `X-Api-Key`, or a parameter of the query."""
+    """A header of the destination's own, such as `X-Api-Key`, or a parameter of the query.
+
+    Attributes:
+        header_name: name of the header. Either this or `query`.
+        query: name of the parameter.
+        value: the key.
+    """
 
     type: Literal["api_key"]
     header_name: HeaderName | None = Field(None, alias="header")
@@ -98,8 +112,11 @@ class OAuth2(Strict):
     """OAuth 2.0 client credentials (RFC 6749, section 4.4): a token of `token_url`, as `Authorization: Bearer`.
 
     Attributes:
-        client_auth: how the client proves itself there: HTTP Basic, or its id and secret in the form.
-        parameters: further fields of the form, such as `audience` or `resource`.
+        token_url: where the token comes from; https, except on this machine.
+        client_id, client_secret: the login there.
+        scope: of the token.
+        client_auth: send the login by HTTP Basic, or as fields of the form.
+        parameters: additional fields of the form, such as `audience` or `resource`.
     """
 
     type: Literal["oauth2"]
@@ -125,7 +142,11 @@ class OAuth2(Strict):
 
 
 class StandardWebhooks(Strict):
-    """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`."""
+    """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`.
+
+    Attributes:
+        secret: `whsec_` and 24 to 64 bytes in base64.
+    """
 
     type: Literal["standard_webhooks"]
     secret: SecretStr
@@ -157,9 +178,9 @@ def _webhook_key(secret: SecretStr) -> bytes:
 
 
 class PythonAuth(Strict):
-    """A class of an installed package that authenticates requests of the library `requests`: AWS SigV4, OAuth 1, NTLM.
+    """A class of an installed package that authenticates requests, such as AWS SigV4, OAuth 1 or NTLM.
 
-    Every other key is an argument of the class by its name; a list under `args`: those without a name.
+    The other keys are the arguments of the class; `args` is a list of those without a name.
 
     Attributes:
         class_name: `package.module.Class`, a subclass of `requests.auth.AuthBase`.
@@ -189,7 +210,13 @@ class PythonAuth(Strict):
 
 
 class ClientCertificate(Strict):
-    """Mutual TLS: PEM files of the certificate (with its chain) and of its key."""
+    """Mutual TLS.
+
+    Attributes:
+        cert: PEM file of the certificate, with its chain.
+        key: PEM file of its key.
+        password: of the key.
+    """
 
     cert: str
     key: str
@@ -197,20 +224,42 @@ class ClientCertificate(Strict):
 
 
 class Timeout(Strict):
-    """Seconds to connect, and for a whole answer. A request and all that it needs, such as a token, takes at most both together."""
+    """Seconds. Both together bound a request and all that it needs, such as a token.
+
+    Attributes:
+        connect: to connect.
+        read: for the whole answer.
+    """
 
     connect: PositiveFloat = Field(10, le=60)
     read: PositiveFloat = Field(30, le=180)
 
 
 class CheckSettings(Strict):
-    """A read-only request that `check` sends."""
+    """A read-only request that `check` sends.
+
+    Attributes:
+        path: relative to the base URL.
+    """
 
     path: str
 
 
 class HttpSettings(Strict):
-    """One HTTP destination; hosts come from here only."""
+    """One HTTP destination; hosts come from here only.
+
+    Attributes:
+        preset: defaults for a known API: `braze`, `hubspot`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
+        url: base URL; https, except to this machine.
+        headers: additional headers of each request.
+        auth: how requests prove who sends them.
+        client_certificate: for mutual TLS.
+        timeout: how long a request may take.
+        verify: check the server's certificate against the usual CAs, or a file of CAs; false only if all hosts are this machine.
+        concurrency: requests at once.
+        requests_per_second: budget of the whole sync.
+        check: a GET with which `dbt-reverse-etl check` tries the credentials; default: the preset's (`hubspot`, `salesforce`). None: none.
+    """
 
     preset: str | None = None
     url: str

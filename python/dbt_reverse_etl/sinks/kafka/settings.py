@@ -33,16 +33,16 @@ class KafkaSettings(Settings):
     """One Kafka cluster.
 
     Attributes:
-        bootstrap_servers: `host:port`, several with commas.
-        security_protocol: default `sasl_ssl` with a login and `ssl` without; on this machine both without TLS.
+        bootstrap_servers: `host:port`, several with commas. Another list is another destination, which gets all rows.
+        security_protocol: default `sasl_ssl` with a login, `ssl` without; the two without TLS only on this machine, where they are the default.
         sasl_mechanism, sasl_username, sasl_password: the login.
         ssl_ca_location: PEM file of the CA; default: the CAs of the system.
         ssl_certificate_location, ssl_key_location, ssl_key_password: PEM files of a client certificate.
         compression: of the messages.
         timeout: seconds after which a message without an answer is unknown.
-        create_object: make a missing topic.
-        replication_factor: of a topic that is made; default: the cluster's.
-        schema_registry_url: where the schemas of Avro stand.
+        create_object: create a missing topic: compacted, or in mode `changelog` one that keeps every event.
+        replication_factor: of a topic that is created; default: the cluster's.
+        schema_registry_url: for Avro; https, on this machine also http.
         schema_registry_user, schema_registry_password: its login.
         schema_registry_ca_location: PEM file of its CA; default: the CAs that come with the client.
     """
@@ -201,10 +201,10 @@ class KafkaOptions(Options):
     Attributes:
         key: `json`, an object of the key fields; or `raw`, the text of the only key field.
         value_format: `json`; or `avro`, with a schema in the destination's registry.
-        nan: what becomes of NaN and Infinity, which Avro has and JSON has not.
-        partitions: how many the topic has: required, and another number is refused, for keys would move; a new topic gets
-            so many.
-        compacted: the topic must be compacted; false: the user says that old rows may be lost. Not in mode changelog.
+        nan: NaN and Infinity in JSON: refuse the row, or write null. Not for `avro`, which has both.
+        partitions: required: the topic's number of partitions. Another number is refused, because keys would move. A topic
+            that is created gets this many.
+        compacted: refuse a topic that loses old rows. Not in mode `changelog`.
     """
 
     key: Literal["json", "raw"] = "json"

@@ -25,14 +25,15 @@ class SingerSettings(Settings):
     """One Singer target and its configuration.
 
     Attributes:
-        command: program and arguments, as a list or as a shell would split it; no shell is used.
-        config: what the target's documentation calls its config.
-        identity: a name of the place that the target writes to; default: the program, and a digest of the config
+        command: the target and its arguments without `--config`, as a list or a shell line; no shell is used. On `PATH`, or
+            an absolute path.
+        config: the target's own configuration. It is never shown; the target gets it in a file that only this user can read.
+        identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
             without secrets.
-        env: further environment variables; of ours the target gets PATH, HOME, LANG, LC_ALL, TMPDIR and TZ only.
-        batch_rows: most rows of one process.
-        timeout: seconds that one process may take.
-        log_file: what the target writes to stderr is appended there, also row values and secrets if it shows them.
+        env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
+        batch_rows: most rows of a batch; each batch is one process.
+        timeout: seconds for a batch; then the target is stopped and the rows are unknown.
+        log_file: the target's stderr is appended to it; it may contain row values and secrets.
     """
 
     command: tuple[str, ...] = Field(min_length=1)
@@ -88,7 +89,7 @@ class SingerOptions(Options):
 
     Attributes:
         deletes: `sdc_deleted_at`: a delete sets the column `_sdc_deleted_at`, a write sets it to NULL; the row stays.
-        nan: what JSON does with NaN and Infinity.
+        nan: NaN and Infinity: refuse the row, or write null.
     """
 
     deletes: Literal["sdc_deleted_at"] | None = None
