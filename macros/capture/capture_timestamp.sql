@@ -3,7 +3,7 @@
     updated_at  column of the model
     overlap     interval, as in SQL: '1 hour'; for numbers a number
     deleted     boolean column of the model: true deletes the row; it is no column of the changelog
-  Rows that vanish without a trace are found by reconcile_every.
+  Rows that vanish without a trace are found by full_compare_every.
 #}
 {% macro capture_timestamp(capture) %}
     {%- set options = capture.options -%}

@@ -26,7 +26,7 @@
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
     {%- set everything = reverse_etl._unknown_since(head, columns, proposal) -%}
-    {%- set due = options.reconcile_every and head is not none and head.since_reconcile + 1 >= options.reconcile_every -%}
+    {%- set due = options.full_compare_every and head is not none and head.since_reconcile + 1 >= options.full_compare_every -%}
     {%- set stored, temporary, known = none, proposal.temporary | list, {} -%}
     {%- do known.update(head.positions if head is not none else {}) -%}
     {%- if not everything -%}
@@ -50,7 +50,7 @@
     {{ return({
         'facts': {
             'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
-            'since_reconcile': 0 if everything or not options.reconcile_every else head.since_reconcile + 1,
+            'since_reconcile': 0 if everything or not options.full_compare_every else head.since_reconcile + 1,
         },
         'drift_against': stored if everything == 'reconcile' else none,
         'note': ' (full compare: ' ~ everything ~ ')' if everything and head is not none else '',

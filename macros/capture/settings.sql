@@ -45,7 +45,7 @@
 
 {#
   capture: the name of a strategy, or a mapping with `strategy`, its own options (see capture_<strategy>) and those of all:
-    reconcile_every  every so many captures compare everything
+    full_compare_every  every so many captures compare everything
     on_drift         warn, or fail: what a reconcile does when it found changes that were not proposed (they are captured either way)
     recapture_by     columns: when a row changed, all rows with the same values are compared
     full_above       share of the rows above which candidates are not worth it
@@ -55,7 +55,7 @@
     {%- if given is mapping -%}{%- do capture.update(given) -%}{%- endif -%}
     {%- set required = {'compare': [], 'timestamp': ['updated_at'], 'change_table': ['table', 'sequence'], 'cdf': ['table'], 'affected_keys': [], 'feed': ['operation', 'sequence']} -%}
     {%- set optional = {'compare': [], 'timestamp': ['overlap', 'deleted'], 'change_table': ['overlap', 'key'], 'cdf': ['key'], 'affected_keys': ['recompute'], 'feed': ['operations', 'overlap']} -%}
-    {%- set of_all = [] if capture.strategy == 'compare' else ['full_above'] if capture.strategy == 'feed' else ['reconcile_every', 'on_drift', 'recapture_by', 'full_above'] -%}
+    {%- set of_all = [] if capture.strategy == 'compare' else ['full_above'] if capture.strategy == 'feed' else ['full_compare_every', 'on_drift', 'recapture_by', 'full_above'] -%}
     {%- set strategy = capture.get('strategy') -%}
     {%- if strategy not in required and 'capture_' ~ strategy not in context -%}
         {%- do problems.append("meta.reverse_etl.capture: found '" ~ strategy ~ "'; expected strategy: " ~ required | join(', ') ~ ', or a macro capture_' ~ strategy ~ ' in this project') -%}
@@ -64,7 +64,9 @@
             {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': not found; expected it with the strategy ' ~ strategy ~ '; add it') -%}
         {%- endfor -%}
         {%- for name in capture if name not in ['strategy'] + required[strategy] + optional[strategy] + of_all -%}
-            {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': no option of the strategy ' ~ strategy ~ '; expected one of ' ~ (required[strategy] + optional[strategy] + of_all) | join(', ') ~ '; remove it') -%}
+            {%- set found, then = 'no option of the strategy ' ~ strategy ~ '; expected one of ' ~ (required[strategy] + optional[strategy] + of_all) | join(', '), 'remove it' -%}
+            {%- if name == 'reconcile_every' -%}{%- set found, then = 'found the former name of full_compare_every; expected full_compare_every', 'rename it' -%}{%- endif -%}
+            {%- do problems.append('meta.reverse_etl.capture.' ~ name ~ ': ' ~ found ~ '; ' ~ then) -%}
         {%- endfor -%}
     {%- endif -%}
     {%- if strategy == 'affected_keys' and capture.get('recompute', 'full') not in ['full', 'affected'] -%}
@@ -73,8 +75,8 @@
     {%- if capture.get('on_drift', 'warn') not in ['warn', 'fail'] -%}
         {%- do problems.append("meta.reverse_etl.capture.on_drift: found '" ~ capture.on_drift ~ "'; expected warn or fail") -%}
     {%- endif -%}
-    {%- if capture.get('reconcile_every') and not (capture.reconcile_every is integer and capture.reconcile_every > 0) -%}
-        {%- do problems.append("meta.reverse_etl.capture.reconcile_every: found '" ~ capture.reconcile_every ~ "'; expected a number of captures, 1 or more") -%}
+    {%- if capture.get('full_compare_every') and not (capture.full_compare_every is integer and capture.full_compare_every > 0) -%}
+        {%- do problems.append("meta.reverse_etl.capture.full_compare_every: found '" ~ capture.full_compare_every ~ "'; expected a number of captures, 1 or more") -%}
     {%- endif -%}
     {%- set together = capture.get('recapture_by') -%}
     {%- do capture.update({

@@ -97,7 +97,7 @@ commit;
 {% macro _change_table_mysql(names) %}
 -- Run by an account with create, insert and select on the schema and trigger on the table: the triggers keep its rights.
 -- Who changes the table needs no right on the log; who captures needs select on both. MySQL runs no trigger for truncate table,
--- nor for rows that a foreign key deletes or updates: these are found by reconcile_every.
+-- nor for rows that a foreign key deletes or updates: these are found by full_compare_every.
 create table if not exists {{ names.log }} (
     log_sequence bigint not null auto_increment primary key,
     log_operation char(1) not null,

@@ -181,13 +181,13 @@ class Candidates(Settings):
     """For every strategy but `compare` and `feed`.
 
     Attributes:
-        reconcile_every: every Nth capture is a full compare.
+        full_compare_every: every Nth capture is a full compare.
         on_drift: what happens if the full compare finds changes that the strategy missed.
         recapture_by: columns: if a row changed, all rows with the same values are compared.
         full_above: compare everything if the strategy proposes more than this share of the rows.
     """
 
-    reconcile_every: Annotated[int, Field(ge=1)] | None = None
+    full_compare_every: Annotated[int, Field(ge=1)] | None = None
     on_drift: Literal["warn", "fail"] = "warn"
     recapture_by: Text | list[Text] | None = None
     full_above: Annotated[float, Field(gt=0, le=1)] = 0.25

@@ -17,7 +17,7 @@ from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
 Path = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
 
-_RENAMED = {"drift": "grace", "queue": "folder"}
+_RENAMED = {"drift": "grace", "queue": "folder", "reconcile_every": "full_compare_every"}
 _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
 LONGEST_SHOWN = 40
 # What a validator says in three parts.

@@ -63,3 +63,10 @@ def test_a_former_name_of_a_key_is_refused_with_the_new_one() -> None:
     ]
     label["grace"] = label.pop("drift")
     assert validate(ChangelogSettings, {"label": label}, Place("m.yml", ("meta",)), problems) is not None
+
+@pytest.mark.guarantee("Configuration")
+def test_the_former_name_of_a_full_compare_is_refused_with_the_new_one() -> None:
+    problems: list[Problem] = []
+    capture = {"strategy": "timestamp", "updated_at": "at", "reconcile_every": 3}
+    assert validate(ChangelogSettings, {"capture": capture}, Place("m.yml", ("meta",)), problems) is None
+    assert "rename it to `full_compare_every`" in str(problems[0])

@@ -32,7 +32,7 @@ CHAIN = {
             "post_hook": f"{{% raw %}}{REFRESH}{{% endraw %}}",
             "meta": {
                 "owner": "growth",
-                "reverse_etl": {"publish": "customer_360", "capture": {"reconcile_every": 24, "full_above": 0.5}},
+                "reverse_etl": {"publish": "customer_360", "capture": {"full_compare_every": 24, "full_above": 0.5}},
             },
         },
         "data_tests": [{"reverse_etl.current_not_null": {"arguments": {"column_name": "id"}}}],
@@ -195,7 +195,7 @@ def test_what_a_declaration_adds_to_the_last_models_is_theirs_in_dbt_and_their_f
     assert log["meta"]["reverse_etl"]["publish"] == "customer_360"
     assert log["meta"]["reverse_etl"]["capture"] == {
         "strategy": "affected_keys",
-        "reconcile_every": 24,
+        "full_compare_every": 24,
         "full_above": 0.5,
     }
     assert "nodes" in log["meta"]["reverse_etl"]["wide_table"]

@@ -266,7 +266,7 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
         "{% endmacro %}"
     )
     query = f"select * from {project.schema}.drifting"
-    by_time = {"strategy": "timestamp", "updated_at": "at", "reconcile_every": 2}
+    by_time = {"strategy": "timestamp", "updated_at": "at", "full_compare_every": 2}
     project.changelog("warned", query, settings={"capture": by_time})
     project.changelog("failed", query, settings={"capture": {**by_time, "on_drift": "fail"}})
     project.changelog("own", query, settings={"capture": {"strategy": "named", "full_above": 0.3}})
