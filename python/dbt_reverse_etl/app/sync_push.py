@@ -75,7 +75,8 @@ class SyncPush(OneSync):
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
         allowed = self._allowed(result.state) if result.status == Status.IDLE else result.state.allowed
         here = self._standing(result.state, allowed)
-        said = result.message or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")
+        failed = f"{result.message} (at {self.sink.address})" if result.status == Status.FAILED else result.message
+        said = failed or result.left or moved or self._nothing_matched(result) or (stopped if at_head else "")
         return self._report(
             result.status,
             known,

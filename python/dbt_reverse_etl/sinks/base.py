@@ -225,6 +225,11 @@ class Sink(ABC):
     def identity(self) -> str:
         """Names the destination without its credentials: the same text means the same rows, e.g. host and database."""
 
+    @property
+    def address(self) -> str:
+        """Where it is, for messages: no credential, and no path that may hold one."""
+        return self.identity
+
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (a sink may depend on the options)
         """Limits for this sync."""
         return Limits()

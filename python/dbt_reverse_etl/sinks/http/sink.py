@@ -51,6 +51,11 @@ class HttpSink(Sink):
     def identity(self) -> str:
         return self._settings.origin + self._settings.base.path.rstrip("/")
 
+    @property
+    def address(self) -> str:
+        """Without the path: that of a webhook is a secret."""
+        return self._settings.origin
+
     def limits(self, task: SinkTask) -> Limits:
         return Limits(
             rows=max(self._rows(task)),
