@@ -14,13 +14,10 @@ from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.admission import refuse, rests
-from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
@@ -37,28 +34,22 @@ from dbt_reverse_etl.delivery.gate import INTERRUPT
 from dbt_reverse_etl.delivery.health import ended, reached_its_end, reasons
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.lost import not_started, remaining
+from dbt_reverse_etl.delivery.planning import Plan, as_full_load, plan
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, LedgerPort, OneRow, Ports, Remote, RunResult, Source, Status
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, RunResult, Source, Status
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
 from dbt_reverse_etl.delivery.starting import run_started
-from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
-from dbt_reverse_etl.delivery.undelivered import KEY, SentInDoubt
-from dbt_reverse_etl.delivery.wave import count_operations
-from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
-from dbt_reverse_etl.sinks.base import OPERATION, Batch, SparkSink, sent_columns
-from dbt_reverse_etl.sinks.buckets import BatchBuckets
-from dbt_reverse_etl.sinks.ranges import coarse, minus, singles
+from dbt_reverse_etl.delivery.wave_sender import WaveSender
+from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.ranges import coarse, singles
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
+_NOTHING = Histogram((NO_ROWS,))
 _MOST_DOUBTS = 16  # each is a column of the query that plans the next push
-_OUT_OF_TIME = Stop(
-    StopKind.UNAVAILABLE,
-    "a wave of the executors did not end within its lease: the destination got slower; the next push begins with a small wave",
-)
 
 
 def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
@@ -93,17 +84,17 @@ class _Run:
         self._sent: Claim | None = None  # a request may be under way or unrecorded
         self._unrecorded: WaveAcknowledged | None = None  # of the last wave: it is recorded with the end of the run
         self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
-        self._histogram = Histogram((NO_ROWS,))  # until it is planned
-        self._override = ""
+        self._plan: Plan | None = None
         self._given_up = False
 
     def execute(self) -> RunResult:
         claim = None
         if not (self._sink.transactional and self._state.claims):
-            self._plan()
+            made = self._make_plan()
             if self._nothing_to_do():
                 return RunResult(Status.IDLE, self._state.fence, state=self._state, left=self._left())
-            self._plan_full_load()
+            self._plan = made = as_full_load(made, self._job, self._ports, self._state)
+            self._task = replace(self._task, full_load=made.full_load)
             claim = self._next_claim()
         self._start(claim)
         try:
@@ -126,55 +117,21 @@ class _Run:
             self._finish(Status.FAILED, str(error) if isinstance(error, ReverseEtlError) else type(error).__name__)
             raise
 
-    def _plan(self) -> None:
-        self._source = self._ports.source_for(self._state)
-        only = self._job.only
-        if only is not None:
-            self._plan_one(only)
-            return
-        self._histogram = self._source.planned()
-        planned = self._histogram.total
-        self._override = self._ports.guard(planned, self._state)
-        far = self._ports.executors is not None and planned.total >= self._policy.executors_from
-        self._remote = self._ports.executors(self._source) if self._ports.executors and far else None
-        self._waves = Waves(self._histogram, self._policy.executor_waves if far else self._driver_waves)
-        self._ports.progress(Number.PLANNED, planned.total)
-        self._step("run.planned")
-
-    def _plan_one(self, row: OneRow) -> None:
-        if not pc.any(pc.equal(self._source.wave(row.bucket, row.bucket + 1).column(KEY), row.key)).as_py():
-            found, expected = (
-                "a key of which nothing is pending",
-                "a row that the destination does not have as it is now",
-            )
-            raise ReverseEtlError(Problem(self._job.task.sync, found, expected, "`plan` shows pending keys"))
-        self._histogram = self._source.planned_in(row.bucket)
-        self._waves, self._remote, self._counted_to = Waves(self._histogram, ONE_WAVE, row.bucket), None, row.bucket
-        self._step("run.planned")
-
-    def _plan_full_load(self) -> None:
-        """Take the whole image in place of the changes where the sync may; before the sink is opened, for it must know."""
-        whole = None if self._job.only else self._ports.full_load(self._source, self._state)
-        if whole is not None:
-            self._source, self._histogram = whole, whole.planned()
-            self._task = replace(self._task, full_load=True)
-            self._waves = Waves(self._histogram, ONE_WAVE)
-            in_spark = self._ports.executors is not None and isinstance(self._sink, SparkSink)
-            self._remote = self._ports.executors(whole) if self._ports.executors and in_spark else None
-            self._ports.progress(Number.PLANNED, self._histogram.total.total)
+    def _make_plan(self) -> Plan:
+        made = plan(self._job, self._ports, self._policy, self._state, after_crash=bool(self._known))
+        self._plan, self._counted_to = made, made.first
+        return made
 
     @property
-    def _driver_waves(self) -> WaveSize:
-        """After a run that ended within a wave, the first one is no larger than the ledger can list: the sync gets on, however it ends."""
-        waves = self._policy.waves
-        return replace(waves, rows=min(waves.rows, self._policy.most_listed)) if self._known else waves
+    def _histogram(self) -> Histogram:
+        return self._plan.histogram if self._plan else _NOTHING
 
     def _nothing_to_do(self) -> bool:
         at = ended(self._state) and self._state.is_at(self._job.head, self._job.spec)
         return at and self._histogram.total.total == 0
 
     def _next_claim(self, took: float | None = None) -> Claim | None:
-        found = self._waves.next_range(took)
+        found = self._plan.waves.next_range(took) if self._plan else None
         if found is None:
             return None
         claim = Claim(f"{self._job.run_id}-{len(self._own)}", *found, self._job.head, self._job.spec)
@@ -190,7 +147,7 @@ class _Run:
             claims=state.claims + ((claim,) if claim else ()),
             lease_until=now + self._policy.lease,
             abandoned=abandoned_by(state, now, self._policy.abandoned_for),
-            override=self._override,
+            override=self._plan.override if self._plan else "",
         )
         before = self._ledger.start(started)
         if before is None:
@@ -213,7 +170,7 @@ class _Run:
         self._step("sink.opened")
         if claim is None or late:
             claim = self._settle(late, claim)
-        self._engine = Engine(
+        engine = Engine(
             self._sink,
             self._task,
             self._policy,
@@ -225,10 +182,21 @@ class _Run:
             alone=not self._task.full_load,
             progress=self._ports.progress,
         )
+        sender = WaveSender(
+            self._job,
+            self._ports,
+            self._policy,
+            self._state,
+            self._task,
+            engine,
+            self._lease,
+            self._plan or self._make_plan(),
+            self._begin,
+        )
         while claim is not None:
             if self._ports.interrupted():
                 return Status.INTERRUPTED, INTERRUPT.reason
-            claim, stopped = self._deliver_wave(claim)
+            claim, stopped = self._deliver_wave(sender, claim)
             if stopped is not None:
                 return stopped
         self._step("waves.done")
@@ -239,6 +207,9 @@ class _Run:
 
     def _left(self) -> str:
         return "" if self._task.full_load else remaining(self._job, self._sink, self._state.leftovers)
+
+    def _begin(self, claim: Claim) -> None:
+        self._sent = claim
 
     def _late_claims(self) -> tuple[Claim, ...]:
         """Claims of the run before that were recorded after its state was read."""
@@ -266,7 +237,7 @@ class _Run:
         self._step("claims.settled")
         self._state = apply(self._state, settled)
         self._known |= {claim.id for claim in late}
-        self._plan()
+        self._make_plan()
         claim = self._next_claim()
         first = (claim,) if claim else ()
         self._record(replace(settled, claims=kept + first))
@@ -278,11 +249,12 @@ class _Run:
         claims = tuple(claim for claim in claims if not claim.everything)
         return settlement(claims, self._sink.settle([claim.id for claim in claims]))
 
-    def _deliver_wave(self, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
+    def _deliver_wave(self, sender: WaveSender, claim: Claim) -> tuple[Claim | None, tuple[str, str] | None]:
         """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
         began = self._clock.monotonic()
         self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
-        sent = self._send(claim)
+        sent = sender.send(claim)
+        self._given_up = sender.given_up
         self._step("wave.delivered")
         self._count(claim, sent)
         stop = sent.stop or self._unavailable(claim, sent)
@@ -307,89 +279,6 @@ class _Run:
         nothing_else = bool(sent.undelivered) and not sent.counts.delivered.total
         return self._sink.transactional and unknown and nothing_else
 
-    def _send(self, claim: Claim) -> Sent:
-        known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
-        order = Order(
-            claim,
-            known,
-            self._clock.now(),
-            self._policy.rejections,
-            self._policy.retry_now,
-            self._sent_in_doubt(),
-            self._job.only.key if self._job.only else None,
-        )
-        if self._remote is not None:
-            return self._whole_or_nothing(self._send_from_executors(self._remote, order))
-        if self._task.full_load:
-            return self._send_full_load(order)
-        table, chunk = self._read(claim.lo, claim.hi), None
-        if self._sink.settles_buckets:
-            table, chunk = in_buckets(table), whole_claim(claim.lo, claim.hi)
-        self._look_at_lease()
-        self._sent = claim
-        return send(self._engine, order, table, chunk=chunk)
-
-    def _read(self, lo: int, hi: int) -> pa.Table:
-        table = self._source.wave(lo, hi)
-        self._refuse_other_rows((lo, hi), count_operations(table.column(OPERATION)))
-        self._step("wave.read")
-        return table
-
-    def _send_full_load(self, order: Order) -> Sent:
-        """Load everything, as many rows at a time as fit into memory; nobody sees it before the swap."""
-        self._sent, sent, parts = order.claim, NOTHING_SENT, Waves(self._histogram, self._policy.waves)
-        while sent.stop is None and not sent.undelivered and (part := parts.next_range(None)) is not None:
-            table = self._read(*part)
-            self._look_at_lease()
-            sent += send(self._engine, order, table)
-        if sent.stop is None and not sent.undelivered:
-            self._step("full_load.loaded")
-            self._look_at_lease()
-            self._sink.swap(order.claim.id)
-        return self._whole_or_nothing(sent)
-
-    def _whole_or_nothing(self, sent: Sent) -> Sent:
-        if not self._task.full_load or (sent.stop is None and not sent.undelivered):
-            return sent
-        self._given_up = sent.stop is None or sent.stop.kind is StopKind.REJECTIONS
-        planned = self._histogram.total
-        reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
-        stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
-        return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
-
-    def _sent_in_doubt(self) -> SentInDoubt:
-        if not self._policy.park_doubt or self._policy.retry_now:
-            return SentInDoubt()
-        claims = self._state.claims
-        ordered = tuple((claim.lo, claim.hi) for claim in claims if claim.ordered)
-        others = [(claim.lo, claim.hi) for claim in claims if not claim.ordered]
-        return SentInDoubt(ordered, minus(self._job.unsure, others))
-
-    def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
-        self._look_at_lease()
-        self._sent = order.claim
-        sent = self._in_time(remote.send(order, self._task, self._lease.until))
-        self._refuse_other_rows((order.claim.lo, order.claim.hi), sent.counts.planned)
-        if self._sink.transactional and sent.stop is None:
-            # No task knows whether another one left a row out, so the record is closed here.
-            nothing = self._source.wave(0, 0).select(sent_columns(self._sink, self._task))
-            left_out = len(sent.undelivered)
-            closed = self._sink.deliver(Batch(nothing, order.claim.id, left_out=left_out, buckets=BatchBuckets()))
-            if closed.stop is not None:
-                raise LeaseLost
-        return sent
-
-    def _in_time(self, sent: Sent) -> Sent:
-        """Tasks that were about to outlive the lease left rows unsent: where the ledger can list them, the run goes on."""
-        if sent.stop is None or sent.stop.kind is not StopKind.INTERRUPTED or self._ports.interrupted():
-            return sent
-        listed = len(sent.undelivered) <= self._policy.most_listed
-        return replace(sent, stop=None if listed else _OUT_OF_TIME)
-
-    def _look_at_lease(self) -> None:
-        if not self._lease.held():
-            raise LeaseLost
-
     def _unavailable(self, claim: Claim, sent: Sent) -> Stop | None:
         """A run that brought nothing over, for no row's fault, has met a destination that is down."""
         if self._is_settled_later(sent):
@@ -401,19 +290,6 @@ class _Run:
         ):
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
-
-    def _refuse_other_rows(self, buckets: tuple[int, int], found: PerOperation) -> None:
-        planned = self._histogram.rows(*buckets)
-        if found != planned:
-            # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
-            raise ReverseEtlError(
-                Problem(
-                    self._job.task.sync,
-                    f"{found.total} rows in the buckets {buckets[0]} to {buckets[1]}",
-                    f"{planned.total} as planned",
-                    "push again; if it stays so, run `check` and report it",
-                )
-            )
 
     def _count(self, claim: Claim, sent: Sent) -> None:
         self._counts += sent.counts

@@ -64,6 +64,7 @@ def test_a_former_name_of_a_key_is_refused_with_the_new_one() -> None:
     label["grace"] = label.pop("drift")
     assert validate(ChangelogSettings, {"label": label}, Place("m.yml", ("meta",)), problems) is not None
 
+
 @pytest.mark.guarantee("Configuration")
 def test_the_former_name_of_a_full_compare_is_refused_with_the_new_one() -> None:
     problems: list[Problem] = []

@@ -1,0 +1,155 @@
+"""Sends the waves of one run: from the driver or from tasks, as changes or as a full load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
+from dbt_reverse_etl.delivery.facts import Claim
+from dbt_reverse_etl.delivery.lease import Lease
+from dbt_reverse_etl.delivery.planning import Plan
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Job, Ports, Remote
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
+from dbt_reverse_etl.delivery.undelivered import SentInDoubt
+from dbt_reverse_etl.delivery.wave import count_operations
+from dbt_reverse_etl.delivery.waves import Waves
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, SinkTask, sent_columns
+from dbt_reverse_etl.sinks.buckets import BatchBuckets
+from dbt_reverse_etl.sinks.ranges import minus
+
+_OUT_OF_TIME = Stop(
+    StopKind.UNAVAILABLE,
+    "a wave of the executors did not end within its lease: the destination got slower; the next push begins with a small wave",
+)
+
+
+class WaveSender:
+    """Attributes: given_up: a full load ended without a swap, because rows were refused."""
+
+    given_up = False
+
+    def __init__(  # noqa: PLR0913, PLR0917  (each is a part of the run)
+        self,
+        job: Job,
+        ports: Ports,
+        policy: Policy,
+        state: State,
+        task: SinkTask,
+        engine: Engine,
+        lease: Lease,
+        plan: Plan,
+        begin: Callable[[Claim], None],
+    ) -> None:
+        """
+        Args:
+            task: with what the run filled in.
+            begin: called before the first request of a claim.
+        """
+        self._job, self._ports, self._policy, self._state, self._task = job, ports, policy, state, task
+        self._engine, self._lease, self._plan, self._begin = engine, lease, plan, begin
+
+    def send(self, claim: Claim) -> Sent:
+        """Send the rows of a claim. Raises LeaseLost; ReverseEtlError where the stream holds other rows than the plan."""
+        known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
+        order = Order(
+            claim,
+            known,
+            self._ports.clock.now(),
+            self._policy.rejections,
+            self._policy.retry_now,
+            self._sent_in_doubt(),
+            self._job.only.key if self._job.only else None,
+        )
+        if self._plan.remote is not None:
+            return self._whole_or_nothing(self._send_from_executors(self._plan.remote, order))
+        if self._task.full_load:
+            return self._send_full_load(order)
+        table, chunk = self._read(claim.lo, claim.hi), None
+        if self._ports.sink.settles_buckets:
+            table, chunk = in_buckets(table), whole_claim(claim.lo, claim.hi)
+        self._look_at_lease()
+        self._begin(claim)
+        return send(self._engine, order, table, chunk=chunk)
+
+    def _read(self, lo: int, hi: int) -> pa.Table:
+        table = self._plan.source.wave(lo, hi)
+        self._refuse_other_rows((lo, hi), count_operations(table.column(OPERATION)))
+        self._ports.step("wave.read")
+        return table
+
+    def _send_full_load(self, order: Order) -> Sent:
+        """Load everything, as many rows at a time as fit into memory; nobody sees it before the swap."""
+        self._begin(order.claim)
+        sent, parts = NOTHING_SENT, Waves(self._plan.histogram, self._policy.waves)
+        while sent.stop is None and not sent.undelivered and (part := parts.next_range(None)) is not None:
+            table = self._read(*part)
+            self._look_at_lease()
+            sent += send(self._engine, order, table)
+        if sent.stop is None and not sent.undelivered:
+            self._ports.step("full_load.loaded")
+            self._look_at_lease()
+            self._ports.sink.swap(order.claim.id)
+        return self._whole_or_nothing(sent)
+
+    def _whole_or_nothing(self, sent: Sent) -> Sent:
+        if not self._task.full_load or (sent.stop is None and not sent.undelivered):
+            return sent
+        self.given_up = sent.stop is None or sent.stop.kind is StopKind.REJECTIONS
+        planned = self._plan.histogram.total
+        reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
+        stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
+        return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
+
+    def _sent_in_doubt(self) -> SentInDoubt:
+        if not self._policy.park_doubt or self._policy.retry_now:
+            return SentInDoubt()
+        claims = self._state.claims
+        ordered = tuple((claim.lo, claim.hi) for claim in claims if claim.ordered)
+        others = [(claim.lo, claim.hi) for claim in claims if not claim.ordered]
+        return SentInDoubt(ordered, minus(self._job.unsure, others))
+
+    def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
+        self._look_at_lease()
+        self._begin(order.claim)
+        sent = self._in_time(remote.send(order, self._task, self._lease.until))
+        self._refuse_other_rows((order.claim.lo, order.claim.hi), sent.counts.planned)
+        if self._ports.sink.transactional and sent.stop is None:
+            # No task knows whether another one left a row out, so the record is closed here.
+            nothing = self._plan.source.wave(0, 0).select(sent_columns(self._ports.sink, self._task))
+            left_out = len(sent.undelivered)
+            closed = self._ports.sink.deliver(Batch(nothing, order.claim.id, left_out=left_out, buckets=BatchBuckets()))
+            if closed.stop is not None:
+                raise LeaseLost
+        return sent
+
+    def _in_time(self, sent: Sent) -> Sent:
+        """Tasks that were about to outlive the lease left rows unsent: where the ledger can list them, the run goes on."""
+        if sent.stop is None or sent.stop.kind is not StopKind.INTERRUPTED or self._ports.interrupted():
+            return sent
+        listed = len(sent.undelivered) <= self._policy.most_listed
+        return replace(sent, stop=None if listed else _OUT_OF_TIME)
+
+    def _look_at_lease(self) -> None:
+        if not self._lease.held():
+            raise LeaseLost
+
+    def _refuse_other_rows(self, buckets: tuple[int, int], found: PerOperation) -> None:
+        planned = self._plan.histogram.rows(*buckets)
+        if found != planned:
+            # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
+            raise ReverseEtlError(
+                Problem(
+                    self._job.task.sync,
+                    f"{found.total} rows in the buckets {buckets[0]} to {buckets[1]}",
+                    f"{planned.total} as planned",
+                    "push again; if it stays so, run `check` and report it",
+                )
+            )
