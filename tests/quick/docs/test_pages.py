@@ -14,7 +14,7 @@ from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.warehouse.session import LOCAL
 from tests.support import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "quickstart" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
 
 
 def text(page: str) -> str:
@@ -38,9 +38,20 @@ def test_every_test_that_the_readme_names_as_a_proof_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8"))
+    for target, heading in links:
+        if not target.startswith("https://"):
+            file = page.parent / target if target else page
+            assert file.exists(), target
+            assert not heading or heading in headings(file), (target, heading)
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub names them in links."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_command_and_exit_code_is_documented() -> None:
