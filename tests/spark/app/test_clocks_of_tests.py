@@ -23,6 +23,7 @@ def ledger(spark: SparkSession) -> Iterator[DeltaLedger]:
     spark.sql("drop table clocks_of_tests.ledger")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee(
     "dbt and its commands", "What was recorded last of a test counts, whatever the clocks of the machines say"
 )

@@ -61,6 +61,7 @@ def made(shop: Project, *arguments: str) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Report and alerts")
 def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_value(
     shop: Project, tmp_path: Path
@@ -107,6 +108,7 @@ def test_a_project_without_a_sync_gets_a_page_with_its_changelogs_although_they_
     assert [(one["name"], one["snapshots"]) for one in found["changelogs"]] == [("contacts_changelog", [])]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Report and alerts")
 def test_the_row_of_a_key_is_shown_only_where_it_was_asked_for(shop: Project, tmp_path: Path) -> None:
     file = tmp_path / "page.html"

@@ -82,6 +82,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Shop(project, places, found)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Every destination")
 @pytest.mark.parametrize("sync", SYNCS)
 def test_every_value_arrives_as_it_is_or_its_row_is_refused(shop: Shop, sync: str) -> None:

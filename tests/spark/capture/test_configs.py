@@ -28,6 +28,7 @@ def test_alias_and_tags_are_honoured(project: Project) -> None:
     assert project.spark.catalog.tableExists(f"{project.schema}.renamed")
 
 
+@pytest.mark.full
 @together
 def test_location_root_is_honoured(project: Project) -> Story:
     project.changelog("elsewhere", QUERY, location_root=str(project.folder / "lake"))

@@ -51,6 +51,7 @@ def row(key: int, title: str) -> dict[str, Any]:
     return {"key": key, "title": title}
 
 
+@pytest.mark.full
 def test_events_carry_what_was_before_and_what_no_destination_sees_makes_none(shop: Project) -> None:
     topic = a_topic()
     sync(shop, topic)

@@ -53,6 +53,7 @@ def by_key(events: list[Event], partitions: int) -> list[Message]:
     return [(int(re.sub(r"\D", "", key) or 0) % partitions, key, value) for key, value in events]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tombstones_and_an_added_partition(
     project: Project, broker: Broker
@@ -139,6 +140,7 @@ def assert_absent(secret: str, project: Project, text: str) -> None:
         assert secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_a_silent_gap(
     project: Project, broker: Broker

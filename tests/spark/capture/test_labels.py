@@ -339,6 +339,7 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
     ]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_once_in_its_label(
     project: Project,

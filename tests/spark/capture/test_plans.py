@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range
 from dbt_reverse_etl.delivery.position import State
@@ -16,9 +17,10 @@ from tests.benchmarks.capture import rendered_diff
 from tests.support.dbt.project import Project
 
 
-@pytest.fixture
-def shop(project: Project) -> Project:
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Four snapshots of 400 rows, no checkpoint after the first."""
+    project = Project(tmp_path_factory.mktemp("plans") / "shop", spark, "plans_of_queries")
     project.changelog("things", f"select * from {project.schema}.source")
     for number in range(4):
         project.table("source", f"select id, if(id % 40 = {number}, 'x', 'y') as name, id % 7 as age from range(400)")

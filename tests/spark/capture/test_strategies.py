@@ -186,6 +186,7 @@ def test_where_a_change_feed_does_not_tell_the_changes_everything_is_compared_an
         assert project.image("rows", "id, value") == truth
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_change_feed_tells_the_changes_of_versions_that_were_written_at_the_same_time(project: Project) -> Story:

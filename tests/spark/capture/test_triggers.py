@@ -43,6 +43,7 @@ def ddl(project: Project, capsys: pytest.CaptureFixture[str], **arguments: Any) 
 TABLE, LOG = '"Sh""op"."Or\'ders"', '"Sh""op"."Or\'ders_reverse_etl_log"'
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_triggers_of_postgres_log_every_changed_key_and_a_change_table_changelog_equals_the_table_over_jdbc(
     project: Project, shop: Database, capsys: pytest.CaptureFixture[str]

@@ -226,6 +226,7 @@ def test_a_rollback_over_columns_that_came_and_went_shows_them_as_then_and_refus
     assert "there is none" in operations.refused("prune", keep=1, without_syncs=["nobody"])
 
 
+@pytest.mark.full
 def test_maintain_compacts_keeps_a_changelog_clustered_by_snapshot_and_lays_out_other_tables_as_asked(
     operations: Operations,
 ) -> None:

@@ -23,6 +23,7 @@ def live(project: Project) -> list[int]:
     return [row.n for row in project.rows("select n from {s}.live order by n")]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_it(shop: Project) -> None:
     def build(query: str, *command: str) -> str:

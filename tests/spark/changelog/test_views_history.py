@@ -150,6 +150,7 @@ def test_after_rollbacks_a_label_shows_what_it_is_now_and_no_row_that_was_undone
     assert refused
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_after_rollbacks_the_label_intervals_of_scd2_hold_the_image_of_each_label(
     spark: SparkSession, rolled_back: list[tuple[business.Labelled, str]]

@@ -123,6 +123,7 @@ def parts(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[int]:
     spark.conf.set(name, before)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_an_api_gets_every_row_once_from_the_executors_one_action_a_wave_and_as_many_requests_at_once_as_it_takes(
     shop: Project, api: Api, waves: list[int], monkeypatch: pytest.MonkeyPatch, parts: int

@@ -133,7 +133,6 @@ def test_each_mode_plans_only_what_it_may_do(
 
 
 @pytest.mark.guarantee("What is sent")
-@pytest.mark.guarantee("What is sent")
 def test_fields_that_come_and_go_send_just_the_rows_that_differ_and_one_that_comes_back_is_sent_for_every_row(
     spark: SparkSession, images: list[Image]
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.dbt.command import found_by
 from tests.support.dbt.project import Project
 
 
+@pytest.mark.full
 class TestDelta(SinkContract):
     sink_class = DeltaSink
     types = {name: one for name, one in TYPES.items() if name not in ("uint32", "time")}  # noqa: RUF012

@@ -185,6 +185,7 @@ def chain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chai
     return built
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_what_hangs_on_it(chain: Chain) -> None:
     project, second = chain.project, chain.builds[1]
