@@ -19,7 +19,7 @@ from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
-from tests.benchmarks.postgres import crossover, postgres
+from tests.benchmarks.postgres import postgres
 from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
@@ -37,7 +37,6 @@ PARTS = [
     "encoding",
     "sqlite",
     "postgres",
-    "full load",
     "mysql",
     "http",
     "kafka",
@@ -88,8 +87,6 @@ def main() -> None:
             sqlite(Path(home), options.rounds)
         if "postgres" in parts:
             postgres(Path(home), options.rows // 3, options.rounds)
-        if "full load" in parts:
-            crossover(options.rows // 10, options.rounds)
         if "mysql" in parts:
             mysql(Path(home), options.rows // 15, options.rounds)
         if "http" in parts:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.delivery.waves import batches
-from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.sql.postgres.values import staged
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from tests.benchmarks.peers import DLT, DRT, is_there
-from tests.benchmarks.rows import Work, changes, payload, task_of
+from tests.benchmarks.rows import Work, payload
 from tests.benchmarks.turns import fastest, report
 from tests.support.servers.postgres import Database, new_database, server
 
@@ -53,57 +51,16 @@ def postgres(home: Path, rows: int, rounds: int) -> None:
         report(f"{what}: rows a second / {DRT.name} with {DRT_ROWS}", rows / ours / drt, ">= 20")
 
 
-def crossover(rows: int, rounds: int) -> None:
-    """The share of changed rows from which a full load is faster than the changes alone, by a line through two shares."""
-    everything = changes([("insert", range(rows))], "new")
-    task = task_of(everything, Mode.MIRROR)
-    low, high = 0.1, 1.0
-
-    def share(of_rows: float) -> Callable[[], float]:
-        some = changes([("update", range(int(rows * of_rows)))], "new")
-        return lambda: _timed(rows, lambda database: _deliver(database, replace(task, fence=2), some))
-
-    def full(*, renames: bool) -> Callable[[], float]:
-        loading = replace(task, fence=2, full_load=True)
-        return lambda: _timed(rows, lambda database: _deliver(database, loading, everything), renames=renames)
-
-    candidates = {"low": share(low), "high": share(high), "rename": full(renames=True), "replace": full(renames=False)}
-    figures = fastest(rounds, candidates)
-    slope = (figures["high"] - figures["low"]) / (high - low)
-    for way in ("rename", "replace"):
-        report(
-            f"full load of {rows} rows into Postgres by {way} / all of them as updates",
-            figures[way] / figures["high"],
-            "",
-        )
-        report(
-            "the same: share of changed rows from which it is faster", low + (figures[way] - figures["low"]) / slope, ""
-        )
-
-
-def _timed(rows: int, apply: Callable[[Database], None], *, renames: bool = False) -> float:
-    """Seconds of one way on a table of so many rows."""
-    before = changes([("insert", range(rows))], "old")
-    with _dropped(new_database()) as database:
-        database.make(task_of(before, Mode.MIRROR))
-        database.may_load(renames=renames)
-        _deliver(database, task_of(before, Mode.MIRROR), before)
-        database.run("VACUUM ANALYZE people")
-        database.run("CHECKPOINT")
-        began = time.perf_counter()
-        apply(database)
-        took = time.perf_counter() - began
-        assert database.rows("SELECT count(*) FROM people") == [(rows,)]
-        return took
-
-
 class PostgresWork(Work):
     """Done by Postgres."""
 
     @cached_property
     def ready(self) -> list[bytes | memoryview]:
         """The changes as bytes of a COPY stream."""
-        return list(staged(self.after, self.names, self.task.key).stream)
+        with _dropped(new_database()) as database, closing(database.sink()) as sink:
+            database.make(self.task)
+            sink.open(self.task)
+            return list(sink._writer.changes(self.after, None).data)
 
     @property
     def names(self) -> list[str]:
@@ -213,8 +170,6 @@ def _deliver(database: Database, task: SinkTask, table: pa.Table) -> None:
     for part in batches(table, sink.limits(task)):
         last = part.stop == table.num_rows
         assert not sink.deliver(Batch(table.slice(part.start, len(part)), f"claim {last}", last=last)).results
-    if task.full_load:
-        sink.swap("claim")
     sink.close()
 
 

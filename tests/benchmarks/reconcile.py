@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.app import sync
 from dbt_reverse_etl.app.reconcile import differences
 from dbt_reverse_etl.cli import cli
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import report
 from tests.support.dbt.project import Project

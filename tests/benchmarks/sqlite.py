@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from tests.benchmarks.turns import fastest, report
 
 

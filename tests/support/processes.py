@@ -6,7 +6,13 @@ import multiprocessing
 
 SINKS = [
     f"dbt_reverse_etl.sinks.{name}"
-    for name in ("http.sink", "http.transport", "sql.mysql.sink", "sql.postgres.sink", "sql.sqlite.sink")
+    for name in (
+        "http.sink",
+        "http.transport",
+        "sql.dialects.mysql.sink",
+        "sql.dialects.postgres.sink",
+        "sql.dialects.sqlite",
+    )
 ]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.delivery.victim", *SINKS, "tests.support.serve.process"])

@@ -33,7 +33,7 @@ from dbt_reverse_etl.sinks.base import (
     refuse_newer,
 )
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.sinks.sql.database import (
+from dbt_reverse_etl.sinks.refusals import (
     LOST_RECORD,
     NEVER_DELETES,
     OTHER_RUN,

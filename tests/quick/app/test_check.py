@@ -14,7 +14,7 @@ from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.sinks.base import Rights, SinkTask
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.terminal import console
 from tests.support.delivery.pushers import sync
 

@@ -14,7 +14,7 @@ from dbt_reverse_etl.app.reach import try_early
 from dbt_reverse_etl.config.destinations import Destination
 from dbt_reverse_etl.config.settings import Guards
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from tests.support.servers.http import HttpServer, free_port
 
 CANARY = "canary-61803398"

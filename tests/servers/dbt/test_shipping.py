@@ -16,8 +16,8 @@ import dbt_reverse_etl
 from dbt_reverse_etl.warehouse.executors import Work
 import dbt_reverse_etl.sinks.http.sink
 import dbt_reverse_etl.sinks.kafka.sink
-import dbt_reverse_etl.sinks.sql.mysql.sink
-import dbt_reverse_etl.sinks.sql.postgres.sink
+import dbt_reverse_etl.sinks.sql.dialects.mysql.sink
+import dbt_reverse_etl.sinks.sql.dialects.postgres.sink
 from dbt_reverse_etl.sinks.http.preset import load_preset, preset_names
 from dbt_reverse_etl.sinks.http.body import compiled
 from dbt_reverse_etl.sinks.http.template import template_text

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.delivery.scene import FIRST, SECOND, HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
+from tests.support.delivery.scene import (
+    FIRST,
+    SECOND,
+    FilesPlace,
+    HttpPlace,
+    MysqlPlace,
+    Place,
+    PostgresPlace,
+    Scene,
+    SqlitePlace,
+)
 from tests.support.servers.http import http_server
 
 
@@ -19,6 +29,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield PostgresPlace()
     elif request.param == "mysql":
         yield MysqlPlace()
+    elif request.param == "files":
+        yield FilesPlace(tmp_path)
     else:
         with http_server() as server:
             yield HttpPlace(server)

@@ -85,12 +85,11 @@ def test_a_push_killed_there_converges_with_the_next_one(
 
 
 @pytest.mark.guarantee("Refusals and outages")
-@pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("place", ["files"], indirect=True)
 @pytest.mark.parametrize("point", ["batch.after", FULL_LOAD, "wave.delivered", "sink.finished"])
 def test_a_full_load_killed_there_shows_the_old_rows_or_the_new_ones_and_converges_with_the_next_push(
     scene: Scene, place: Place, point: str
 ) -> None:
-    place.may_load()
     before = place.rows()
     assert scene.push(kill=(point, 1), full_load=True) == -signal.SIGKILL
     assert place.rows() == (before if point in ("batch.after", FULL_LOAD) else SECOND)

@@ -12,8 +12,8 @@ import pytest
 
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
-from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresOptions
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.settings import SoftDeleteOptions, SqliteSettings
 from tests.support.servers.postgres import new_database
 
 SCHEMA = pa.schema(
@@ -91,7 +91,7 @@ def test_a_postgres_table_is_read_whatever_other_programs_wrote_without_rows_mar
         "create table people (id bigint primary key, text text, at timestamptz, tags int[], raw bytea, gone timestamptz);"
         f"grant all on people to {database.settings()['user']}"
     )
-    options = PostgresOptions(soft_delete="gone")
+    options = SoftDeleteOptions(soft_delete="gone")
     assert not found(database.sink(), task(options=options)), "an empty table"
     database.run(
         "insert into people (id, text, at, tags, raw) values (1, '', '2024-01-01 00:00:00.5+00', '{1,null}', '\\x00ff');"

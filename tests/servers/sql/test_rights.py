@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.sql.database import CLAIMS, FENCES
-from dbt_reverse_etl.sinks.sql.mysql.rights import may
+from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import may
+from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import deliver, next_run, opened, person
+from tests.support.sinks.databases import SERVERS
 from tests.support.sinks.people import a_task, people
 
 TASK = a_task()
@@ -22,14 +22,15 @@ OF_MODES = [
     (Mode.INSERT_ONLY, "SELECT, INSERT"),
     (Mode.UPDATE_ONLY, "SELECT, UPDATE"),
 ]
+servers = pytest.mark.parametrize("db", SERVERS, indirect=True)
 
 
 class World:
     """A database whose table `people` belongs to somebody else."""
 
-    def __init__(self, kind: str, db: Any) -> None:
-        self.kind, self.db = kind, db
-        self.schema = "public" if kind == "postgres" else db.name
+    def __init__(self, db: Any) -> None:
+        self.kind, self.db = db.kind, db
+        self.schema = "public" if db.kind == "postgres" else db.name
         self.on = lambda name: f"{self.schema}.{name}"
 
     def lacks(self, task: SinkTask = TASK, **settings: Any) -> list[str]:
@@ -49,26 +50,26 @@ class World:
         return {name: self.db.rows(f"SELECT count(*) FROM {self.on(name)}")[0][0] for (name,) in self.db.rows(query)}
 
 
-@pytest.fixture(params=["postgres", "mysql"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    found = World(request.param, request.getfixturevalue("people_db" if request.param == "postgres" else "mysql_db"))
+@pytest.fixture
+def world(people_db: Any) -> Iterator[World]:
+    found = World(people_db)
     before = found.tables()
     yield found
     assert found.tables() == before, "nothing was written"
 
 
 @pytest.mark.guarantee("Configuration", "With the documented rights `check` finds none missing")
+@servers
 def test_with_the_documented_rights_none_is_missing(world: World) -> None:
     for mode, _ in OF_MODES:
         assert world.lacks(a_task(mode=mode)) == []
-    world.db.may_load()
-    assert world.lacks(replace(TASK, full_load=True)) == []
 
 
 @pytest.mark.guarantee(
     "Configuration", "`check` names each right that a push lacks, with a grant that cures it, and writes nothing"
 )
 @pytest.mark.parametrize(("mode", "rights"), OF_MODES)
+@servers
 def test_each_mode_names_the_rights_that_it_lacks_on_the_object_and_the_grant_cures_it(
     world: World, mode: Mode, rights: str
 ) -> None:
@@ -81,6 +82,7 @@ def test_each_mode_names_the_rights_that_it_lacks_on_the_object_and_the_grant_cu
 
 
 @pytest.mark.guarantee("Configuration")
+@servers
 def test_a_single_right_that_was_taken_away_is_named_alone(world: World) -> None:
     for right in ("DELETE", "UPDATE", "INSERT"):
         world.revoke(right, world.on("people"))
@@ -90,6 +92,7 @@ def test_a_single_right_that_was_taken_away_is_named_alone(world: World) -> None
 
 
 @pytest.mark.guarantee("Configuration")
+@servers
 def test_tables_that_are_not_there_and_that_may_not_be_made_are_named(world: World) -> None:
     missing = a_task(object="orders")
     world.db.run(f"DROP TABLE {world.on(CLAIMS)}")
@@ -116,19 +119,19 @@ def test_tables_that_are_not_there_and_that_may_not_be_made_are_named(world: Wor
 
 
 @pytest.mark.guarantee("Configuration")
-def test_the_right_to_a_temporary_table_and_to_the_table_of_a_full_load_are_named(world: World) -> None:
+@servers
+def test_the_right_to_a_temporary_table_is_named(world: World) -> None:
     place = f"DATABASE {world.db.name}" if world.kind == "postgres" else f"{world.db.name}.*"
     world.revoke("TEMPORARY" if world.kind == "postgres" else "CREATE TEMPORARY TABLES", place)
     assert "TEMPORARY" in world.lacks()[0]
     for grant in world.grants():
         world.db.run(grant)
     assert world.lacks() == []
-    [lacks] = world.lacks(replace(TASK, full_load=True))
-    assert "_dbt_reverse_etl_load_people" in lacks
 
 
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_a_role_without_the_schema_is_told_so_and_columns_that_may_be_written_count(people_db: Any) -> None:
-    world = World("postgres", people_db)
+    world = World(people_db)
     people_db.run("REVOKE ALL ON people FROM crm_push; GRANT SELECT, UPDATE (name), INSERT ON people TO crm_push")
     assert world.lacks(a_task(mode=Mode.UPSERT)) == []
     assert "no schema nowhere" in world.lacks(a_task(object="nowhere.people"))

@@ -20,8 +20,8 @@ select id, concat('name ', id) as name, cast(id / 7 as decimal(12, 4)) as amount
     if(id % 3 = 0, null, id % 2 = 0) as even
 from range(400)
 """
-OWNED = ("to_postgres", "to_mysql", "to_lake", "to_files")  # what they hold may be replaced as a whole
-CHANGED = ("to_sqlite", "to_duckdb", "to_topic")
+OWNED = ("to_lake", "to_files")  # what they hold may be replaced as a whole
+CHANGED = ("to_postgres", "to_mysql", "to_sqlite", "to_duckdb", "to_topic")
 
 
 class Shop:
@@ -32,7 +32,6 @@ class Shop:
         self.postgres, self.mysql = postgres.new_database(), mysql.new_database()
         for database in (self.postgres, self.mysql):
             database.may_create()
-            database.may_load()
         folder = project.folder
         project.spark.sql(f"create schema {project.schema}_lake")
         project.destinations |= {
@@ -40,7 +39,7 @@ class Shop:
             "mysql": {"type": "mysql", **self.mysql.settings(create_object=True)},
             "lake": {"type": "delta", "schema": f"{project.schema}_lake"},
             "files": {"type": "files", "path": str(folder / "files")},
-            "duckdb": {"type": "sqlalchemy", "url": f"duckdb:///{folder / 'people.duckdb'}", "create_object": True},
+            "duckdb": {"type": "duckdb", "path": str(folder / "people.duckdb")},
             "topic": {"type": "kafka", **kafka.settings()},
         }
         project.table("source", SOURCE)
@@ -124,19 +123,6 @@ def test_every_destination_holds_the_model_after_first_loads_changes_and_full_lo
     }
     assert call(shop.project, "reconcile", "--repair").return_value == ExitCode.OK
     assert shop.differs() == {"to_postgres": (391, 0, 0, 0, 1), "to_topic": (391, 0, 0, 0, 1)}, "what is foreign stays"
-
-
-def test_what_a_full_load_would_do_against_the_users_word_is_refused_before_one_is_due(project: Project) -> None:
-    database = postgres.new_database()
-    database.may_create()
-    project.destinations["postgres"] = {"type": "postgres", **database.settings(create_object=True)}
-    project.changelog("people_changelog", "select id from range(3)")
-    options = {"soft_delete": "deleted_at"}
-    project.sync("kept", "people_changelog", mode="mirror", destination="postgres", owns_object=True, options=options)
-    result = project.run()
-    assert not result.success
-    assert "full load: found mode mirror with soft_delete: deleted_at" in result.text
-    assert database.rows("select to_regclass('contacts')") == [(None,)]
 
 
 def somebody_changes_destinations(shop: Shop) -> None:

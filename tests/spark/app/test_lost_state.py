@@ -190,13 +190,9 @@ def test_a_changelog_that_is_dropped_leaves_rows_of_which_the_sync_tells_until_t
     assert "a destination of type http cannot be read to find them" in said
     shop.ask("adopt", "kept_at_api")
     shop.ask("resync", *MIRRORS)
-    shop.project.sync(
-        "to_postgres", "people", mode="mirror", object="people", destination="warehouse", owns_object=True
-    )
     assert shop.run(well=False).sync("kept_at_api") == "nothing to send"
-    assert [3 in rows for rows in shop.held()] == [True, False, True, True], "a full load replaces what was there"
     assert exit_code(shop.project, "reconcile", "--repair") == LOST
-    assert 3 in shop.held()[0], "nobody has said yet that the row is not somebody else's"
+    assert all(3 in rows for rows in shop.held()), "nobody has said yet that the row is not somebody else's"
     assert exit_code(shop.project, "reconcile", "--repair", "--leftovers", "delete") == LOST, "the API cannot be read"
     assert [3 in rows for rows in shop.held()] == [False, False, True, True]
     del shop.api.rows[3]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 
 
 @dataclass(frozen=True)

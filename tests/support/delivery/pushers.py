@@ -14,7 +14,7 @@ from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.ledger import Overview
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec

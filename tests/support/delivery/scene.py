@@ -14,16 +14,18 @@ from typing import Any, Protocol
 
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, WaveAcknowledged
 from dbt_reverse_etl.sinks.base import Settings, Sink
+from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.sinks.sql.database import FENCES
-from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
-from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.record import FENCES
 from tests.support.delivery.victim import KEYS, FileLedger, Orders, push
 from tests.support.processes import PROCESSES
 from tests.support.servers import mysql
 from tests.support.servers.http import HttpServer, Received, Reply
 from tests.support.servers.postgres import new_database
+from tests.support.sinks.files_consumer import in_folder, listed, state
 
 FIRST = {key: n for n, key in enumerate(KEYS) if n < 6}
 # Every key changes: inserts, updates and deletes.
@@ -57,7 +59,6 @@ class Place(Protocol):
     sink: type[Sink]
     settings: Settings
     transactional: bool
-    may_load: Callable[[], None] = lambda: None
 
     def rows(self) -> dict[str, int]: ...
 
@@ -142,7 +143,6 @@ class PostgresPlace:
             "create trigger noted after insert or update or delete on people for each row execute function note()"
         )
         self.settings = PostgresSink.settings_model(**self._database.settings())
-        self.may_load = self._database.may_load
         self.server, self.commit = self._database.socket_file, self._database.COMMIT
 
     def behind(self, port: int) -> None:
@@ -184,7 +184,6 @@ class MysqlPlace:
             )
         )
         self.settings = MysqlSink.settings_model(**self._database.settings())
-        self.may_load = self._database.may_load
         self.server, self.commit = self._database.socket_file, self._database.COMMIT
 
     def behind(self, port: int) -> None:
@@ -205,6 +204,22 @@ class MysqlPlace:
         sessions = "select 1 from information_schema.processlist where db = database() and user = 'crm_push'"
         wait_for(lambda: not self._database.rows(sessions))  # of killed processes: a commit may be under way
         return self._database.rows("select `key`, value from applied order by id")
+
+
+class FilesPlace:
+    """A folder, as a consumer of its manifest sees it."""
+
+    sink, transactional = FilesSink, True
+
+    def __init__(self, folder: Path) -> None:
+        self._object = folder / "out" / "people"
+        self.settings = FilesSink.settings_model(path=str(folder / "out"))
+
+    def rows(self) -> dict[str, int]:
+        return {row["key"]: row["value"] for row in state(listed(in_folder(self._object)), ["key"])}
+
+    def applied(self) -> Sequence[tuple[str, int | None]]:
+        return [(row["key"], row.get("value")) for row in listed(in_folder(self._object))]
 
 
 class HttpPlace:

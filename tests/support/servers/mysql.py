@@ -14,7 +14,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,10 +26,9 @@ import trustme
 from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.sql.mysql.catalog import Name, object_name, quoted
-from dbt_reverse_etl.sinks.sql.mysql.settings import MysqlSettings
-from dbt_reverse_etl.sinks.sql.mysql.sink import MysqlSink
-from dbt_reverse_etl.sinks.sql.mysql.table import create_table
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect, MysqlSink
+from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
+from dbt_reverse_etl.sinks.sql.table import Name, create_table, quoted
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"
@@ -207,6 +206,7 @@ def _as_root() -> list[str]:
 def server() -> Server:
     """The server of this process; it ends with it."""
     folder, found = Path(tempfile.mkdtemp(prefix="my-")), programs()
+    CACHE.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     certificate.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
@@ -215,7 +215,9 @@ def server() -> Server:
         *(found.install, "--no-defaults", f"--basedir={found.home}", f"--datadir={folder / 'data'}"),
         *("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", *_as_root()),
     ]
-    done = subprocess.run(command, env=os.environ | found.environment, capture_output=True, text=True, check=False)
+    with (CACHE / "install.lock").open("w") as lock:  # two at once may read each other's files
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, env=os.environ | found.environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"mariadb-install-db failed: {HINT}\n{done.stdout}{done.stderr}")
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -237,6 +239,7 @@ def _remove_by(owner: int, started: Server) -> None:
 class Database:
     """One database; its objects belong to the owner, the sink logs in as the role of the documentation."""
 
+    kind: ClassVar[str] = "mysql"
     COMMIT: ClassVar[str] = "\3COMMIT"  # as a command, unlike that of SET AUTOCOMMIT
     MOMENT: ClassVar[str] = "datetime(6)"
 
@@ -251,6 +254,12 @@ class Database:
     def owner(self) -> Connection[Any]:
         """The owner's connection, in autocommit mode."""
         return self.server.root(self.name)
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], object]]:
+        """Of the owner: it runs statements, and a transaction only if one says so."""
+        with closing(self.owner()) as connection:
+            yield connection.query
 
     def run(self, text: str) -> None:
         """Run statements as the owner, one in a line."""
@@ -274,16 +283,6 @@ class Database:
     def behind(self, port: int, **more: Any) -> MysqlSink:
         """The same through a proxy, without TLS, so that it can read along."""
         return self.sink(host="127.0.0.1", port=port, ssl_mode="disabled", **more)
-
-    def may_load(self, name: str = "people", *, renames: bool = False) -> None:
-        """The rights for full loads, as documented."""
-        for statement in [*grants(1), *(grants(2) if renames else [])]:
-            self.run(statement.replace("contacts", name).replace(" crm.", f" {self.name}."))
-
-    def storage(self, name: str = "people") -> Any:
-        """Another one after a swap by rename, the same after any other change."""
-        query = "SELECT table_id FROM information_schema.INNODB_SYS_TABLES WHERE name LIKE "
-        return self.rows(f"{query}'{self.name}/{name}%'")  # also its partitions
 
     def may_create(self) -> None:
         """Rights to make tables."""
@@ -309,15 +308,25 @@ class Database:
 
     def make(self, task: SinkTask) -> None:
         """The task's table, made by the owner."""
-        name = object_name(task.object, self.name)
+        name = self.object_name(task)
+        self.table(create_table(self.dialect, name, task), name.name)
+
+    @property
+    def dialect(self) -> MysqlDialect:
+        """Of this database."""
+        return MysqlDialect(MysqlSettings(host="/nowhere", database=self.name, user=ROLE))
+
+    def object_name(self, task: SinkTask) -> Name:
+        """Of the task's table."""
+        name = self.dialect.object_name(task.object)
         assert name
-        self.table(create_table(name, task), name.name)
+        return name
 
     def table(self, ddl: str, name: str = "people") -> None:
         """A table of the owner, with the rights on it."""
         statement = grants()[-1]
         assert "crm.contacts" in statement
-        self.run(f"{ddl}\n{statement.replace('crm.contacts', Name(self.name, name).sql)}")
+        self.run(f"{ddl}\n{statement.replace('crm.contacts', Name(self.name, name, '`').sql)}")
 
 
 @cache
@@ -332,7 +341,7 @@ def new_database() -> Database:
     """An empty database with the documented rights."""
     database = Database(server(), f"crm_{next(_numbers)}")
     with closing(database.server.root()) as connection:
-        connection.cursor().execute(f"CREATE DATABASE {quoted(database.name)}")
+        connection.cursor().execute(f"CREATE DATABASE {quoted(database.name, '`')}")
     for statement in grants()[1:-1]:
         database.run(statement.replace(" crm.", f" {database.name}.").replace("\n", " "))
     return database

@@ -7,7 +7,7 @@ import re
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,15 +18,15 @@ import psycopg
 from psycopg import sql
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.sql.postgres.catalog import Name, object_name
-from dbt_reverse_etl.sinks.sql.postgres.settings import PostgresSettings
-from dbt_reverse_etl.sinks.sql.postgres.sink import PostgresSink
-from dbt_reverse_etl.sinks.sql.postgres.table import create_table
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
+from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
+from dbt_reverse_etl.sinks.sql.table import Name, create_table
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"
 NOBODY = "nobody"  # may log in without a password, but is no role
 DOCS = ROOT / "docs" / "postgres.md"
+DIALECT = PostgresDialect(PostgresSettings(host="/nowhere", database="crm", user=ROLE))
 _numbers = itertools.count()
 
 # citext without its C code: the type is text, its operators are not.
@@ -55,6 +55,7 @@ CREATE OPERATOR CLASS citext_ops DEFAULT FOR TYPE citext USING btree AS
 class Database:
     """One database; its objects belong to the owner, the sink logs in as the role of the documentation."""
 
+    kind: ClassVar[str] = "postgres"
     COMMIT: ClassVar[str] = "COMMIT\0"
     MOMENT: ClassVar[str] = "timestamptz"
 
@@ -77,6 +78,12 @@ class Database:
         """The owner's connection, in autocommit mode."""
         return psycopg.connect(host=self.socket, dbname=self.name, user="postgres", autocommit=True, **more)
 
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], object]]:
+        """Of the owner: it runs statements, and a transaction only if one says so."""
+        with self.owner() as connection:
+            yield lambda statement: connection.execute(statement.encode())
+
     def run(self, text: str) -> None:
         """Run statements as the owner."""
         with self.owner() as connection:
@@ -98,15 +105,6 @@ class Database:
     def behind(self, port: int, **more: Any) -> PostgresSink:
         """The same through a proxy."""
         return self.sink(host="127.0.0.1", port=port, **more)
-
-    def may_load(self, name: str = "people", *, renames: bool = False) -> None:
-        """The rights for full loads, as documented."""
-        for statement in [*grants(1), *(grants(2) if renames else [])]:
-            self.run(statement.replace("contacts", name))
-
-    def storage(self, name: str = "people") -> Any:
-        """Another one after a swap by rename, the same after any other change."""
-        return self.rows(f"SELECT '{name}'::regclass::oid")
 
     def may_create(self) -> None:
         """Rights to make tables."""
@@ -133,17 +131,22 @@ class Database:
 
     def make(self, task: SinkTask) -> None:
         """The task's table, made by the owner."""
-        name = object_name(task.object)
-        assert name
+        name = self.object_name(task)
         with self.owner() as connection:
-            connection.execute(create_table(name, task))
+            connection.execute(create_table(DIALECT, name, task).encode())
             self.grant(connection, name)
+
+    def object_name(self, task: SinkTask) -> Name:
+        """Of the task's table."""
+        name = DIALECT.object_name(task.object)
+        assert name
+        return name
 
     def grant(self, connection: psycopg.Connection[Any], name: Name) -> None:
         """The rights on one object, as documented."""
         statement = grants()[-1]
         assert "public.contacts" in statement
-        connection.execute(statement.replace("public.contacts", name.sql.as_string(connection)).encode())
+        connection.execute(statement.replace("public.contacts", name.sql).encode())
 
     def table(self, ddl: str, name: str = "people") -> None:
         """A table of the owner, with the rights on it."""

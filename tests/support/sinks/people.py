@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.sql.sqlite.sink import SqliteSettings, SqliteSink
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.testing import PEOPLE
 from tests.support.effort import scaled
 

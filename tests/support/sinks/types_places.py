@@ -149,7 +149,7 @@ class Places:
             yield from (_typed(dict(row).items()) for row in connection.execute(f"select * from {table}"))
 
     def _add_duckdb(self) -> dict[str, Any]:
-        return {"type": "sqlalchemy", "url": f"duckdb:///{self._folder / 'types.duckdb'}", "create_object": True}
+        return {"type": "duckdb", "path": str(self._folder / "types.duckdb")}
 
     def _make_in_duckdb(self, statement: str, _: str) -> None:
         with duckdb.connect(str(self._folder / "types.duckdb")) as connection:

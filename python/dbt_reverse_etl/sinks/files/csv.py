@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from dbt_reverse_etl.sinks.sql.database import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_array, plain_type
 from dbt_reverse_etl.values.encoding import Nan, encode_values
 

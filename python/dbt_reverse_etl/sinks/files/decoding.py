@@ -16,7 +16,7 @@ from pyarrow import csv
 
 from dbt_reverse_etl.sinks.files.manifest import Part
 from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
-from dbt_reverse_etl.sinks.sql.database import one_array
+from dbt_reverse_etl.sinks.refusals import one_array
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_array, plain_type
 
 _LINES = 10_000  # of JSON that are Python objects at once

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.sql.database import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
 from dbt_reverse_etl.values.arrow import is_text, plain_array, plain_type
 
 MOST_FOLDERS = 10_000  # of one batch

@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.files.decoding import decoded
 from dbt_reverse_etl.sinks.files.manifest import Manifest, Part
 from dbt_reverse_etl.sinks.files.partitions import row_numbers
 from dbt_reverse_etl.sinks.files.store import Store
-from dbt_reverse_etl.sinks.sql.database import one_array
+from dbt_reverse_etl.sinks.refusals import one_array
 from dbt_reverse_etl.values.encoding import encode_values
 
 READ_AT_ONCE = 100_000  # rows in one table, at least

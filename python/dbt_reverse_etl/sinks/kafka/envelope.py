@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, OPERATION, SNAPSHOT, SinkTask
-from dbt_reverse_etl.sinks.sql.database import one_array
+from dbt_reverse_etl.sinks.refusals import one_array
 
 CONNECTOR = "dbt-reverse-etl"
 OPS = {"insert": "c", "update": "u", "delete": "d"}

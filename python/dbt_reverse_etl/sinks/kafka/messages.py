@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.envelope import enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
-from dbt_reverse_etl.sinks.sql.database import NEVER_DELETES, null_keys, one_array, positions, reasons_of
+from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, null_keys, one_array, positions, reasons_of
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
 
 NO_TEXT = "a value without an exact form as text"

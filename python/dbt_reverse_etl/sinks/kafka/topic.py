@@ -23,7 +23,7 @@ from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka import avro_types
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.sql.database import inexact_types, unmapped_key
+from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
 from dbt_reverse_etl.values.encoding import is_scalar, unsupported
 
 PATIENCE = 10.0  # seconds for an answer

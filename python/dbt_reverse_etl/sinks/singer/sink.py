@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, null_keys, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
     record_messages,
@@ -35,7 +36,6 @@ from dbt_reverse_etl.sinks.singer.messages import (
 )
 from dbt_reverse_etl.sinks.singer.process import Ended, NotStartedError, Program, run
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
-from dbt_reverse_etl.sinks.sql.database import NEVER_DELETES, null_keys, unmapped_key
 from dbt_reverse_etl.values.encoding import encode_rows, unsupported
 
 _PROBE = "probe"

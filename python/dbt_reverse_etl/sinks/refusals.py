@@ -1,0 +1,87 @@
+"""What sinks refuse, in which words: a sync whose fields cannot arrive, a run, and single rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.values.arrow import not_utf8
+from dbt_reverse_etl.values.encoding import NOT_UTF8
+
+LOST_RECORD = "the destination lost its record of this sync"
+OTHER_RUN = "another run holds this sync"
+NEVER_DELETES = "this mode never deletes"
+NO_ROW = "no row to update"
+NULL_KEY = "NULL in a key field"
+
+Refusal = tuple[Any, str]  # boolean Arrow array (true: refused), reason
+Converted = tuple[Any, list[Refusal]]  # Arrow array without the refused values, refusals
+
+
+def unmapped_key(task: SinkTask) -> list[Problem]:
+    """A key that is empty or not among the fields."""
+    names = list(task.schema.names)
+    if task.key and set(task.key) <= set(names):
+        return []
+    return [Problem(f"sync {task.sync}, key", str(list(task.key)), f"fields among {names}", "map the key columns")]
+
+
+def inexact_types(task: SinkTask, database: str, is_supported: Callable[[pa.DataType], bool]) -> list[Problem]:
+    """Fields of a type without an exact form."""
+    expected, next_step = f"a type that {database} can hold exactly", "cast the column in the model"
+    return [
+        Problem(f"sync {task.sync}, field {field.name}", f"the type {field.type}", expected, next_step)
+        for field in task.schema
+        if not is_supported(field.type)
+    ]
+
+
+def one_array(column: pa.ChunkedArray) -> Any:
+    """A column in one piece."""
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def positions(mask: Any) -> list[int]:
+    """Where a boolean array is true."""
+    if not pc.any(mask).as_py():
+        return []
+    indices: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
+    return indices
+
+
+def without(array: Any, mask: Any) -> Any:
+    """The array with NULL where the mask is true, so that what is refused cannot break the conversion of the rest."""
+    return pc.if_else(mask, pa.scalar(None, array.type), array) if pc.any(mask).as_py() else array
+
+
+def utf8(array: Any) -> Converted:
+    """Texts; what is not UTF-8 is refused."""
+    damaged = not_utf8(array)
+    return (array, []) if damaged is None else (without(array, damaged), [(damaged, NOT_UTF8)])
+
+
+def reasons_of(name: str, refusals: Iterable[Refusal]) -> dict[int, str]:
+    """Row -> reason of each value of a field that is refused."""
+    return {row: f"field {name}: {reason}" for mask, reason in refusals for row in positions(mask)}
+
+
+def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
+    """Row -> reason of each row with NULL in its key."""
+    found: dict[int, str] = {}
+    for name in key:
+        found |= reasons_of(name, [(one_array(batch.column(name)).is_null(), NULL_KEY)])
+    return found
+
+
+def rejections(refused: Mapping[int, str]) -> Delivery:
+    """Every row was delivered but the refused ones, and those that the table does not have."""
+    outcomes = {NO_ROW: Outcome.NO_MATCH}
+    reasons = ((row, refused[row]) for row in sorted(refused))
+    return Delivery(tuple(RowResult(row, outcomes.get(why, Outcome.REJECTED), why) for row, why in reasons))

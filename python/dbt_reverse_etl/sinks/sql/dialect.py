@@ -1,0 +1,293 @@
+"""What a database does differently."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.refusals import Converted, Refusal
+from dbt_reverse_etl.sinks.sql.table import Name, Table, object_name, quoted
+from dbt_reverse_etl.sinks.sql.values import Form, IsType
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.sql.record import Record
+    from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+    from dbt_reverse_etl.sinks.sql.rows import Writer
+
+Wrong = tuple[str, str, str]  # what was found, what was expected, what to do next
+Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
+OpenMode = Literal["ro", "rw", "rwc"]  # of a file: read, write, and make it if it is not there
+
+
+class RolledBack(Exception):
+    """The table refused the batch as one, and nothing of it is applied."""
+
+    def __init__(self, reason: str, outcome: Outcome = Outcome.REJECTED) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class Dialect(ABC):
+    """One database, as its settings name it. Holds no connection and no state.
+
+    Class attributes:
+        name: what people call it.
+        page: of the documentation.
+        failure_type: base of the driver's errors.
+        limits: of a batch.
+        is_file: the database is a file of this machine.
+        transactional_ddl: DDL can be rolled back.
+        quote: begins and ends a quoted identifier.
+        mark: a bound value in a statement.
+        object_form, name_form, key_form: what an object, field names and the index of the key must be like.
+        reserved: objects must not begin so.
+        moment_types: of a column that `soft_delete` may name.
+        object_suffix: ends the DDL of an object.
+        id_type, table_suffix: of our own tables.
+        raise_fence: writes a fence unless a newer one is there.
+        lock_fence, lock_record: end of a query that locks the row against others.
+        forms: how values are written, by Arrow type.
+        created: types of columns that are made, by Arrow type.
+        fits: whether a column keeps values, by Arrow type.
+    """
+
+    name: ClassVar[str]
+    page: ClassVar[str]
+    failure_type: ClassVar[type[Exception]]
+    limits: ClassVar[Limits]
+    is_file: ClassVar[bool] = False
+    transactional_ddl: ClassVar[bool] = True
+    quote: ClassVar[str] = '"'
+    mark: ClassVar[str] = "?"
+    object_form: ClassVar[str]
+    name_form: ClassVar[str]
+    key_form: ClassVar[str] = ""
+    reserved: ClassVar[tuple[str, ...]] = ()
+    moment_types: ClassVar[frozenset[str]] = frozenset()
+    object_suffix: ClassVar[str] = ""
+    id_type: ClassVar[str] = "text NOT NULL"
+    table_suffix: ClassVar[str] = ""
+    raise_fence: ClassVar[str] = (
+        "INSERT INTO {fences} AS f VALUES (?, ?) ON CONFLICT (sync_id) DO UPDATE SET fence = excluded.fence "
+        "WHERE f.fence {lt} excluded.fence"
+    )
+    lock_fence: ClassVar[str] = ""
+    lock_record: ClassVar[str] = ""
+    forms: ClassVar[Sequence[Form]]
+    created: ClassVar[Sequence[tuple[IsType, str]]]
+    fits: ClassVar[Sequence[tuple[IsType, Callable[[Any, pa.DataType], bool]]]]
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    # The place and its sessions
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Names the database without its credentials."""
+
+    @property
+    def state_schema(self) -> str | None:
+        """Where our two tables stand; None: beside the object."""
+        return None
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether missing columns are added."""
+        return getattr(self.settings, "on_new_column", "fail") == "add"
+
+    def place_problem(self) -> Wrong | None:
+        """Why a file cannot be there."""
+        return None
+
+    def absent_file(self) -> str | None:
+        """The file, if it is not there."""
+        return None
+
+    def place(self) -> object:
+        """Tells the file from another one that took its place."""
+        return None
+
+    def server_problem(self, connection: Any) -> Wrong | None:
+        """Why a server cannot be written to: too old, a replica."""
+        return None
+
+    def lacks(self, connection: Any, needs: Sequence[Need]) -> list[Lack]:
+        """The rights that the login lacks. Writes nothing."""
+        return []
+
+    @abstractmethod
+    def connect(self, mode: OpenMode) -> Any:
+        """A new connection in autocommit mode, which depends on no default of the server or the environment."""
+
+    def is_open(self, connection: Any) -> bool:
+        """Whether a connection may still be used."""
+        return True
+
+    @abstractmethod
+    def run(self, connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+        """One statement; a cursor with what it gives."""
+
+    @abstractmethod
+    def begin(self, connection: Any, *, read_only: bool = False) -> None:
+        """Start a transaction."""
+
+    # Errors
+
+    @abstractmethod
+    def failure(self, error: Any) -> tuple[Outcome, str]:
+        """What an error means for a transaction that was surely not committed. Never the server's text: it quotes values."""
+
+    @abstractmethod
+    def fault(self, connection: Any, error: Any) -> Fault | None:
+        """How an error speaks of a row's values; None: no row is at fault. Raises RolledBack where it ended the transaction."""
+
+    @abstractmethod
+    def is_rolled_back(self, connection: Any, error: Any) -> bool:
+        """Whether a COMMIT that failed so was surely not carried out. Raises RolledBack where the rows are at fault."""
+
+    # Our record
+
+    def serialize(self, connection: Any, word: str) -> None:  # noqa: B027  (most databases need none)
+        """Let others that say the same word wait until the transaction ends."""
+
+    def hold_fence(self, connection: Any, record: Record) -> None:  # noqa: B027  (most databases lock by a query)
+        """Lock the fence where a query cannot."""
+
+    def has_record(self, connection: Any, record: Record, claim: str, part: str) -> bool:
+        """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""
+        query = "SELECT 1 FROM {claims} WHERE sync_id {eq} ? AND claim {eq} ? AND part {eq} ?" + self.lock_record
+        return record.run(connection, query, record.sync_id, claim, part).fetchone() is not None
+
+    def unsafe_record(self, connection: Any, name: Name) -> Wrong | None:
+        """Why a table of ours cannot be trusted."""
+        return None
+
+    # The object
+
+    @abstractmethod
+    def object_name(self, text: str) -> Name | None:
+        """An object as a sync writes it; None: it is no name of a table."""
+
+    def quoted(self, name: str) -> str:
+        """An identifier as SQL."""
+        return quoted(name, self.quote)
+
+    def indexed(self, name: str) -> str:
+        """A column of an index that makes a key one row."""
+        return self.quoted(name)
+
+    def operator(self, sign: str) -> str:
+        """A comparison that nobody else's can take the place of."""
+        return sign
+
+    def fold(self, name: str) -> str:
+        """Two columns are one if their folded names are."""
+        return name.lower()
+
+    @abstractmethod
+    def is_name(self, name: str) -> bool:
+        """Whether the database takes a name as it is."""
+
+    @abstractmethod
+    def exists(self, connection: Any, name: Name) -> bool:
+        """Whether a table or view of that name is there."""
+
+    @abstractmethod
+    def read_table(self, connection: Any, name: Name) -> Table | None:
+        """The object as it is now."""
+
+    @abstractmethod
+    def read_rows(self, connection: Any, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
+        """The fields of a task in every row, as `reading.rows_of` gives them; in the transaction that is open."""
+
+    # Types and values
+
+    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        """The type of a column that holds every value of an Arrow type."""
+        return next(written for is_type, written in self.created if is_type(plain))
+
+    def keeps(self, column: Any, plain: pa.DataType) -> bool:
+        """Whether a column holds the values of a type as they are; one that is too long or too large is refused by its row."""
+        return pt.is_null(plain) or any(is_type(plain) and fits(column, plain) for is_type, fits in self.fits)
+
+    def column_problem(self, column: Any, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
+        """What else a column must not be."""
+        return None
+
+    def is_supported(self, plain: pa.DataType) -> bool:
+        """Whether the values of a type that is not nested have an exact form."""
+        return any(is_type(plain) for is_type, *_ in self.forms)
+
+    def converted(self, array: Any, column: Any) -> Converted:
+        """Values of a type that is not nested, as the database takes them."""
+        return self.form(array.type)[2](array)
+
+    def form(self, plain: pa.DataType) -> Form:
+        """How the values of a type that is not nested are written."""
+        return next(form for form in self.forms if form[0](plain))
+
+    def unfit(self, array: Any, written: Any, column: Any) -> list[Refusal]:
+        """Values, before and after their conversion, that a column would cut or change instead of refusing them."""
+        return []
+
+    # Rows
+
+    @abstractmethod
+    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
+        """Writes the rows of one run."""
+
+
+class FileDialect(Dialect):
+    """A database in a file of this machine."""
+
+    is_file = True
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The file, links followed."""
+
+    @property
+    def identity(self) -> str:
+        """The absolute path."""
+        return str(self.path)
+
+    def absent_file(self) -> str | None:
+        """The file, if it is not there: to connect would make it."""
+        return None if self.path.exists() else str(self.path)
+
+    def place(self) -> object:
+        """Device and inode: writes to an unlinked file would vanish without an error."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def place_problem(self) -> Wrong | None:
+        """Why the file cannot be there."""
+        folder, path = self.path.parent, self.path
+        if not folder.is_dir():
+            return f"no folder {folder}", "an existing folder", f"make it: mkdir -p '{folder}'"
+        if not os.access(folder, os.W_OK):
+            return "a folder that cannot be written", "write permission", "change its permissions"
+        if path.exists() and not (path.is_file() and os.access(path, os.R_OK | os.W_OK)):
+            return "no regular file that can be read and written", "one", "change path or permissions"
+        return None
+
+
+def parsed(dialect: Dialect, text: str, schema: str | None) -> Name | None:
+    """`table`, `schema.table`, with quotes around a part that has a dot; None for anything else."""
+    name = object_name(text, dialect.quote, schema)
+    parts = [] if name is None else [part for part in (name.schema, name.name) if part is not None]
+    return name if parts and all(map(dialect.is_name, parts)) else None

@@ -1,0 +1,1 @@
+"""What each database does differently, and the sink of its type."""

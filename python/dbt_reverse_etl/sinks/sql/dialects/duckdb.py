@@ -1,0 +1,319 @@
+"""DuckDB: a file; rows are read from the Arrow table where it lies in memory. It has no savepoints: a batch is taken as one, or refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.refusals import Converted, utf8
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, parsed
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.record import Record
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective, Writer
+from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.sinks.sql.values import (
+    Changes,
+    Columns,
+    Form,
+    as_it_is,
+    cast_to,
+    date_days,
+    then,
+    time_micros,
+    timestamp_micros,
+)
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
+
+try:
+    import duckdb
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        Problem(
+            "destination of type duckdb", "no package duckdb", "it installed", "pip install 'dbt-reverse-etl[duckdb]'"
+        )
+    ) from error
+
+MOST_DIGITS = 38
+WORDS = (
+    (duckdb.IntegrityError, "constraint violated"),
+    (duckdb.DataError, "value refused"),
+    (duckdb.ProgrammingError, "statement refused"),
+)
+_INTEGERS = frozenset(
+    f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+)
+_DECIMAL = re.compile(r"DECIMAL\(\d+,(\d+)\)")
+_EXPRESSION = re.compile(r"""'"((?:[^"]|"")+)"'|(\w+)""")
+
+
+def _timestamp(array: Any) -> Converted:
+    return then(timestamp_micros, pa.timestamp("us", "UTC" if array.type.tz else None))(array)
+
+
+def _decimal(array: Any) -> Converted:
+    return array.cast(pa.decimal128(array.type.precision, array.type.scale)), []
+
+
+FORMS: tuple[Form, ...] = (
+    (lambda kind: pt.is_integer(kind) or pt.is_boolean(kind), "", as_it_is),
+    (pt.is_floating, "", cast_to(pa.float64())),
+    (is_text, "", utf8),
+    (is_bytes, "", cast_to(pa.binary())),
+    (lambda kind: pt.is_decimal(kind) and _digits(kind)[0] <= MOST_DIGITS, "", _decimal),
+    (pt.is_timestamp, "", _timestamp),
+    (pt.is_date, "", then(date_days, pa.date32())),
+    (pt.is_time, "", then(time_micros, pa.time64("us"))),
+    (pt.is_null, "", cast_to(pa.string())),
+)
+CREATED = (
+    (lambda kind: pt.is_int8(kind) or pt.is_int16(kind) or pt.is_uint8(kind), "SMALLINT"),
+    (lambda kind: pt.is_int32(kind) or pt.is_uint16(kind), "INTEGER"),
+    (lambda kind: pt.is_int64(kind) or pt.is_uint32(kind), "BIGINT"),
+    (pt.is_uint64, "DECIMAL(20, 0)"),
+    (pt.is_floating, "DOUBLE"),
+    (pt.is_boolean, "BOOLEAN"),
+    (is_bytes, "BLOB"),
+    (pt.is_date, "DATE"),
+    (pt.is_time, "TIME"),
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "TIMESTAMP WITH TIME ZONE"),
+    (pt.is_timestamp, "TIMESTAMP"),
+    (lambda _kind: True, "VARCHAR"),
+)
+
+
+def _is(*kinds: str) -> Callable[[Column, pa.DataType], bool]:
+    return lambda column, _plain: column.kind in kinds
+
+
+def _keeps_integer(column: Column, _plain: pa.DataType) -> bool:
+    return column.kind in _INTEGERS or _DECIMAL.fullmatch(column.kind) is not None
+
+
+def _keeps_decimal(column: Column, plain: pa.DataType) -> bool:
+    scale = _DECIMAL.fullmatch(column.kind)
+    return int(scale[1]) >= plain.scale if scale else column.kind in _INTEGERS and plain.scale <= 0
+
+
+FITS = (
+    (pt.is_nested, _is("VARCHAR", "JSON")),
+    (pt.is_boolean, _is("BOOLEAN")),
+    (pt.is_integer, _keeps_integer),
+    (pt.is_decimal, _keeps_decimal),
+    (lambda kind: pt.is_floating(kind) and kind.bit_width <= 32, _is("FLOAT", "DOUBLE")),
+    (pt.is_floating, _is("DOUBLE")),
+    (is_text, _is("VARCHAR")),
+    (is_bytes, _is("BLOB")),
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _is("TIMESTAMP WITH TIME ZONE")),
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is None, _is("TIMESTAMP", "TIMESTAMP_NS")),
+    (pt.is_date, _is("DATE")),
+    (pt.is_time, _is("TIME")),
+)
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """Digits, and those after the point, of a column for a decimal."""
+    return max(kind.precision, kind.precision - kind.scale), max(kind.scale, 0)
+
+
+class DuckdbDialect(FileDialect):
+    """One file."""
+
+    name = "DuckDB"
+    page = "docs/duckdb.md"
+    failure_type = duckdb.Error
+    limits = Limits(rows=50_000, bytes=32 * 2**20)
+    object_form = "table or schema.table"
+    name_form = "different names, also without upper and lower case"
+    forms, created, fits = FORMS, CREATED, FITS
+
+    settings: DuckdbSettings
+
+    @property
+    def path(self) -> Path:
+        return Path(self.settings.path).expanduser().resolve()
+
+    @property
+    def identity(self) -> str:
+        """As a URL."""
+        return f"duckdb://{self.path}"
+
+    @property
+    def state_schema(self) -> str | None:
+        return self.settings.state_schema
+
+    def connect(self, mode: OpenMode) -> Any:
+        connection = duckdb.connect(str(self.path), config=dict(self.settings.config))
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection
+
+    def run(self, connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+        return connection.execute(statement, values) if values else connection.execute(statement)
+
+    def begin(self, connection: Any, *, read_only: bool = False) -> None:
+        connection.execute("BEGIN TRANSACTION")
+
+    def failure(self, error: Any) -> tuple[Outcome, str]:
+        """What the driver calls operational may succeed later: two writers at once, a file that is open elsewhere."""
+        outcome = Outcome.RETRYABLE if isinstance(error, duckdb.OperationalError) else Outcome.FATAL
+        words = next((text for kind, text in WORDS if isinstance(error, kind)), "the database failed")
+        return outcome, f"{words} ({type(error).__name__})"
+
+    def fault(self, connection: Any, error: Any) -> Fault | None:
+        """The reason, and the first line of the error: what follows quotes the row."""
+        at_fault = isinstance(error, duckdb.IntegrityError | duckdb.DataError)
+        return (str(error).partition("\n")[0], self.failure(error)[1]) if at_fault else None
+
+    def is_rolled_back(self, connection: Any, error: Any) -> bool:
+        if isinstance(error, duckdb.IntegrityError):
+            raise RolledBack(self.failure(error)[1]) from None
+        return isinstance(error, duckdb.TransactionException)
+
+    def hold_fence(self, connection: Any, record: Record) -> None:
+        """An UPDATE of the key: two of another column would not collide."""
+        record.run(connection, "UPDATE {fences} SET sync_id = sync_id WHERE sync_id {eq} ?", record.sync_id)
+
+    def object_name(self, text: str) -> Name | None:
+        return parsed(self, text, None)
+
+    def is_name(self, name: str) -> bool:
+        return bool(name) and "\0" not in name
+
+    def exists(self, connection: Any, name: Name) -> bool:
+        return self._kind(connection, name) is not None
+
+    def _kind(self, connection: Any, name: Name) -> str | None:
+        query = (
+            "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
+            "AND lower(table_schema) = lower(coalesce(?, current_schema())) AND lower(table_name) = lower(?)"
+        )
+        found = self.run(connection, query, (name.schema, name.name)).fetchone()
+        return None if found is None else str(found[0])
+
+    def read_table(self, connection: Any, name: Name) -> Table | None:
+        kind = self._kind(connection, name)
+        if kind is None:
+            return None
+        columns = {
+            column.lower(): Column(column, of_type, not nullable and default is None, nullable, writable=True)
+            for column, of_type, nullable, default in self._catalog(
+                connection, name, "column_name, data_type, is_nullable, column_default", "columns"
+            )
+        }
+        constraints = self._catalog(
+            connection, name, "constraint_type, constraint_column_names, constraint_name", "constraints"
+        )
+        keys = [columns for kind, columns, _ in constraints if kind in ("PRIMARY KEY", "UNIQUE")]
+        indexes = self._catalog(connection, name, "index_name, is_unique, expressions", "indexes")
+        keys += [_columns(text) for _, unique, text in indexes if unique]
+        unique = {frozenset(map(str.lower, key)) for key in keys if key}
+        names = {name for *_, name in constraints} | {name for name, *_ in indexes}
+        wrong = ("a view", "a table", "name the table that holds the rows") if kind != "BASE TABLE" else None
+        return Table(columns, unique, names | {column.name for column in columns.values()}, wrong)
+
+    def _catalog(self, connection: Any, name: Name, what: str, of: str) -> list[Any]:
+        query = (
+            f"SELECT {what} FROM duckdb_{of}() WHERE database_name = current_database() "
+            "AND lower(schema_name) = lower(coalesce(?, current_schema())) AND lower(table_name) = lower(?)"
+        )
+        found: list[Any] = self.run(connection, query, (name.schema, name.name)).fetchall()
+        return found
+
+    def read_rows(self, connection: Any, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
+        """The database writes every value as text."""
+        fields = ", ".join(_text(self.quoted(field.name), field) for field in task.schema)
+        yield from rows_in_parts(connection.execute(f"SELECT {fields} FROM {name.sql}"), task)
+
+    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        return f"DECIMAL{_digits(plain)}" if pt.is_decimal(plain) else super().column_type(plain)
+
+    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
+        return DuckdbWriter(self, task, name, table)
+
+
+class DuckdbWriter(StagedWriter):
+    """Writes all rows, or none: the engine looks for the ones at fault."""
+
+    def packed(self, columns: Columns) -> tuple[Columns, pa.Table]:
+        places = pa.array(range(len(columns.deleted)), pa.int32())
+        names = ["place", "deleted", *(f"c{at}" for at in range(len(columns.fields)))]
+        table = pa.Table.from_arrays([places, columns.deleted, *columns.fields.values()], names)
+        return columns, table if columns.is_whole else table.take(pa.array(columns.kept, pa.int64()))
+
+    def write(self, connection: Any, changes: Changes) -> dict[int, str]:
+        if not changes.writes + changes.deletes:
+            return {}
+        connection.register(STAGE, changes.data)
+        try:
+            return self.at_once(connection, changes)
+        except Ineffective:
+            raise RolledBack(self.unchanged) from None
+        except duckdb.Error as error:
+            said, reason = self.fault_of(connection, error)
+            names = (name for name in self.table.names if name and re.search(rf"\b{re.escape(name)}\b", said))
+            named = max(names, key=len, default="")
+            raise RolledBack(f"{reason}, {named}" if named else reason) from None
+        finally:
+            connection.unregister(STAGE)
+
+    def changed(self, cursor: Any) -> int:
+        return int(cursor.fetchone()[0])
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        """Never asked for: there is no search."""
+        raise NotImplementedError
+
+    @property
+    def unchanged(self) -> str:
+        return OTHER_SPELLING if self._texts else IGNORED
+
+    @property
+    def match(self) -> list[str]:
+        """Texts by their bytes, for a column of another collation would take one spelling for another."""
+        return [
+            self._same(f"t.{self.dialect.quoted(key)}", self.cell(key), by_bytes=key in self._texts)
+            for key in self.task.key
+        ]
+
+    @property
+    def same_row(self) -> list[str]:
+        keys = map(self.dialect.quoted, self._texts)
+        return [self._same(f"t.{key}", f"excluded.{key}", by_bytes=True) for key in keys]
+
+    def _same(self, one: str, other: str, *, by_bytes: bool) -> str:
+        return f"encode({one}) = encode({other})" if by_bytes else f"{one} = {other}"
+
+    @property
+    def _texts(self) -> list[str]:
+        return [key for key in self.task.key if is_text(plain_type(self.task.schema.field(key).type))]
+
+    def value(self, name: str) -> str:
+        return f"CAST({self.cell(name)} AS JSON)" if self.columns[name].kind == "JSON" else self.cell(name)
+
+
+class DuckdbSink(SqlSink):
+    """Keeps one table of a DuckDB file equal to a model."""
+
+    type = "duckdb"
+    settings_model = DuckdbSettings
+    dialect_type = DuckdbDialect
+
+
+def _text(column: str, field: pa.Field) -> str:
+    return f"hex({column})" if is_bytes(plain_type(field.type)) else f"CAST({column} AS VARCHAR)"
+
+
+def _columns(expressions: str) -> list[str]:
+    """The columns of an index; none if there is an expression among them."""
+    found = [_EXPRESSION.fullmatch(part) for part in expressions[1:-1].split(", ")]
+    return [(part[1] or part[2]).replace('""', '"') for part in found if part] if all(found) else []

@@ -1,0 +1,191 @@
+"""Writes one batch from a staging table, by statements that touch no row but that of the very key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import pymysql
+from pymysql.constants import ER
+
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.refusals import positions
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, condition, number, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
+from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, OTHER_SPELLING, Found
+from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
+from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
+from dbt_reverse_etl.sinks.sql.values import Changes, Columns
+from dbt_reverse_etl.values.arrow import plain_type
+
+TOO_LARGE = "the row is larger than max_allowed_packet of the server"
+STATEMENT = 2**22  # bytes of rows in one INSERT, if the server takes that
+_ROOM = 1024  # for the statement around the rows
+WAITS = frozenset({ER.DUP_ENTRY, ER.ROW_IS_REFERENCED, ER.NO_REFERENCED_ROW, 1451, 1452, OUT_OF_RANGE})
+# Names in the server's texts; only those that the table has are shown.
+_NAMES = re.compile(r"(?:key|CONSTRAINT|constraint|column) ['`](.+?)['`](?= |$)")
+
+
+class MysqlWriter(StagedWriter):
+    """Writes all rows at once; only if one is refused, halves: a statement that fails leaves nothing behind."""
+
+    now = "UTC_TIMESTAMP(6)"
+    table: MysqlTable
+
+    def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: MysqlTable, packet: int) -> None:
+        """`packet`: bytes that the server takes at once."""
+        super().__init__(dialect, task, name, table)
+        self._packet = packet - _ROOM
+
+    @property
+    def counts(self) -> bool:
+        """Of an upsert the server counts the changes, not the rows; and none of its triggers ignores one."""
+        return self.task.mode is Mode.UPDATE_ONLY
+
+    @property
+    def stage_table(self) -> str:
+        return Name(self.dialect.settings.database, STAGE, "`").sql
+
+    @property
+    def _types(self) -> list[str]:
+        """Of the fields in the staging table."""
+        return [self._type(plain_type(field.type), self.columns[field.name]) for field in self.task.schema]
+
+    def _type(self, plain: pa.DataType, column: Any) -> str:
+        if pt.is_nested(plain) or column.is_text:
+            return TEXT
+        return f"DECIMAL{digits(plain)}" if pt.is_decimal(plain) else self.dialect.form(plain)[1]
+
+    def packed(self, columns: Columns) -> tuple[Columns, Sequence[memoryview]]:
+        rows = rows_of(columns, self._types)
+        too_large = positions(pc.greater(pc.binary_length(rows), self._packet))
+        columns = columns.without(dict.fromkeys(too_large, TOO_LARGE)) if too_large else columns
+        if not columns.is_whole:
+            rows = rows.take(pa.array(columns.kept, pa.int64()))
+        return columns, tuple(pieces_of(rows, min(STATEMENT, self._packet)))
+
+    def stage(self, connection: Any, changes: Changes) -> None:
+        """Nobody waits for us meanwhile, and some servers refuse temporary tables in a transaction."""
+        if not changes.data:
+            return
+        cells = ", ".join(f"c{at} {of_type}" for at, of_type in enumerate(self._types))
+        layout = f"place INT PRIMARY KEY, deleted TINYINT NOT NULL, {cells}"
+        run(connection, f"DROP TEMPORARY TABLE IF EXISTS {self.stage_table}")
+        run(connection, f"CREATE TEMPORARY TABLE {self.stage_table} ({layout}) ENGINE={ENGINE}")
+        for piece in changes.data:
+            run(connection, f"INSERT INTO {self.stage_table} VALUES ".encode() + piece)
+
+    def insert(self, rows: str) -> str:
+        names, soft = [*self.task.schema.names], soft_delete(self.task)
+        cells = [self.cell(name) for name in names]
+        if soft:
+            names, cells = [*names, soft], [*cells, "NULL"]
+        wanted = conjunction(["NOT s.deleted", rows])
+        into = f"INSERT INTO {self.name.sql} ({self.listed(names)})"
+        return f"{into} SELECT {', '.join(cells)} FROM {self.stage_table} AS s WHERE {wanted}"
+
+    def upsert(self, rows: str) -> str:
+        """The row that is found must be the right one: MySQL finds it by any unique index, as its columns compare."""
+        key, soft = self._own(self.task.key[0]), soft_delete(self.task)
+        assigned = [f"{key} = {f'IF({self._guard}, {key}, {key})' if self._is_guarded else key}"]
+        if self.task.mode is not Mode.INSERT_ONLY:
+            names = [name for name in self.task.schema.names if name not in self.task.key]
+            assigned += [f"{self._own(name)} = {self.cell(name)}" for name in names]
+            assigned += [f"{self._own(soft)} = NULL"] if soft else []
+        return f"{self.insert(rows)} ON DUPLICATE KEY UPDATE {', '.join(assigned)}"
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether ON DUPLICATE KEY could find a row of another key."""
+        only = len(self.table.indexes) == 1 and not self.table.others
+        return not only or any(self.columns[key].is_text for key in self.task.key)
+
+    @property
+    def _guard(self) -> str:
+        """An error for a row that has not this very key: EXP of a large number is out of range."""
+        same = conjunction([self._is_same(key, self._own(key)) for key in self.task.key])
+        return f"EXP(IF({same}, 0, 9999)) = 1"
+
+    def update(self, rows: str) -> str:
+        assigned = ", ".join(f"t.{self.dialect.quoted(name)} = {self.cell(name)}" for name in self.others)
+        return f"UPDATE {self._joined} SET {assigned} WHERE {conjunction(['NOT s.deleted', rows])}"
+
+    def delete(self, rows: str) -> str:
+        wanted, soft = conjunction(["s.deleted", rows]), soft_delete(self.task)
+        if soft is None:
+            return f"DELETE t FROM {self._joined} WHERE {wanted}"
+        assigned = f"t.{self.dialect.quoted(soft)} = {self.now}"
+        return f"UPDATE {self._joined} SET {assigned} WHERE {wanted} AND {self.not_yet_deleted}"
+
+    @property
+    def _joined(self) -> str:
+        """Staged rows, each with its row by the index of the key, in this order."""
+        return f"{self.stage_table} AS s STRAIGHT_JOIN {self.name.sql} AS t ON {conjunction(self.match)}"
+
+    @property
+    def match(self) -> list[str]:
+        return [part for key in self.task.key for part in self._matches(key)]
+
+    def _matches(self, key: str) -> Sequence[str]:
+        column, there = self.columns[key], f"t.{self.dialect.quoted(key)}"
+        if not column.is_text:
+            return [f"{there} = {self.cell(key)}"]
+        # The first finds it by the index, as the column compares; the second tells different texts apart.
+        cell = self.cell(key) if column.charset == "utf8mb4" else f"CONVERT({self.cell(key)} USING {column.charset})"
+        return [f"{there} = {cell} COLLATE {column.collation}", self._is_same(key, there)]
+
+    def _is_same(self, key: str, there: str) -> str:
+        if not self.columns[key].is_text:
+            return f"{there} = {self.cell(key)}"
+        return f"CAST(CONVERT({there} USING utf8mb4) AS BINARY) = CAST({self.cell(key)} AS BINARY)"
+
+    def _own(self, name: str) -> str:
+        return f"{self.name.sql}.{self.dialect.quoted(name)}"
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        if rows:
+            run(connection, f"DELETE FROM {self.stage_table} WHERE place IN ({', '.join(map(str, rows))})")
+
+    def fault_of(self, connection: Any, error: Any) -> Fault:
+        """The number, and the constraint or column; never a value, for these stand in the text too."""
+        super().fault_of(connection, error)
+        text = str(error.args[1]) if len(error.args) > 1 else ""
+        names = [name for found in _NAMES.findall(text) for name in (found, found.rpartition(".")[2].strip("`"))]
+        return number(error), next((name for name in reversed(names) if name in self.table.names), "")
+
+    def waits(self, fault: Fault) -> bool:
+        return fault[0] in WAITS
+
+    def reasons(self, connection: Any, found: Found) -> dict[int, str]:
+        reasons = {}
+        for row, fault in found.items():
+            if fault[0] == OUT_OF_RANGE and self.task.mode is not Mode.UPDATE_ONLY:
+                # Of the guard: a plain INSERT names the unique index that holds a value of the row.
+                again = self._inserted(connection, row)
+                if again is not None:
+                    reasons[row] = self._reason(again)
+            else:
+                reasons[row] = self._reason(fault)
+        return reasons
+
+    def _inserted(self, connection: Any, row: int) -> Fault | None:
+        """Why a row cannot be inserted; None: what stood in its way has gone, and now it is written."""
+        try:
+            run(connection, self.insert(self.within(range(row, row + 1))))
+        except pymysql.Error as error:
+            return self.fault_of(connection, error)
+        return None
+
+    def _reason(self, fault: Fault) -> str:
+        if fault == INEFFECTIVE:
+            return self.unchanged
+        code, name = fault
+        if code == ER.DUP_ENTRY and self.table.indexes.get(name) == frozenset(map(str.lower, self.task.key)):
+            return OTHER_SPELLING
+        return condition(code) + (f", {name}" if name else "")

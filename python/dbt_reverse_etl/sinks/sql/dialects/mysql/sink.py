@@ -1,0 +1,207 @@
+"""MySQL and MariaDB: rows are put into a temporary table, then deleted and upserted from there in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, Wrong, parsed
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.rows import Writer
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
+
+try:
+    import pymysql
+except ModuleNotFoundError as error:
+    next_step = "pip install 'dbt-reverse-etl[mysql]'"
+    raise ConfigurationError(
+        Problem("destination of type mysql", "no package PyMySQL", "it installed", next_step)
+    ) from error
+
+from pymysql.connections import Connection
+from pymysql.cursors import SSCursor
+
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, digits, unfit
+from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
+from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import (
+    ROLLED_BACK,
+    connect,
+    failure,
+    number,
+    row_is_at_fault,
+    run,
+)
+from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
+    CHARSETS,
+    CREATED,
+    ENGINE,
+    FITS,
+    MysqlColumn,
+    engine_of,
+    read_table,
+)
+
+OLDEST_MYSQL, OLDEST_MARIADB = (8, 0), (10, 5)
+_KEY_LENGTH = 255  # three such columns fit into an index
+_INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
+
+
+class MysqlDialect(Dialect):
+    """One database of a MySQL or MariaDB server."""
+
+    name = "MySQL"
+    page = "docs/mysql.md"
+    failure_type = pymysql.Error
+    limits = Limits(rows=25_000, bytes=32 * 2**20, concurrency=4)  # a bad row is searched from here
+    transactional_ddl = False
+    quote, mark = "`", "%s"
+    object_form = "table, database.table or `quoted`.name of at most 64 characters a part"
+    name_form = "different names of 1 to 64 characters, also without upper and lower case"
+    key_form = ", of whole columns"
+    moment_types = frozenset({"datetime", "timestamp"})
+    object_suffix = f" ENGINE={ENGINE} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    id_type = "varchar(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
+    table_suffix = f" ENGINE={ENGINE}"
+    raise_fence = "INSERT INTO {fences} VALUES (?, ?) ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
+    lock_fence = " LOCK IN SHARE MODE"
+    lock_record = " FOR UPDATE"  # without the lock, a record whose COMMIT is still on its way would not be seen
+    forms, created, fits = FORMS, CREATED, FITS
+
+    settings: MysqlSettings
+
+    @property
+    def identity(self) -> str:
+        return self.settings.identity
+
+    @property
+    def state_schema(self) -> str | None:
+        return self.settings.state_database
+
+    def server_problem(self, connection: Connection[Any]) -> Wrong | None:
+        version, read_only = run(connection, "SELECT VERSION(), @@read_only OR @@innodb_read_only").fetchone() or (
+            "",
+            0,
+        )
+        if _numbers(version) < (OLDEST_MARIADB if "MariaDB" in version else OLDEST_MYSQL):
+            return f"version {version}", "MySQL 8.0 or MariaDB 10.5, or newer", "upgrade the server"
+        if read_only:
+            return "a server that takes no writes (a replica?)", "the primary", "name it as host"
+        return None
+
+    def lacks(self, connection: Connection[Any], needs: Sequence[Need]) -> list[Lack]:
+        return lacks(connection, needs, self.settings.database, self.settings.user)
+
+    def connect(self, mode: OpenMode) -> Connection[Any]:
+        return connect(self.settings)
+
+    def is_open(self, connection: Connection[Any]) -> bool:
+        return bool(connection.open)
+
+    def run(self, connection: Connection[Any], statement: str, values: Sequence[Any] = ()) -> Any:
+        return run(connection, statement, values or None)
+
+    def begin(self, connection: Connection[Any], *, read_only: bool = False) -> None:
+        run(connection, "START TRANSACTION READ ONLY" if read_only else "START TRANSACTION")
+
+    def failure(self, error: pymysql.Error) -> tuple[Outcome, str]:
+        return failure(error)
+
+    def fault(self, connection: Connection[Any], error: pymysql.Error) -> Fault | None:
+        return (number(error),) if row_is_at_fault(error) else None
+
+    def is_rolled_back(self, connection: Connection[Any], error: pymysql.Error) -> bool:
+        return number(error) in ROLLED_BACK
+
+    def unsafe_record(self, connection: Connection[Any], name: Name) -> Wrong | None:
+        if engine_of(connection, name) == ENGINE:
+            return None
+        return f"{name} without transactions", f"the engine {ENGINE}", f"run: ALTER TABLE {name.sql} ENGINE={ENGINE}"
+
+    def object_name(self, text: str) -> Name | None:
+        return parsed(self, text, self.settings.database)
+
+    def is_name(self, name: str) -> bool:
+        return 1 <= len(name) <= LONGEST_MYSQL_NAME and "\0" not in name and max(name) <= "\uffff" and name[-1] != " "
+
+    def exists(self, connection: Connection[Any], name: Name) -> bool:
+        return engine_of(connection, name) is not None
+
+    def read_table(self, connection: Connection[Any], name: Name) -> Table | None:
+        return read_table(connection, name)
+
+    def read_rows(
+        self,
+        connection: Connection[Any],
+        name: Name,
+        table: Table,
+        task: SinkTask,
+    ) -> Iterator[pa.Table]:
+        """The server writes every value as text."""
+        soft = soft_delete(task)
+        kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
+        fields = ", ".join(f"CAST({self._text(field)} AS CHAR)" for field in task.schema)
+        with connection.cursor(SSCursor) as cursor:
+            cursor.execute(f"SELECT {fields} FROM {name.sql}{kept}")
+            yield from rows_in_parts(cursor, task)
+
+    def _text(self, field: pa.Field) -> str:
+        kind, column = plain_type(field.type), self.quoted(field.name)
+        if is_bytes(kind):
+            return f"HEX({column})"
+        return f"({column} + 0e0)" if pt.is_floating(kind) else column  # a FLOAT is written with six digits
+
+    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        if in_key and (is_text(plain) or is_bytes(plain)):
+            return f"{'varchar' if is_text(plain) else 'varbinary'}({_KEY_LENGTH})"
+        if pt.is_decimal(plain):
+            return f"decimal{digits(plain)}"
+        if pt.is_integer(plain):
+            return f"{_INTEGERS[plain.bit_width]}{'' if pt.is_signed_integer(plain) else ' unsigned'}"
+        return super().column_type(plain)
+
+    def column_problem(self, column: MysqlColumn, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
+        if column.counts and field.name not in task.key:
+            found = f"{column.name} is AUTO_INCREMENT and no key, and would replace NULL"
+            return found, "a column to write", "leave the field out"
+        if column.charset is not None and column.charset not in CHARSETS and is_text(plain_type(field.type)):
+            found = f"column {column.name} of character set {column.charset}, which cannot hold every text"
+            return found, "utf8mb4", f"run: ALTER TABLE {name.sql} CONVERT TO CHARACTER SET utf8mb4"
+        return None
+
+    def converted(self, array: Any, column: MysqlColumn) -> Converted:
+        if not column.is_text:
+            return super().converted(array, column)
+        return utf8(array if is_text(array.type) else super().converted(array, column)[0].cast(pa.string()))
+
+    def unfit(self, array: Any, written: Any, column: MysqlColumn) -> list[Refusal]:
+        return unfit(written, column)
+
+    def writer(self, connection: Connection[Any], task: SinkTask, name: Name, table: Any) -> Writer:
+        row = run(connection, "SELECT @@max_allowed_packet").fetchone()
+        return MysqlWriter(self, task, name, table, int(row[0]) if row else 2**20)
+
+
+class MysqlSink(SqlSink):
+    """Keeps one table of a MySQL or MariaDB database equal to a model."""
+
+    type = "mysql"
+    settings_model = MysqlSettings
+    options_model = SoftDeleteOptions
+    distributable = True
+    dialect_type = MysqlDialect
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("-")[0].split(".")[:2] if part.isdigit())

@@ -1,0 +1,180 @@
+"""What MySQL knows about the object of a sync, and which of its columns keep which values."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pymysql.connections import Connection
+
+from dbt_reverse_etl.sinks.sql.dialect import Wrong
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
+
+Fits = Callable[["MysqlColumn", pa.DataType], bool]
+
+ENGINE, BASE_TABLE = "InnoDB", "BASE TABLE"
+CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})  # whose texts are told from others without the server
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
+_LONG_TEXTS = _TEXTS - {"char"}
+_BINARIES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_MICROSECONDS = 6
+
+
+@dataclass(frozen=True)
+class MysqlColumn(Column):
+    """One column of a table; its kind is its type without length: int, varchar, datetime, ...
+
+    Attributes:
+        counts: AUTO_INCREMENT.
+        characters, octets: the most of a text or of bytes; None for other types.
+        precision: digits of a second.
+        scale: digits after the point; None for a FLOAT or DOUBLE without (M, D).
+        charset, collation: of a text; None for other types.
+    """
+
+    counts: bool
+    characters: int | None
+    octets: int | None
+    precision: int | None
+    scale: int | None
+    charset: str | None
+    collation: str | None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds texts; JSON has no character set of its own."""
+        return self.charset is not None or self.kind == "json"
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it holds bytes."""
+        return self.kind in _BINARIES
+
+
+@dataclass(frozen=True)
+class MysqlTable(Table):
+    """An object that is there.
+
+    Attributes:
+        indexes: name of each unique index over whole columns -> these, in lower case.
+        others: names of unique indexes that are of another kind: over prefixes, expressions, hashes.
+    """
+
+    indexes: Mapping[str, frozenset[str]] = frozenset()  # type: ignore[assignment]
+    others: Set[str] = frozenset()
+
+
+_COLUMNS = """SELECT COLUMN_NAME, LOWER(DATA_TYPE),
+    IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND EXTRA NOT LIKE '%%auto_increment%%'
+        AND COALESCE(GENERATION_EXPRESSION, '') = '',
+    IS_NULLABLE = 'YES', COALESCE(GENERATION_EXPRESSION, '') = '', EXTRA LIKE '%%auto_increment%%',
+    CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, DATETIME_PRECISION, NUMERIC_SCALE, CHARACTER_SET_NAME, COLLATION_NAME
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
+
+_UNIQUE = """SELECT INDEX_NAME, LOWER(COLUMN_NAME), SUB_PART IS NULL AND INDEX_TYPE = 'BTREE'
+FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NOT NON_UNIQUE"""
+
+# information_schema shows constraints only to those who may alter the table.
+_CONSTRAINT = re.compile(r"CONSTRAINT `((?:[^`]|``)+)`")
+
+_TABLE = """SELECT TABLE_TYPE, COALESCE(ENGINE, '') FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
+
+
+def engine_of(connection: Connection[Any], name: Name) -> str | None:
+    """The storage engine of a table; empty for a view, None if it is not there."""
+    found = run(connection, _TABLE, (name.schema, name.name)).fetchone()
+    return None if found is None else str(found[1])
+
+
+def read_table(connection: Connection[Any], name: Name) -> MysqlTable | None:
+    """The object as it is now, or None."""
+    where = (name.schema, name.name)
+    found = run(connection, _TABLE, where).fetchone()
+    if found is None:
+        return None
+    columns = {}
+    for column, kind, required, nullable, writable, counts, *rest in run(connection, _COLUMNS, where).fetchall():
+        flags = bool(required), bool(nullable), bool(writable), bool(counts)
+        columns[column.lower()] = MysqlColumn(column, kind, *flags, *rest)
+    indexes, others = _unique(run(connection, _UNIQUE, where).fetchall())
+    ddl = run(connection, f"SHOW CREATE TABLE {name.sql}").fetchone() if found[0] == BASE_TABLE else None
+    named = {written.replace("``", "`") for written in _CONSTRAINT.findall(ddl[1] if ddl else "")}
+    names = indexes.keys() | others | named | {column.name for column in columns.values()}
+    return MysqlTable(columns, set(indexes.values()), names, _wrong(name, *found), indexes, others)
+
+
+def _wrong(name: Name, kind: str, engine: str) -> Wrong | None:
+    if kind != BASE_TABLE:
+        return "no table (a view?)", "a table", "name the table that holds the rows"
+    if engine == ENGINE:
+        return None
+    return f"the engine {engine}, without transactions", ENGINE, f"run: ALTER TABLE {name.sql} ENGINE={ENGINE}"
+
+
+def _unique(rows: Any) -> tuple[dict[str, frozenset[str]], Set[str]]:
+    parts: dict[str, list[tuple[str | None, bool]]] = defaultdict(list)
+    for index, column, is_whole in rows:
+        parts[index].append((column, bool(is_whole)))
+    plain = {index for index, found in parts.items() if all(column and is_whole for column, is_whole in found)}
+    indexes = {index: frozenset(str(column) for column, _ in parts[index]) for index in plain}
+    return indexes, parts.keys() - plain
+
+
+def _keeps_integer(column: MysqlColumn, plain: pa.DataType) -> bool:
+    if column.kind == "decimal" or column.kind in _INTEGERS or column.kind in _LONG_TEXTS - {"json"}:
+        return True
+    bits = {"float": 16, "double": 32}.get(column.kind, 0)
+    return column.scale is None and plain.bit_width <= bits
+
+
+def _keeps_decimal(column: MysqlColumn, plain: pa.DataType) -> bool:
+    if column.kind in _LONG_TEXTS - {"json"}:
+        return True
+    return column.kind == "decimal" and column.scale is not None and column.scale >= plain.scale
+
+
+def _is(*kinds: str) -> Fits:
+    return lambda column, _plain: column.kind in kinds
+
+
+def _floats(*kinds: str) -> Fits:
+    return lambda column, _plain: column.kind in kinds and column.scale is None
+
+
+def _precise(*kinds: str) -> Fits:
+    return lambda column, _plain: column.kind in kinds and column.precision == _MICROSECONDS
+
+
+FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
+    (pt.is_nested, _is(*_LONG_TEXTS)),
+    (pt.is_boolean, _is("tinyint")),
+    (pt.is_integer, _keeps_integer),
+    (lambda kind: pt.is_float16(kind) or pt.is_float32(kind), _floats("float", "double")),
+    (pt.is_floating, _floats("double")),
+    (pt.is_decimal, _keeps_decimal),
+    (is_text, _is(*_TEXTS)),
+    (is_bytes, lambda column, _plain: column.is_binary),
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _precise("datetime", "timestamp")),
+    (pt.is_timestamp, _precise("datetime")),
+    (pt.is_date, _is("date", "datetime")),
+    (pt.is_time, _precise("time")),
+)
+CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_nested, "json"),
+    (pt.is_boolean, "tinyint(1)"),
+    (pt.is_floating, "double"),  # a FLOAT is shown with six digits
+    (is_bytes, "longblob"),
+    (pt.is_timestamp, "datetime(6)"),
+    (pt.is_date, "date"),
+    (pt.is_time, "time(6)"),
+    (lambda _kind: True, "longtext"),
+)

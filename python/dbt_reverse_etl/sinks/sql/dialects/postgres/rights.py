@@ -1,0 +1,67 @@
+"""The rights of a Postgres role, as the catalog tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from psycopg import Connection
+
+from dbt_reverse_etl.sinks.sql.rights import DELETE, Lack, Need, no_table
+from dbt_reverse_etl.sinks.sql.table import quoted
+
+_SCHEMA = b"""
+SELECT pg_catalog.has_schema_privilege(oid, 'USAGE'), pg_catalog.has_schema_privilege(oid, 'CREATE')
+FROM pg_catalog.pg_namespace WHERE nspname = %s"""
+_TABLE = b"""
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s"""
+_ON_TABLE = b"SELECT pg_catalog.has_table_privilege(%s::pg_catalog.oid, %s)"
+_ON_A_COLUMN = b"SELECT pg_catalog.has_any_column_privilege(%s::pg_catalog.oid, %s)"
+_TEMPORARY = b"""
+SELECT pg_catalog.has_database_privilege(d, 'TEMPORARY'), d FROM pg_catalog.current_database() d"""
+
+
+def lacks(connection: Connection[Any], needs: Iterable[Need], user: str) -> list[Lack]:
+    """What a role lacks for a push, each with the grant."""
+    to = _quoted(user)
+    found = [lack for need in needs for lack in _of_table(connection, need, to)]
+    may, database = _row(connection, _TEMPORARY, ())
+    if not may:
+        grant = f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {to}"
+        found.append((f"no right TEMPORARY on database {database}", grant))
+    return list(dict.fromkeys(found))
+
+
+def _of_table(connection: Connection[Any], need: Need, to: str) -> Iterator[Lack]:
+    name, schema = need.table, need.table.schema or ""
+    usage, create = _row(connection, _SCHEMA, (name.schema,)) or (None, None)
+    if not usage:
+        found = f"no schema {name.schema}" if usage is None else f"no right USAGE on schema {name.schema}"
+        yield found, f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {to}"
+        return
+    found = _row(connection, _TABLE, (name.schema, name.name))
+    if found is not None:
+        absent = [right for right in need.rights if not _has(connection, found[0], right)]
+        if absent:
+            rights = ", ".join(absent)
+            yield f"no right {rights} on {name}", f"GRANT {rights} ON {name.sql} TO {to}"
+    elif not need.is_made:
+        yield no_table(need)
+    elif not create:
+        grant = f"GRANT CREATE ON SCHEMA {_quoted(schema)} TO {to}, or make the table"
+        yield f"no table {name}, and no right CREATE on schema {name.schema}", grant
+
+
+def _has(connection: Connection[Any], oid: int, right: str) -> bool:
+    """A right on some columns is one: which of them a push needs is known only with the model."""
+    asked = [_ON_TABLE] if right == DELETE else [_ON_TABLE, _ON_A_COLUMN]
+    return any(_row(connection, query, (oid, right))[0] for query in asked)
+
+
+def _row(connection: Connection[Any], query: bytes, values: tuple[Any, ...]) -> Any:
+    return connection.execute(query, values).fetchone()
+
+
+def _quoted(name: str) -> str:
+    return quoted(name, '"')

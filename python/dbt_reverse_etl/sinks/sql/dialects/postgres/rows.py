@@ -1,0 +1,213 @@
+"""Writes one batch by COPY and statements on the staging table; rows that the table refuses are searched inside the server.
+
+Names and operators are qualified: a function or operator of somebody else that fits better would run with our rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence, Set
+from typing import Any
+
+import pyarrow.types as pt
+from psycopg import sql
+
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.sql.dialect import Fault
+from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import NO_EFFECT, condition
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
+from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
+from dbt_reverse_etl.sinks.sql.table import OURS, Name
+from dbt_reverse_etl.sinks.sql.values import Changes, Columns
+from dbt_reverse_etl.values.arrow import is_text, plain_type
+
+_STAGE = f'pg_temp."{STAGE}"'
+REFUSED = f'pg_temp."{OURS}refused"'
+SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
+IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
+CREATE_REFUSED = (
+    f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text) ON COMMIT DROP'
+)
+
+# Halves a range until the rows that the table refuses stand alone; a failed half leaves nothing behind.
+_SEARCH = """
+#variable_conflict use_column
+<<search>>
+DECLARE firsts int[] := {firsts}; afters int[] := {afters}; first int; after int; middle int; changed bigint;
+    expected bigint; state text; constr text; col text; depth int;
+BEGIN
+    LOOP
+        depth := pg_catalog.cardinality(search.firsts);
+        EXIT WHEN search.depth OPERATOR(pg_catalog.=) 0;
+        first := search.firsts[search.depth];
+        after := search.afters[search.depth];
+        firsts := search.firsts[1:search.depth OPERATOR(pg_catalog.-) 1];
+        afters := search.afters[1:search.depth OPERATOR(pg_catalog.-) 1];
+        BEGIN
+            {statement};
+            GET DIAGNOSTICS changed = ROW_COUNT;
+            IF {strict} THEN
+                SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE NOT s.deleted AND {in_range};
+                IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
+                    RAISE EXCEPTION USING ERRCODE = '{no_effect}';
+                END IF;
+            END IF;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation OR raise_exception
+                OR with_check_option_violation OR program_limit_exceeded OR SQLSTATE '{no_effect}' THEN
+            IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
+                middle := (search.first OPERATOR(pg_catalog.+) search.after) OPERATOR(pg_catalog./) 2;
+                firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
+                afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
+            ELSE
+                GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
+                INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col);
+            END IF;
+        END;
+    END LOOP;
+END search"""
+
+_CONSTRAINTS = """
+SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%s::pg_catalog.name[])
+UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
+WHERE relkind IN ('i', 'I') AND relname = ANY (%s::pg_catalog.name[])"""
+
+
+def search(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
+    """A block that finds the rows in these ranges that the table refuses, and carries out the others."""
+    body = _SEARCH.format(
+        firsts=_array(part.start for part in ranges),
+        afters=_array(part.stop for part in ranges),
+        statement=statement,
+        strict="true" if strict else "false",
+        stage=_STAGE,
+        in_range=IN_RANGE,
+        refused=REFUSED,
+        no_effect=NO_EFFECT,
+    )
+    return f"DO {sql.Literal(body).as_string(None)}"
+
+
+def _array(numbers: Iterable[int]) -> str:
+    return f"'{{{','.join(map(str, numbers))}}}'::int[]"
+
+
+class PostgresWriter(StagedWriter):
+    """Everything at once; only if a row is refused, by a search in the server."""
+
+    now = "pg_catalog.now()"
+    sorts = True
+
+    @property
+    def stage_table(self) -> str:
+        return _STAGE
+
+    def packed(self, columns: Columns) -> tuple[Columns, Sequence[bytes | memoryview]]:
+        return columns, stream_of(columns, self._types)
+
+    @property
+    def _types(self) -> list[str]:
+        """Of the fields in the staging table."""
+        kinds = (plain_type(field.type) for field in self.task.schema)
+        return ["text" if pt.is_nested(kind) else self.dialect.form(kind)[1] for kind in kinds]
+
+    def load(self, connection: Any, changes: Changes) -> None:
+        cells = ", ".join(f'c{at} pg_catalog."{of_type}"' for at, of_type in enumerate(self._types))
+        layout = f"place int4, deleted bool, {cells}"
+        self.dialect.run(connection, f'CREATE TEMPORARY TABLE "{STAGE}" ({layout}) ON COMMIT DROP')
+        with connection.cursor() as cursor, cursor.copy(f"COPY {_STAGE} FROM STDIN (FORMAT binary)".encode()) as copy:
+            for piece in changes.data:
+                copy.write(piece)
+
+    def check_now(self, connection: Any) -> None:
+        self.dialect.run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+
+    def begin_search(self, connection: Any) -> None:
+        super().begin_search(connection)
+        for statement in (CREATE_REFUSED, f"CREATE UNIQUE INDEX ON {_STAGE} (place)"):
+            self.dialect.run(connection, statement)
+
+    def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
+        statement, strict = self.statement(step, IN_RANGE), self.strict and step is Step.WRITE
+        for start in range(0, len(ranges), SLICE):
+            block = search(statement, ranges[start : start + SLICE][::-1], strict=strict)
+            self.dialect.run(connection, block)
+        found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
+        return {
+            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
+            for place, state, constraint, column in found
+        }
+
+    def waits(self, fault: Fault) -> bool:
+        return str(fault[0]).startswith("23")
+
+    def reasons(self, connection: Any, found: Found) -> dict[int, str]:
+        named = [fault[1] for fault in found.values() if self.waits(fault)]
+        # A trigger may give any text as a name, also a value of the row.
+        known = {name for (name,) in self.dialect.run(connection, _CONSTRAINTS, (named, named))} if named else set()
+        reasons = {fault: self._reason(fault, known) for fault in set(found.values())}
+        return {row: reasons[fault] for row, fault in found.items()}
+
+    def _reason(self, fault: Fault, known: Set[str]) -> str:
+        if fault == INEFFECTIVE:
+            return self.unchanged
+        state, constraint, column = fault
+        if not self.waits(fault):
+            return condition(state)
+        if constraint in known:
+            return f"{condition(state)}, constraint {constraint}"
+        return condition(state) + (f", column {column}" if column in self.table.columns else "")
+
+    @property
+    def unchanged(self) -> str:
+        return OTHER_SPELLING if self._merging and self.task.mode is not Mode.UPDATE_ONLY else IGNORED
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        gone = "USING pg_catalog.unnest(%s::int4[]) u (place) WHERE s.place OPERATOR(pg_catalog.=) u.place"
+        self.dialect.run(connection, f"DELETE FROM {_STAGE} s {gone}", (list(rows),))
+
+    @property
+    def match(self) -> list[str]:
+        equal = [
+            f"t.{self.dialect.quoted(key)} OPERATOR({_schema_of_equals(self.columns[key])}.=) {self.value(key)}"
+            for key in self.task.key
+        ]
+        return equal + [_same_text(f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self._merging]
+
+    @property
+    def exact(self) -> list[str]:
+        """A key that the table would show in another spelling could be two keys of the model."""
+        return [_same_text(self.cell(key), self.value(key)) for key in self._merging]
+
+    @property
+    def same_row(self) -> list[str]:
+        keys = map(self.dialect.quoted, self._merging)
+        return [_same_text(f"t.{key}", f"excluded.{key}") for key in keys]
+
+    @property
+    def _merging(self) -> list[str]:
+        """Text keys of which two different ones may be one to the table."""
+        texts = [key for key in self.task.key if is_text(plain_type(self.task.schema.field(key).type))]
+        return [key for key in texts if not self.columns[key].is_exact]
+
+    def value(self, name: str) -> str:
+        """Without the length of the column: the assignment checks that, where a cast would cut."""
+        cell, column = self.cell(name), self.columns[name]
+        kind = plain_type(self.task.schema.field(name).type)
+        if column.element is not None and pt.is_nested(kind):
+            elements = f"pg_catalog.json_array_elements_text({cell}::pg_catalog.json) WITH ORDINALITY e (value, at)"
+            array = f"ARRAY(SELECT e.value::{column.element.sql} FROM {elements} ORDER BY e.at)"
+            return f"CASE WHEN {cell} IS NOT NULL THEN {array} END"
+        staged = "text" if pt.is_nested(kind) else self.dialect.form(kind)[1]
+        return cell if column.type == Name("pg_catalog", staged) else f"{cell}::{column.type.sql}"
+
+
+def _schema_of_equals(column: PostgresColumn) -> str:
+    """Where the operator of a type stands: beside it; one of Postgres is for all enums, arrays, ranges and composites."""
+    schema = "pg_catalog" if column.category in "EARC" else column.type.schema
+    return '"' + str(schema).replace('"', '""') + '"'
+
+
+def _same_text(one: str, other: str) -> str:
+    bare = '{}::pg_catalog.text COLLATE pg_catalog."C"'
+    return f"{bare.format(one)} OPERATOR(pg_catalog.=) {bare.format(other)}"

@@ -1,0 +1,143 @@
+"""Connections to Postgres, and what an error of the server means. Never the server's own text."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
+
+APPLICATION = "dbt-reverse-etl"
+NO_FILE = f"{os.devnull}/none"  # names no file, so that libpq looks for none in the home directory
+LOST = "the connection to the server was lost"
+NO_EFFECT = "DR001"  # our own SQLSTATE: a statement did less than it should
+
+ROW_CLASSES = ("22", "23", "44", "54")
+ROW_STATES = ("21000", "P0001", NO_EFFECT)
+# SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
+RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
+RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})
+# Defaults of libpq that an empty text does not stand for.
+NOT_EMPTY = {
+    "sslcertmode": "allow",
+    "min_protocol_version": "3.0",
+    "max_protocol_version": "3.0",
+    "require_auth": "scram-sha-256,md5,password,gss,sspi,none",
+}
+# Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
+REFUSALS = (
+    ("password authentication failed", "the password or the user is wrong"),
+    ("authentication failed", "the login was refused"),
+    ("no password supplied", "the server asks for a password, and there is none"),
+    (
+        "authentication method requirement|server requested a|did not complete authentication",
+        "the server wants another login than SCRAM, which only a verified server gets: name its CA as sslrootcert",
+    ),
+    ("no pg_hba.conf entry", "the server accepts no such connection from here (pg_hba.conf)"),
+    ('role "" does not exist', "no such user"),
+    ('database "" does not exist', "no such database"),
+    ("is not permitted to log in", "the user is not permitted to log in"),
+    ("permission denied for database", "the user may not connect to the database"),
+    ("certificate|unknown ca", "the server's certificate could not be verified, or ours was refused"),
+    ("does not support SSL", "the server offers no TLS"),
+    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
+)
+# What is quoted is a name that somebody chose: a host, a user, a database.
+_NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'""")
+
+
+class NotConnected(psycopg.OperationalError):
+    """No connection was made; the text is that of libpq and is never shown."""
+
+
+def connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
+    """A new connection that commits only what a transaction commits. Raises psycopg.Error."""
+    given = parameters(settings)
+    # What is left out, libpq would take from the environment.
+    for option in pq.Conninfo.get_defaults():
+        name = option.keyword.decode()
+        # A service, which cannot be switched off, only fills what is left out.
+        if option.envvar and name not in given and name != "service":
+            given[name] = NOT_EMPTY.get(name, (option.compiled or b"").decode())
+    try:
+        return psycopg.connect("", autocommit=True, prepare_threshold=None, **given)  # type: ignore[arg-type]
+    except psycopg.OperationalError as error:
+        raise NotConnected(str(error)) from None
+
+
+def parameters(settings: PostgresSettings) -> dict[str, str]:
+    """What libpq is told; holds the password."""
+    mode = settings.mode_of_tls
+    root = settings.sslrootcert or ("system" if mode == "verify-full" else NO_FILE)
+    is_trusted = settings.is_local or mode.startswith("verify-")
+    # A server that nobody has verified must not get the password in a form that it can use.
+    login = {} if is_trusted else {"require_auth": "scram-sha-256"}
+    return login | {
+        "host": settings.host,
+        "port": str(settings.port),
+        "dbname": settings.database,
+        "user": settings.user,
+        "password": settings.password.get_secret_value() if settings.password else "",
+        "passfile": NO_FILE,
+        "sslmode": mode,
+        "sslrootcert": root,
+        "sslcert": settings.sslcert or NO_FILE,
+        "sslkey": settings.sslkey or NO_FILE,
+        "connect_timeout": str(settings.connect_timeout),
+        "application_name": APPLICATION,
+        "client_encoding": "UTF8",
+        "gssencmode": "disable",
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
+
+
+def row_is_at_fault(state: str | None) -> bool:
+    """Whether an SQLSTATE speaks of a row's values."""
+    return state is not None and (state[:2] in ROW_CLASSES or state in ROW_STATES)
+
+
+def condition(state: str) -> str:
+    """An SQLSTATE in words: `unique violation (23505)`."""
+    try:
+        name = psycopg.errors.lookup(state).__name__
+    except KeyError:
+        return f"SQLSTATE {state}"
+    return f"{re.sub(r'(?<!^)(?=[A-Z])', ' ', name).lower()} ({state})"
+
+
+def is_doubtful(error: psycopg.Error) -> bool:
+    """Whether a COMMIT that failed so may have been carried out although the connection stands.
+
+    A pooler may have lost the server's answer, and a server that is shut down may say so after the answer."""
+    state = error.sqlstate
+    if state is None or state[:2] == "08" or state == "40003":
+        return True
+    return error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+
+
+def failure(error: psycopg.Error) -> tuple[Outcome, str]:
+    """What an error means for a transaction that was surely not committed."""
+    state = error.sqlstate
+    if isinstance(error, NotConnected):
+        return connect_failure(str(error))
+    if state is not None:
+        retryable = state in RETRYABLE_STATES or state[:2] in RETRYABLE_CLASSES
+        return Outcome.RETRYABLE if retryable else Outcome.FATAL, condition(state)
+    if not isinstance(error, psycopg.OperationalError):
+        return Outcome.FATAL, f"Postgres failed: {type(error).__name__}"
+    return Outcome.RETRYABLE, LOST
+
+
+def connect_failure(text: str) -> tuple[Outcome, str]:
+    """What libpq's text about a connection that was not made means."""
+    said = _NAMES.sub('""', text)
+    found = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
+    return next(found, (Outcome.RETRYABLE, "the server cannot be reached"))

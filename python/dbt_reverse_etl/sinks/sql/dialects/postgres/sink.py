@@ -1,0 +1,193 @@
+"""Postgres: rows are copied into a temporary table, in binary, then deleted and upserted from there, all in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.refusals import Refusal
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, Wrong, parsed
+from dbt_reverse_etl.sinks.sql.record import Record
+from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.rows import Writer
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_array, plain_type
+
+try:
+    import psycopg
+except ModuleNotFoundError as error:
+    next_step = "pip install 'dbt-reverse-etl[postgres]'"
+    raise ConfigurationError(
+        Problem("destination of type postgres", "no package psycopg", "it installed", next_step)
+    ) from error
+
+from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
+from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
+from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
+from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
+    connect,
+    failure,
+    is_doubtful,
+    row_is_at_fault,
+)
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
+
+OLDEST_SERVER = 12
+LOCKS = 0x6462745F72657472  # any number that nobody else uses
+Connection = psycopg.Connection[Any]
+
+
+class PostgresDialect(Dialect):
+    """One database of a Postgres server."""
+
+    name = "Postgres"
+    page = "docs/postgres.md"
+    failure_type = psycopg.Error
+    # Large batches, for each passes over the whole index once, and few connections; more only compete for its pages.
+    limits = Limits(rows=500_000, bytes=64 * 2**20, concurrency=4)
+    mark = "%s"
+    object_form = 'table, schema.table or "quoted".name of at most 63 bytes a part'
+    name_form = "different names of 1 to 63 bytes"
+    key_form = ", that holds for all rows and is not deferrable"
+    moment_types = frozenset({"timestamptz", "timestamp"})
+    lock_fence = " FOR SHARE"
+    forms, created, fits = FORMS, CREATED, FITS
+
+    settings: PostgresSettings
+
+    @property
+    def identity(self) -> str:
+        return self.settings.identity
+
+    @property
+    def state_schema(self) -> str | None:
+        return self.settings.state_schema
+
+    def server_problem(self, connection: Connection) -> Wrong | None:
+        version = connection.info.server_version // 10_000
+        if version < OLDEST_SERVER:
+            return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
+        row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+        if row is not None and row[0]:
+            return "a standby, which takes no writes", "the primary", "name the primary as host"
+        return None
+
+    def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
+        return lacks(connection, needs, self.settings.user)
+
+    def connect(self, mode: OpenMode) -> Connection:
+        return connect(self.settings)
+
+    def is_open(self, connection: Connection) -> bool:
+        return not connection.closed
+
+    def run(self, connection: Connection, statement: str, values: Sequence[Any] = ()) -> Any:
+        return connection.execute(statement.encode(), values or None)
+
+    def begin(self, connection: Connection, *, read_only: bool = False) -> None:
+        """The settings of a transaction end with it, so that a connection pooler may stand between."""
+        # Never READ WRITE: on a standby that is another error than the one of a write.
+        self.run(connection, f"BEGIN ISOLATION LEVEL READ COMMITTED{' READ ONLY' if read_only else ''}")
+        wanted = {
+            "lock_timeout": f"{round(self.settings.lock_timeout * 1000)}ms",
+            "statement_timeout": f"{round(self.settings.statement_timeout * 1000)}ms",
+            "TimeZone": "UTC",
+            "DateStyle": "ISO, YMD",
+        }
+        calls = (f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items())
+        self.run(connection, f"SELECT {', '.join(calls)}")
+
+    def failure(self, error: psycopg.Error) -> tuple[Outcome, str]:
+        return failure(error)
+
+    def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
+        return (error.sqlstate,) if row_is_at_fault(error.sqlstate) else None
+
+    def is_rolled_back(self, connection: Connection, error: psycopg.Error) -> bool:
+        if connection.broken or is_doubtful(error):
+            return False
+        if row_is_at_fault(error.sqlstate):
+            raise RolledBack("a deferred constraint or trigger of the table refused the batch") from error
+        return True
+
+    def serialize(self, connection: Connection, word: str) -> None:
+        query = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, %s))"
+        self.run(connection, query, (word, LOCKS))
+
+    def has_record(self, connection: Connection, record: Record, claim: str, part: str) -> bool:
+        """A SELECT would not see a record whose COMMIT is still on its way; the primary key makes a second writer wait for it."""
+        query = "INSERT INTO {claims} VALUES (?, ?, ?, false, 0) ON CONFLICT DO NOTHING"
+        self.run(connection, "SAVEPOINT asking")
+        is_there: bool = record.run(connection, query, record.sync_id, claim, part).rowcount == 0
+        self.run(connection, "ROLLBACK TO asking")
+        return is_there
+
+    def object_name(self, text: str) -> Name | None:
+        return parsed(self, text, "public")
+
+    def operator(self, sign: str) -> str:
+        return f"OPERATOR(pg_catalog.{sign})"
+
+    def fold(self, name: str) -> str:
+        return name
+
+    def is_name(self, name: str) -> bool:
+        return 0 < len(name.encode()) <= LONGEST_POSTGRES_NAME and "\0" not in name
+
+    def exists(self, connection: Connection, name: Name) -> bool:
+        return found(connection, name) is not None
+
+    def read_table(self, connection: Connection, name: Name) -> Table | None:
+        return read_table(connection, name)
+
+    def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
+        texts = ", ".join(self._text(field, table.columns[field.name]) for field in task.schema)
+        soft = soft_delete(task)
+        kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
+        return read_copy(connection, f"SELECT {texts} FROM {name.sql}{kept}", task)
+
+    def _text(self, field: pa.Field, column: Any) -> str:
+        quoted = self.quoted(field.name)
+        if is_bytes(plain_type(field.type)):
+            return f"pg_catalog.encode({quoted}, 'hex')"
+        return (
+            f"pg_catalog.to_json({quoted})::pg_catalog.text" if column.category == "A" else f"{quoted}::pg_catalog.text"
+        )
+
+    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        if pa.types.is_decimal(plain):
+            return f"numeric({plain.precision}, {plain.scale})"
+        return super().column_type(plain, in_key=in_key)
+
+    def unfit(self, array: Any, written: Any, column: PostgresColumn) -> list[Refusal]:
+        most = column.most_characters
+        texts = plain_array(pc.list_flatten(array)) if is_list(array.type) else array
+        if most is None or not is_text(plain_type(texts.type)):
+            return []
+        longer = pc.fill_null(pc.greater(pc.utf8_length(texts.cast(pa.large_string())), most), False)
+        if is_list(array.type):
+            rows = pc.list_parent_indices(array).filter(longer)
+            longer = pc.is_in(pa.array(range(len(array)), rows.type), rows)
+        return [(longer, f"longer than the {most} characters of its column")]
+
+    def writer(self, connection: Connection, task: SinkTask, name: Name, table: Table) -> Writer:
+        return PostgresWriter(self, task, name, table)
+
+
+class PostgresSink(SqlSink):
+    """Keeps one table of a Postgres database equal to a model."""
+
+    type = "postgres"
+    settings_model = PostgresSettings
+    options_model = SoftDeleteOptions
+    distributable = True
+    dialect_type = PostgresDialect

@@ -1,0 +1,201 @@
+"""What Postgres knows about the object of a sync, and which of its columns keep which values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from psycopg import Connection
+
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+
+Fits = Callable[["PostgresColumn", pa.DataType], bool]
+
+EXACT_TEXTS = frozenset({"text", "varchar"})
+# Types of Postgres that a text may be cast to without losing anything of it; json and the like may show it in another spelling.
+_FROM_TEXT = EXACT_TEXTS | {"bpchar", "uuid", "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8"}
+# Of other types: categories of texts (citext) and enums.
+_OTHER_FROM_TEXT = frozenset("SE")
+_MICROSECONDS = 6
+_VARCHAR, _HEADER = Name("pg_catalog", "varchar"), 4  # the modifier of varchar(n) is n + 4
+
+
+@dataclass(frozen=True)
+class PostgresColumn(Column):
+    """One column of a table; its kind is the name of its type.
+
+    Attributes:
+        type: the type of its values: the base type where the column's is a domain.
+        modifier: its type modifier (length, precision and scale), -1 without one.
+        category: typcategory of the type: S text, N number, D date and time, A array, E enum, U user-defined, ...
+        element: type of the elements of an array, or None; also None where they are of a domain, as a cast to that would cut.
+        element_category: typcategory of that type, or None.
+        deterministic: texts that are equal in it are the same texts, as far as the collation goes.
+    """
+
+    type: Name
+    modifier: int
+    category: str
+    element: Name | None
+    element_category: str | None
+    deterministic: bool
+
+    @property
+    def most_characters(self) -> int | None:
+        """That a varchar(n) takes, or a list of them. Postgres refuses more, but drops blanks at the end silently."""
+        limited = _VARCHAR in (self.type, self.element) and self.modifier >= _HEADER
+        return self.modifier - _HEADER if limited else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether two different texts are never equal in it (citext, uuid, char(n), a nondeterministic collation)."""
+        return self.kind in EXACT_TEXTS and self.type.schema == "pg_catalog" and self.deterministic
+
+
+_COLUMNS = b"""
+WITH RECURSIVE base AS (
+    SELECT oid AS origin, oid, -1 AS modifier, typtype, typbasetype, typtypmod FROM pg_catalog.pg_type
+    WHERE oid IN (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s::pg_catalog.oid)
+    UNION ALL
+    SELECT base.origin, inner_type.oid, greatest(base.modifier, base.typtypmod), inner_type.typtype,
+        inner_type.typbasetype, inner_type.typtypmod
+    FROM base JOIN pg_catalog.pg_type inner_type ON inner_type.oid = base.typbasetype WHERE base.typtype = 'd'
+)
+SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
+    NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
+    tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
+    coalesce(c.collisdeterministic, true)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type own ON own.oid = a.atttypid
+JOIN base ON base.origin = a.atttypid AND base.typtype <> 'd'
+JOIN pg_catalog.pg_type t ON t.oid = base.oid
+JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' AND e.typtype <> 'd'
+LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
+LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = %(table)s::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum"""
+
+# An arbiter of ON CONFLICT: over all rows, plain columns only, checked at once.
+_UNIQUE = b"""
+SELECT array(SELECT attname::text FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+    AND i.indexprs IS NULL"""
+
+_TABLE = b"""
+SELECT c.oid, c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s"""
+
+
+def found(connection: Connection[Any], name: Name) -> tuple[int, str] | None:
+    """The number of a table or view, and its relkind."""
+    row: tuple[int, str] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
+    return row
+
+
+def read_table(connection: Connection[Any], name: Name) -> Table | None:
+    """The object as it is now, or None."""
+    there = found(connection, name)
+    if there is None:
+        return None
+    oid, kind = there
+    columns = {}
+    for row in connection.execute(_COLUMNS, {"table": oid}):
+        column, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
+        inner = Name(of, element) if of else None
+        of_column = (Name(schema, of_type), modifier, category, inner, *rest)
+        columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
+    unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
+    wrong = ("no table (a view or foreign table?)", "a table", "name the table that holds the rows")
+    return Table(columns, unique, wrong=None if kind in ("r", "p") else wrong)
+
+
+def _keeps_nested(column: PostgresColumn, plain: pa.DataType) -> bool:
+    return column.kind in ("jsonb", "json", "text", "varchar") or _keeps_elements(column, plain)
+
+
+def _keeps_elements(column: PostgresColumn, plain: pa.DataType) -> bool:
+    if not is_list(plain) or column.element is None or column.element_category is None:
+        return False
+    inner, element = plain_type(plain.value_type), column.element
+    if pt.is_nested(inner) or is_bytes(inner):
+        return False
+    of_element = replace(
+        column, type=element, kind=element.name, category=column.element_category, element=None, element_category=None
+    )
+    return pt.is_null(inner) or any(is_type(inner) and fits(of_element, inner) for is_type, fits in FITS)
+
+
+def _keeps_text(column: PostgresColumn, _plain: pa.DataType) -> bool:
+    if column.type.schema == "pg_catalog":
+        return column.kind in _FROM_TEXT
+    return column.category in _OTHER_FROM_TEXT
+
+
+def _keeps_integer(column: PostgresColumn, plain: pa.DataType) -> bool:
+    if column.kind == "numeric":
+        return (_scale(column) or 0) >= 0
+    small = plain.bit_width <= (32 if column.kind == "float8" else 16)
+    is_float = column.kind in ("float4", "float8")
+    return column.kind in ("int2", "int4", "int8") or column.kind in EXACT_TEXTS or (is_float and small)
+
+
+def _keeps_decimal(column: PostgresColumn, plain: pa.DataType) -> bool:
+    if column.kind in EXACT_TEXTS:
+        return True
+    scale = _scale(column)
+    return column.kind == "numeric" and (scale is None or scale >= plain.scale)
+
+
+def _scale(column: PostgresColumn) -> int | None:
+    """Digits after the point of numeric(p, s): 11 bits with a sign. None: any number of them."""
+    return None if column.modifier < 0 else (((column.modifier - 4) & 0x7FF) ^ 1024) - 1024
+
+
+def _is(*kinds: str) -> Fits:
+    return lambda column, _plain: column.kind in kinds
+
+
+def _precise(*kinds: str) -> Fits:
+    return lambda column, _plain: column.kind in kinds and column.modifier in (-1, _MICROSECONDS)
+
+
+def _keeps_timestamp(column: PostgresColumn, plain: pa.DataType) -> bool:
+    return _precise("timestamptz" if plain.tz else "timestamp")(column, plain)
+
+
+FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
+    (pt.is_nested, _keeps_nested),
+    (is_text, _keeps_text),
+    (pt.is_boolean, _is("bool")),
+    (pt.is_integer, _keeps_integer),
+    (lambda kind: pt.is_float16(kind) or pt.is_float32(kind), _is("float4", "float8")),
+    (pt.is_floating, _is("float8")),
+    (pt.is_decimal, _keeps_decimal),
+    (is_bytes, _is("bytea")),
+    (pt.is_timestamp, _keeps_timestamp),
+    (pt.is_date, _is("date", "timestamp")),
+    (pt.is_time, _precise("time")),
+)
+CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_nested, "jsonb"),
+    (pt.is_uint64, "numeric(20, 0)"),
+    (lambda kind: pt.is_int64(kind) or pt.is_uint32(kind), "bigint"),
+    (lambda kind: pt.is_int32(kind) or pt.is_uint16(kind), "integer"),
+    (pt.is_integer, "smallint"),
+    (pt.is_boolean, "boolean"),
+    (lambda kind: pt.is_float32(kind) or pt.is_float16(kind), "real"),
+    (pt.is_floating, "double precision"),
+    (is_bytes, "bytea"),
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "timestamptz"),
+    (pt.is_timestamp, "timestamp"),
+    (pt.is_date, "date"),
+    (pt.is_time, "time"),
+    (lambda _kind: True, "text"),
+)

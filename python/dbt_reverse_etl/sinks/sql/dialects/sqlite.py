@@ -1,0 +1,399 @@
+"""SQLite: a file, one writer at a time; rows go straight into the table, and no other program sees a batch before its end.
+
+What SQLite would round is TEXT: decimals with all digits, never an exponent (`-0.50`), timestamps in UTC with microseconds
+(`2024-01-01 00:00:00.000000`), dates and times. `-0.0` is `0.0`.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
+from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, Wrong
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, Step, Writer
+from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.sinks.sql.values import (
+    Changes,
+    Columns,
+    Form,
+    as_it_is,
+    cast_to,
+    date_text,
+    decimal_text,
+    time_text,
+    timestamp_text,
+)
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
+
+OLDEST = (3, 31, 0)  # the first that tells generated columns
+EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
+INT64_MAX = 2**63 - 1
+NAN = "NaN, which SQLite would store as NULL"
+TOO_LARGE = "an integer above 9223372036854775807"
+DISK_FULL = "the database or disk is full"
+LOCKED = "the database is locked by another program"
+FAILURES: tuple[tuple[str, Outcome, str], ...] = (
+    ("is locked", Outcome.RETRYABLE, LOCKED),
+    ("locking protocol", Outcome.RETRYABLE, LOCKED),
+    ("is full", Outcome.FATAL, DISK_FULL),
+    ("readonly", Outcome.FATAL, "the database cannot be written"),
+    ("disk I/O error", Outcome.FATAL, "disk I/O error"),
+    ("unable to open", Outcome.FATAL, "the file cannot be opened"),
+    ("disk image is malformed", Outcome.FATAL, "the database file is damaged"),
+    ("not a database", Outcome.FATAL, "the file is not an SQLite database"),
+    ("no such table", Outcome.FATAL, "the table has vanished"),
+    ("no column named", Outcome.FATAL, "a column has vanished"),
+    ("no such column", Outcome.FATAL, "a column has vanished"),
+)
+# What an expression of the table (generated column, index, trigger) may say about one row's value.
+VALUE_FAULTS = ("malformed JSON", "JSON path error", "bad JSON path", "integer overflow", "LIKE or GLOB pattern")
+# Messages that name the schema only; the text of a trigger could quote a row.
+SAFE = re.compile(
+    r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY|PRIMARY KEY) constraint failed|cannot store \w+ value|datatype mis"
+)
+
+
+def _uint64(array: Any) -> Converted:
+    too_large = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
+    return without(array, too_large).cast(pa.int64()), [(too_large, TOO_LARGE)]
+
+
+def _float(array: Any) -> Converted:
+    array = array.cast(pa.float64())
+    return array, [(pc.is_nan(array), NAN)]
+
+
+FORMS: tuple[Form, ...] = (
+    (pt.is_uint64, "INTEGER", _uint64),
+    (pt.is_integer, "INTEGER", cast_to(pa.int64())),
+    (pt.is_boolean, "INTEGER", cast_to(pa.int8())),  # Python's sqlite3 binds an int several times faster than a bool
+    (pt.is_floating, "REAL", _float),
+    (is_text, "TEXT", utf8),
+    (is_bytes, "BLOB", cast_to(pa.binary())),
+    (pt.is_decimal, "TEXT", decimal_text),
+    (pt.is_timestamp, "TEXT", timestamp_text),
+    (pt.is_date, "TEXT", date_text),
+    (pt.is_time, "TEXT", time_text),
+    (pt.is_null, "BLOB", as_it_is),
+)
+
+
+class SqliteDialect(FileDialect):
+    """One file."""
+
+    name = "SQLite"
+    page = "docs/configuration.md"
+    failure_type = sqlite3.Error
+    limits = Limits(rows=50_000, bytes=32 * 2**20)
+    object_form = "a table name"
+    name_form = "names that differ in more than the case of letters"
+    key_form = ", that holds for all rows and tells all texts apart (COLLATE BINARY)"
+    reserved = ("sqlite_",)
+    table_suffix = " WITHOUT ROWID"
+    forms = FORMS
+
+    settings: SqliteSettings
+
+    @property
+    def path(self) -> Path:
+        return Path(self.settings.path).expanduser().resolve()
+
+    def place_problem(self) -> Wrong | None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            return f"SQLite {sqlite3.sqlite_version}", "3.31 or newer", "use a newer Python"
+        return super().place_problem()
+
+    def server_problem(self, connection: sqlite3.Connection) -> Wrong | None:
+        """Reads the file, so that one of another kind is told."""
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return None
+
+    def connect(self, mode: OpenMode) -> sqlite3.Connection:
+        """A connection whose commits survive a power cut, under the user's constraints."""
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self.settings.timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def run(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        return connection.execute(statement, values) if values else connection.execute(statement)
+
+    def begin(self, connection: sqlite3.Connection, *, read_only: bool = False) -> None:
+        """Takes the only lock of a writer."""
+        connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    def failure(self, error: sqlite3.Error) -> tuple[Outcome, str]:
+        """By the English text, which is not shown."""
+        found = ((outcome, reason) for part, outcome, reason in FAILURES if part in str(error))
+        return next(found, (Outcome.FATAL, f"SQLite failed: {type(error).__name__}"))
+
+    def fault(self, connection: sqlite3.Connection, error: sqlite3.Error) -> Fault | None:
+        by_class = isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+        if not by_class and not str(error).startswith(VALUE_FAULTS):
+            return None
+        if not connection.in_transaction:
+            raise RolledBack("a trigger of the table refused the batch") from error
+        safe, code = SAFE.match(str(error)), getattr(error, "sqlite_errorname", None)
+        if safe is None or code == "SQLITE_CONSTRAINT_TRIGGER":
+            return ("a constraint or trigger of the table refused the row",)
+        # Python 3.10 has no codes, so a trigger may have said it: then only the kind is repeated.
+        return (str(error) if code else safe.group(),)
+
+    def is_rolled_back(self, connection: sqlite3.Connection, error: sqlite3.Error) -> bool:
+        """Only a lock and a full disk leave surely nothing on the disk."""
+        if isinstance(error, sqlite3.IntegrityError):
+            raise RolledBack("a deferred constraint of the table refused the batch") from error
+        outcome, reason = self.failure(error)
+        return outcome is Outcome.RETRYABLE or reason == DISK_FULL
+
+    def object_name(self, text: str) -> Name | None:
+        return Name(None, text) if self.is_name(text) else None
+
+    def indexed(self, name: str) -> str:
+        """On a column of another collation, the index would merge texts."""
+        return f"{self.quoted(name)} COLLATE BINARY"
+
+    def fold(self, name: str) -> str:
+        """Only ASCII letters lose their case."""
+        return name.encode().lower().decode()
+
+    def is_name(self, name: str) -> bool:
+        return bool(name) and "\0" not in name
+
+    def exists(self, connection: sqlite3.Connection, name: Name) -> bool:
+        return _kind(connection, name.name) is not None
+
+    def read_table(self, connection: sqlite3.Connection, name: Name) -> Table | None:
+        kind = _kind(connection, name.name)
+        if kind is None:
+            return None
+        wrong = ("a view or virtual table", "a table", "name the table that holds the rows")
+        query = 'SELECT name, type, "notnull", dflt_value, hidden FROM pragma_table_xinfo(?)'
+        rows = connection.execute(query, (name.name,)).fetchall()
+        indexes = self._unique_indexes(connection, name.name)
+        alias = self._rowid_alias(connection, name.name, indexes)
+        columns = {
+            self.fold(column): Column(
+                column,
+                declared or "",
+                bool(not_null) and default is None and not hidden and self.fold(column) != alias,
+                nullable=not not_null,
+                writable=not hidden,
+            )
+            for column, declared, not_null, default, hidden in rows
+        }
+        binary = [parts for _, parts in indexes if all(collation == "binary" for _, collation in parts)]
+        unique = {frozenset(str(column) for column, _ in parts) for parts in binary}
+        unique |= {frozenset([alias])} if alias else set()
+        return Table(columns, unique, wrong=None if kind == "table" else wrong)
+
+    def _rowid_alias(self, connection: sqlite3.Connection, table: str, indexes: Sequence[Any]) -> str | None:
+        """The folded name of an INTEGER PRIMARY KEY, the only primary key without an index of its own."""
+        if any(origin == "pk" for origin, _ in indexes):
+            return None
+        rows = connection.execute("SELECT name FROM pragma_table_xinfo(?) WHERE pk > 0", (table,)).fetchall()
+        return self.fold(rows[0][0]) if rows else None
+
+    def _unique_indexes(
+        self, connection: sqlite3.Connection, table: str
+    ) -> list[tuple[str, list[tuple[str | None, str]]]]:
+        """(origin, [(folded column or None for an expression, collation)]) of each unique index over all rows."""
+        names = 'SELECT name, origin FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
+        parts = "SELECT name, coll FROM pragma_index_xinfo(?) WHERE key"
+        found = connection.execute(names, (table,)).fetchall()
+        columns = [connection.execute(parts, (index,)).fetchall() for index, _ in found]
+        folded = [[(name and self.fold(name), self.fold(coll or "")) for name, coll in rows] for rows in columns]
+        return [(origin, rows) for (_, origin), rows in zip(found, folded, strict=True)]
+
+    def read_rows(
+        self, connection: sqlite3.Connection, name: Name, _table: Table, task: SinkTask
+    ) -> Iterator[pa.Table]:
+        """A text that is not UTF-8 is a row that differs, no error."""
+        connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        fields = ", ".join(map(self.quoted, task.schema.names))
+        cursor = connection.execute(f"SELECT {fields} FROM {name.sql}")
+        yield from rows_in_parts(cursor, task, _text_of, pa.binary())
+
+    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        return "TEXT" if pt.is_nested(plain) else self.form(plain)[1]
+
+    def keeps(self, column: Column, plain: pa.DataType) -> bool:
+        """Whether a column's affinity leaves values as they are (dates and JSON never look like numbers)."""
+        affinity, storage = _affinity(column.kind), self.column_type(plain)
+        if affinity is None or storage == "BLOB":
+            return True
+        if storage == "INTEGER":
+            return affinity != "REAL" or bool(plain.bit_width <= 32)
+        if storage == "REAL":
+            return affinity != "TEXT"
+        if pt.is_decimal(plain):
+            return affinity == "TEXT" or bool(plain.precision <= EXACT_DIGITS)
+        return affinity == "TEXT" or not is_text(plain)
+
+    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
+        return SqliteWriter(self, task, name, table)
+
+
+class SqliteSink(SqlSink):
+    """Keeps one table of an SQLite file equal to a model."""
+
+    type = "sqlite"
+    settings_model = SqliteSettings
+    dialect_type = SqliteDialect
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a batch: their places, ascending, and the values of each parameter."""
+
+    places: Sequence[int]
+    columns: Sequence[list[Any]]
+
+    def within(self, rows: range) -> _Rows:
+        """Those in these places."""
+        first, stop = (bisect_left(self.places, end) for end in (rows.start, rows.stop))
+        return _Rows(self.places[first:stop], [column[first:stop] for column in self.columns])
+
+
+class SqliteWriter(Writer):
+    """Writes all rows at once; only if one is refused, halves."""
+
+    def __init__(self, dialect: SqliteDialect, task: SinkTask, name: Name, table: Table) -> None:
+        super().__init__(dialect, task, name, table)
+        names, key = list(task.schema.names), task.key
+        self._key_at = [names.index(field) for field in key]
+        by_key = self._matches(range(len(key)))
+        write = self._update(names) if task.mode is Mode.UPDATE_ONLY else self._insert(names)
+        self._sql = {Step.WRITE: write, Step.DELETE: f"DELETE FROM {name.sql} WHERE {by_key}"}
+        self._exists = f"SELECT 1 FROM {name.sql} WHERE {by_key}"
+
+    def _insert(self, names: Sequence[str]) -> str:
+        quote, key = self.dialect.quoted, self.task.key
+        fields, marks = ", ".join(map(quote, names)), ", ".join("?" * len(names))
+        others = [name for name in names if name not in key] or key
+        assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
+        action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
+        # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
+        return (
+            f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) "
+            f"ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
+        )
+
+    def _update(self, names: Sequence[str]) -> str:
+        others = [name for name in names if name not in self.task.key] or self.task.key
+        assigned = ", ".join(f"{self.dialect.quoted(name)} = ?{names.index(name) + 1}" for name in others)
+        return f"UPDATE OR ABORT {self.name.sql} SET {assigned} WHERE {self._matches(self._key_at)}"
+
+    def _matches(self, places: Sequence[int]) -> str:
+        # COLLATE BINARY: on a NOCASE column, 'A' would also hit the row 'a'.
+        pairs = zip(self.task.key, places, strict=True)
+        return " AND ".join(f"{self.dialect.quoted(name)} = ?{at + 1} COLLATE BINARY" for name, at in pairs)
+
+    def packed(self, columns: Columns) -> tuple[Columns, dict[Step, _Rows]]:
+        fields = [column.to_pylist() for column in columns.fields.values()]
+        if columns.is_whole and not columns.deleted.true_count:
+            return columns, {Step.WRITE: _Rows(columns.kept, fields), Step.DELETE: _Rows((), [])}
+        deleted = columns.deleted.to_pylist()
+        writes = [row for row in columns.kept if not deleted[row]]
+        deletes = [row for row in columns.kept if deleted[row]]
+        keys = [fields[at] for at in self._key_at]
+        return columns, {
+            Step.WRITE: _Rows(writes, [[column[row] for row in writes] for column in fields]),
+            Step.DELETE: _Rows(deletes, [[column[row] for row in deletes] for column in keys]),
+        }
+
+    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
+        part = changes.data[step] if rows is None else changes.data[step].within(rows)
+        if not part.places:
+            return 0
+        changed: int = connection.executemany(self._sql[step], zip(*part.columns, strict=True)).rowcount
+        return changed
+
+    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
+        """In a savepoint, for the statements of several rows are not one."""
+        fault: Fault | None = None
+        connection.execute("SAVEPOINT some_rows")
+        try:
+            changed = self.apply(connection, step, changes, rows)
+            if step is Step.WRITE and self.strict and changed < len(changes.data[step].within(rows).places):
+                fault = INEFFECTIVE
+        except sqlite3.Error as error:
+            fault = self.fault_of(connection, error)
+        if fault:
+            connection.execute("ROLLBACK TO some_rows")
+        connection.execute("RELEASE some_rows")
+        return fault
+
+    def waits(self, fault: Fault) -> bool:
+        """For a value that another row has, or a row that it points at."""
+        return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
+
+    def absent(self, connection: Any, changes: Changes) -> list[int]:
+        part = changes.data[Step.WRITE]
+        keys = zip(*(part.columns[at] for at in self._key_at), strict=True)
+        return [row for row, key in zip(part.places, keys, strict=True) if not self._there(connection, key)]
+
+    def undeleted(self, connection: Any, changes: Changes) -> list[int]:
+        part = changes.data[Step.DELETE]
+        keys = zip(*part.columns, strict=True)
+        return [row for row, key in zip(part.places, keys, strict=True) if self._there(connection, key)]
+
+    def _there(self, connection: Any, key: Sequence[Any]) -> bool:
+        return connection.execute(self._exists, key).fetchone() is not None
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        out = frozenset(rows)
+        for step, part in changes.data.items():
+            kept = [at for at, place in enumerate(part.places) if place not in out]
+            changes.data[step] = _Rows(
+                [part.places[at] for at in kept], [[column[at] for at in kept] for column in part.columns]
+            )
+
+
+def _kind(connection: sqlite3.Connection, name: str) -> str | None:
+    query = "SELECT type, sql FROM main.sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?)"
+    row = connection.execute(query, (name,)).fetchone()
+    if row is None:
+        return None
+    return "virtual" if str(row[1]).upper().startswith("CREATE VIRTUAL") else str(row[0])
+
+
+def _affinity(declared: str) -> str | None:
+    """SQLite's rules for the affinity of a declared type, in their order; None: no affinity."""
+    upper = declared.upper()
+    if "INT" in upper:
+        return "INTEGER"
+    if any(word in upper for word in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if not upper or "BLOB" in upper:
+        return None
+    return "REAL" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
+
+
+def _text_of(value: Any) -> bytes | None:
+    """A value of SQLite, as `reading.rows_of` takes it."""
+    if isinstance(value, bytes):
+        return value.hex().encode()
+    text = value if value is None or isinstance(value, str) else repr(value)
+    return None if text is None else text.encode(errors="surrogateescape")

@@ -1,0 +1,209 @@
+"""Writes the rows of a batch in an open transaction, and says which of them the table refused: all at once, or else as a search."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
+from dbt_reverse_etl.sinks.sql.table import Name, Table
+from dbt_reverse_etl.sinks.sql.values import Changes, Columns, columns_of
+
+IGNORED = "the table ignored the row (a trigger?)"
+OTHER_SPELLING = "the table has or shows this key in another spelling"
+PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
+INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
+Found = dict[int, Fault]
+
+
+class Step(Enum):
+    """What is done with the rows of a batch."""
+
+    DELETE = "delete"
+    WRITE = "write"
+
+
+class Ineffective(Exception):
+    """A statement changed fewer rows than it should."""
+
+
+class Writer(ABC):
+    """Writes the batches of one sync into its table."""
+
+    def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
+        self.dialect, self.task, self.name, self.table = dialect, task, name, table
+        self.columns: dict[str, Any] = {field: table.columns[dialect.fold(field)] for field in task.schema.names}
+        self.strict = self.counts and task.mode is not Mode.INSERT_ONLY  # a write must change each of its rows
+
+    def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
+        """The rows of a batch in the form of the database; all deletes are refused if `deletes` says why."""
+        columns, data = self.packed(columns_of(rows, self.columns, self.task.key, self.dialect, deletes))
+        deleted = columns.deleted if columns.is_whole else columns.deleted.take(pa.array(columns.kept, pa.int64()))
+        removed = deleted.true_count
+        return Changes(rows.num_rows, data, len(columns.kept) - removed, removed, columns.refused)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a write tells how many rows it changed, so that one that a trigger ignored is noticed."""
+        return True
+
+    @abstractmethod
+    def packed(self, columns: Columns) -> tuple[Columns, Any]:
+        """The kept rows, also in the form of the database."""
+
+    def stage(self, connection: Any, changes: Changes) -> None:  # noqa: B027  (most databases stage in the transaction)
+        """What is done before the transaction of a batch."""
+
+    def write(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """Apply the deletes, then the writes, which may need a unique value that a delete gives up.
+
+        Returns: place -> reason of each row that was refused.
+
+        Raises:
+            RolledBack: the table refused the batch as one.
+            Exception: of the driver, the database's fault.
+        """
+        if not changes.writes + changes.deletes:
+            return {}
+        self.load(connection, changes)
+        self.dialect.run(connection, "SAVEPOINT all_rows")
+        try:
+            return self.at_once(connection, changes)
+        except Ineffective:
+            pass
+        except self.dialect.failure_type as error:
+            self.fault_of(connection, error)
+        self.dialect.run(connection, "ROLLBACK TO all_rows")
+        return self._apart(connection, changes)
+
+    def load(self, connection: Any, changes: Changes) -> None:  # noqa: B027  (SQLite's rows go straight into the table)
+        """Put the rows where the statements find them."""
+
+    @abstractmethod
+    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
+        """Carry out a step for the rows in these places, or for all; how many it changed."""
+
+    @abstractmethod
+    def absent(self, connection: Any, changes: Changes) -> Collection[int]:
+        """Places of the writes whose key is not in the table."""
+
+    @abstractmethod
+    def undeleted(self, connection: Any, changes: Changes) -> Collection[int]:
+        """Places of the deletes whose row is still there."""
+
+    @abstractmethod
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        """Take the rows in these places out of what is to be written."""
+
+    def check_now(self, connection: Any) -> None:  # noqa: B027  (most databases check each row at once)
+        """Let deferred constraints speak from now on."""
+
+    def begin_search(self, connection: Any) -> None:
+        """Prepare for `search`, in which each row is checked at once."""
+        self.check_now(connection)
+
+    def fault_of(self, connection: Any, error: Any) -> Fault:
+        """Raises the error if no row is at fault."""
+        fault = self.dialect.fault(connection, error)
+        if fault is None:
+            raise error
+        return fault
+
+    def waits(self, fault: Fault) -> bool:
+        """Whether what another row of the batch does may mend it."""
+        return False
+
+    def reasons(self, connection: Any, found: Found) -> dict[int, str]:
+        """Place -> reason, without a value of the row."""
+        return {row: self.unchanged if fault == INEFFECTIVE else str(fault[-1]) for row, fault in found.items()}
+
+    @property
+    def unchanged(self) -> str:
+        """Why a write had no effect."""
+        return IGNORED
+
+    def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """Everything, or an error."""
+        refused: dict[int, str] = {}
+        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
+            refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        if changes.writes:
+            refused |= self._write_all(connection, changes)
+        self.check_now(connection)
+        return refused
+
+    def _write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+        changed = self.apply(connection, Step.WRITE, changes)
+        if not self.counts or changed >= changes.writes:
+            return {}
+        if self.task.mode is Mode.UPDATE_ONLY:
+            absent = self.absent(connection, changes)
+            if changed + len(absent) < changes.writes:
+                raise Ineffective
+            return dict.fromkeys(absent, NO_ROW)
+        if self.strict:
+            raise Ineffective
+        return dict.fromkeys(self.absent(connection, changes), self.unchanged)
+
+    def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
+        self.begin_search(connection)
+        every = [range(changes.rows)]
+        deletes = self.search(connection, Step.DELETE, changes, every) if changes.deletes else {}
+        writes = self.search(connection, Step.WRITE, changes, every) if changes.writes else {}
+        for turn in range(PASSES - 1):
+            before = len(deletes) + len(writes)
+            if not any(map(self.waits, (deletes | writes).values())):
+                break
+            # A chain of rows that wait for each other is done in one pass in the right direction.
+            direction = -1 if turn % 2 == 0 else 1
+            deletes = self._again(connection, Step.DELETE, changes, deletes, direction)
+            writes = self._again(connection, Step.WRITE, changes, writes, direction)
+            if turn and len(deletes) + len(writes) == before:
+                break
+        found = deletes | writes
+        refused = self.reasons(connection, found)
+        # What is asked below reads the values, which those of a refused row may not stand.
+        self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
+        if changes.deletes:
+            refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        if self.task.mode is Mode.UPDATE_ONLY:
+            refused |= dict.fromkeys(self.absent(connection, changes), NO_ROW)
+        elif self.counts and not self.strict:
+            refused |= dict.fromkeys(self.absent(connection, changes), self.unchanged)
+        return refused
+
+    def _again(self, connection: Any, step: Step, changes: Changes, found: Found, direction: int) -> Found:
+        waiting = sorted(row for row, fault in found.items() if self.waits(fault))
+        rest = {row: fault for row, fault in found.items() if not self.waits(fault)}
+        return rest | self.search(connection, step, changes, [range(row, row + 1) for row in waiting[::direction]])
+
+    def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
+        """Each row for which a step cannot be carried out; it is carried out for the others.
+
+        Halves a range until the row stands alone: an attempt that fails leaves nothing behind."""
+        found, left = Found(), list(ranges[::-1])
+        while left:
+            rows = left.pop()
+            fault = self.attempt(connection, step, changes, rows)
+            if fault is None:
+                continue
+            if len(rows) == 1:
+                found[rows.start] = fault
+            else:
+                middle = len(rows) // 2
+                left += [rows[middle:], rows[:middle]]
+        return found
+
+    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
+        """Carry out a step for these rows, or for none of them."""
+        try:
+            self.apply(connection, step, changes, rows)
+        except self.dialect.failure_type as error:
+            return self.fault_of(connection, error)
+        return None

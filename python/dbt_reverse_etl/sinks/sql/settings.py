@@ -1,0 +1,319 @@
+"""What profiles.yml and `meta.reverse_etl.options` may say to the sinks of databases."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote
+
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from dbt_reverse_etl.sinks.base import Options, Settings
+from dbt_reverse_etl.sinks.hosts import is_loopback
+
+PostgresTls = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+MysqlTls = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
+WEAK = frozenset({"disable", "allow", "prefer"})
+# No login of MySQL proves the server to us, so that these would give the password to anybody.
+UNVERIFIED = frozenset({"disabled", "preferred", "required"})
+LONGEST_POSTGRES_NAME = 63  # bytes; Postgres would cut a longer one silently
+LONGEST_MYSQL_NAME = 64  # characters
+
+
+class SoftDeleteOptions(Options):
+    """What one sync may say.
+
+    Attributes:
+        soft_delete: a timestamp column that a delete sets to now, and a write to NULL; the row stays.
+    """
+
+    soft_delete: str | None = Field(default=None, min_length=1, max_length=LONGEST_MYSQL_NAME)
+
+
+class ServerSettings(Settings):
+    """One database of a server.
+
+    Attributes:
+        host: a name, an address, or a Unix socket.
+        port, database, user, password: the usual ones; a Unix socket or a certificate may need no password.
+        connect_timeout: seconds.
+        create_object: make a missing table, with the key as its PRIMARY KEY.
+        on_new_column: `add` adds missing columns, only with create_object.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    host: str = Field(min_length=1)
+    port: int = Field(ge=1, le=65535)
+    database: str = Field(min_length=1, max_length=64)
+    user: str = Field(min_length=1, max_length=128)
+    password: SecretStr | None = None
+    connect_timeout: int = Field(default=10, ge=1, le=300)
+    statement_timeout: float = Field(default=600, ge=0, le=86_400)
+    create_object: bool = False
+    on_new_column: Literal["fail", "add"] = "fail"
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_nul(cls, value: object) -> object:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("found a NUL character; expected a plain text; next: remove it")
+        return value
+
+    @model_validator(mode="after")
+    def _adds_columns_to_its_own(self) -> ServerSettings:
+        if self.on_new_column == "add" and not self.create_object:
+            raise ValueError(
+                "found on_new_column: add; expected it with create_object: true only; next: set both, or neither"
+            )
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the connection stays on this machine."""
+        return self.host.startswith("/") or is_loopback(self.host)
+
+    @property
+    def identity(self) -> str:
+        """host:port/database."""
+        host = self.host if self.host.startswith("/") else self.host.lower()
+        return f"{f'[{host}]' if ':' in host else host}:{self.port}/{self.database}"
+
+
+class PostgresSettings(ServerSettings):
+    """One Postgres database; nothing of the environment (PGHOST, PGSERVICE, ~/.pgpass) is read.
+
+    Attributes:
+        host: a name, an address, or the directory of a Unix socket.
+        sslmode: default verify-full; for this machine prefer. With require, which verifies nobody, the server must log us in
+            by SCRAM; require with sslrootcert is verify-ca.
+        sslrootcert: file of the CA; default: the CAs of the system, for verify-full only.
+        sslcert, sslkey: files of a client certificate.
+        connect_timeout, lock_timeout, statement_timeout: seconds; 0 for the last two: no limit.
+        state_schema: where our two tables stand; default: beside the object.
+        create_object: make a missing table, with the key as its PRIMARY KEY; the tables of a database have an owner,
+            and the user of this sink should not be able to, so it is off.
+    """
+
+    port: int = Field(default=5432, ge=1, le=65535)
+    database: str = Field(min_length=1, max_length=LONGEST_POSTGRES_NAME)
+    user: str = Field(min_length=1, max_length=LONGEST_POSTGRES_NAME)
+    sslmode: PostgresTls | None = None
+    sslrootcert: str | None = None
+    sslcert: str | None = None
+    sslkey: str | None = None
+    connect_timeout: int = Field(default=10, ge=2, le=300)
+    lock_timeout: float = Field(default=30, ge=0, le=3600)
+    state_schema: str | None = Field(default=None, min_length=1, max_length=LONGEST_POSTGRES_NAME)
+
+    @field_validator("host")
+    @classmethod
+    def _is_one_host(cls, host: str) -> str:
+        if "," in host or host.startswith("@"):
+            raise ValueError(
+                "found a list of hosts or an abstract socket; expected one host; next: name the one that takes writes"
+            )
+        return host
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> PostgresSettings:
+        if self.sslmode in WEAK and not self.is_local:
+            raise ValueError(
+                f"found sslmode: {self.sslmode}; expected verify-full, or at least require away from this machine; "
+                "next: remove sslmode, and name the CA with sslrootcert"
+            )
+        if self.sslmode == "verify-ca" and self.sslrootcert is None:
+            raise ValueError("found verify-ca without sslrootcert; expected the file of the CA; next: name it")
+        if (self.sslcert is None) != (self.sslkey is None):
+            raise ValueError("found one of sslcert and sslkey; expected both; next: name the other")
+        return self
+
+    @property
+    def mode_of_tls(self) -> str:
+        """The sslmode in effect."""
+        if self.sslmode == "require" and self.sslrootcert:
+            return "verify-ca"  # what libpq makes of it, but only if the file is there
+        return self.sslmode or ("prefer" if self.is_local else "verify-full")
+
+
+class MysqlSettings(ServerSettings):
+    """One MySQL or MariaDB database; nothing of the environment (my.cnf, MYSQL_HOST) is read.
+
+    Attributes:
+        host: a name, an address, or the path of a Unix socket.
+        port, database, user, password: the usual ones; `database` holds the objects that name none, and our staging table.
+        ssl_mode: default verify_identity; for this machine preferred. Over a Unix socket there is no TLS.
+        ssl_ca: file of the CA; default: the public CAs of the package certifi, for verify_identity only.
+        ssl_cert, ssl_key: files of a client certificate.
+        connect_timeout, lock_timeout: seconds; the second is for each lock of another session.
+        statement_timeout: seconds to wait for an answer; 0: no limit.
+        state_database: where our two tables stand; default: beside the object.
+    """
+
+    port: int = Field(default=3306, ge=1, le=65535)
+    ssl_mode: MysqlTls | None = None
+    ssl_ca: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+    lock_timeout: int = Field(default=30, ge=1, le=3600)
+    state_database: str | None = Field(default=None, min_length=1, max_length=LONGEST_MYSQL_NAME)
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> MysqlSettings:
+        if self.ssl_mode in UNVERIFIED and not self.is_local:
+            raise ValueError(
+                f"found ssl_mode: {self.ssl_mode}; expected verify_identity or verify_ca away from this machine; "
+                "next: remove ssl_mode, and name the CA with ssl_ca"
+            )
+        if self.ssl_mode == "verify_ca" and self.ssl_ca is None:
+            raise ValueError("found verify_ca without ssl_ca; expected the file of the CA; next: name it")
+        if (self.ssl_cert is None) != (self.ssl_key is None):
+            raise ValueError("found one of ssl_cert and ssl_key; expected both; next: name the other")
+        if self.tls in ("disabled", "preferred") and (self.ssl_ca or self.ssl_cert):
+            raise ValueError(
+                "found ssl_ca or ssl_cert without ssl_mode; expected one that uses them; next: ssl_mode: verify_identity"
+            )
+        return self
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether the host is the path of a Unix socket."""
+        return self.host.startswith("/")
+
+    @property
+    def tls(self) -> MysqlTls:
+        """The ssl_mode in effect."""
+        if self.is_socket:
+            return "disabled"
+        return self.ssl_mode or ("preferred" if self.is_local else "verify_identity")
+
+
+class SqliteSettings(Settings):
+    """What profiles.yml says about an SQLite destination.
+
+    Attributes:
+        path: the file; it is created by the first push, its directory is not.
+        create_object: make a missing table, with the key as its PRIMARY KEY.
+        timeout: seconds to wait for another program's lock.
+    """
+
+    path: str = Field(min_length=1)
+    create_object: bool = True
+    timeout: float = Field(default=30.0, ge=0, le=3600)
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_file(cls, path: str) -> str:
+        return _file(path, ("file:",))
+
+
+class DuckdbSettings(Settings):
+    """What profiles.yml says about a DuckDB destination.
+
+    Attributes:
+        path: the file; it is created by the first push, its folder is not.
+        create_object: make a missing table, with the key as its primary key.
+        state_schema: where our two tables stand; default: beside the object.
+        config: options of DuckDB for the connection, such as `threads`.
+    """
+
+    path: str = Field(min_length=1)
+    create_object: bool = True
+    state_schema: str | None = Field(default=None, min_length=1)
+    config: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_file(cls, path: str) -> str:
+        return _file(path, ("md:", "motherduck:"))
+
+
+def _file(path: str, uris: tuple[str, ...]) -> str:
+    if path.startswith((":", *uris)) or "\0" in path:
+        raise ValueError("expected the path of a file, not a URI and not a database in memory")
+    return path
+
+
+# As SQLAlchemy reads a URL: what the user, the password and the database hold is taken as it is between the signs.
+_URL = re.compile(
+    r"""(?P<drivername>[\w+]+)://(?:(?P<user>[^:/]*)(?::(?P<password>[^@]*))?@)?
+    (?:(?:\[(?P<ipv6>[^/?]+)\]|(?P<ipv4>[^/:?]+))?(?::(?P<port>[^/?]*))?)?(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?""",
+    re.VERBOSE,
+)
+_OTHER_TYPES = {"mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+_OF_POSTGRES = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout"})
+
+
+class SqlalchemySettings(Settings):
+    """A DuckDB file or a Postgres database, as an SQLAlchemy URL or as its parts. New projects say `duckdb` or `postgres`.
+
+    Attributes:
+        url: the whole URL, credentials included.
+        drivername: `duckdb` or `postgresql`, with the parts below; instead of `url`. What stands behind a `+` does not matter.
+        host, port, database, user, password: the usual ones; for DuckDB `database` is the file.
+        query: what stands behind the `?` of a URL: TLS of Postgres, or options of DuckDB.
+        timeout: seconds that a statement of Postgres may take.
+        state_schema: where our two tables stand; default: beside the object.
+        create_object: make a missing table, with the key as its primary key.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    url: SecretStr | None = None
+    drivername: str | None = Field(default=None, min_length=1)
+    host: str | None = Field(default=None, min_length=1)
+    port: int | None = Field(default=None, ge=1, le=65535)
+    database: str | None = Field(default=None, min_length=1)
+    user: str | None = Field(default=None, min_length=1)
+    password: SecretStr | None = None
+    query: dict[str, SecretStr] = Field(default_factory=dict)
+    timeout: int = Field(default=300, ge=1, le=86_400)
+    state_schema: str | None = Field(default=None, min_length=1)
+    create_object: bool = False
+
+    @model_validator(mode="after")
+    def _is_complete_and_safe(self) -> SqlalchemySettings:
+        parts = (self.drivername, self.host, self.port, self.database, self.user, self.password, self.query or None)
+        if (self.url is None) == (self.drivername is None) or (self.url and any(part is not None for part in parts)):
+            raise ValueError("found url beside its parts, or neither; expected url, or drivername and the parts")
+        try:
+            _ = self.target
+        except ValidationError as error:  # whose text would show what was given
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise ValueError(said) from None
+        return self
+
+    @property
+    def target(self) -> PostgresSettings | DuckdbSettings:
+        """The same as settings of its own type. Raises ValueError."""
+        parts = self._parts()
+        dialect, database = str(parts.pop("drivername")).partition("+")[0], parts.pop("database")
+        query = parts.pop("query")
+        more: dict[str, Any] = {"state_schema": self.state_schema, "create_object": self.create_object}
+        if dialect == "duckdb":
+            if not database:
+                raise ValueError("found no file; expected duckdb:///path; next: name the file")
+            return DuckdbSettings(path=database, config=query, **more)
+        if dialect != "postgresql":
+            next_step = f"use type: {_OTHER_TYPES[dialect]}" if dialect in _OTHER_TYPES else "see docs/sinks.md"
+            raise ValueError(f"found the dialect {dialect}; expected duckdb or postgresql; next: {next_step}")
+        unknown = ", ".join(sorted(query.keys() - _OF_POSTGRES))
+        if unknown:
+            raise ValueError(f"found {unknown} in the query; expected TLS settings only; next: use type: postgres")
+        return PostgresSettings.model_validate(
+            {**parts, **query, "database": database, "statement_timeout": self.timeout, **more}
+        )
+
+    def _parts(self) -> dict[str, Any]:
+        if self.url is None:
+            given = {name: getattr(self, name) for name in ("drivername", "host", "port", "user", "password")}
+            query = {name: value.get_secret_value() for name, value in self.query.items()}
+            found = {**given, "database": self.database, "query": query}
+        else:
+            match = _URL.fullmatch(self.url.get_secret_value())
+            if match is None:
+                raise ValueError("found no URL that SQLAlchemy can read; expected dialect+driver://...")
+            found = {name: match[name] for name in ("drivername", "port", "database")}
+            found |= {name: match[name] and unquote(match[name]) for name in ("user", "password")}
+            found |= {"host": match["ipv4"] or match["ipv6"], "query": dict(parse_qsl(match["query"] or ""))}
+        return {name: value for name, value in found.items() if value is not None or name == "database"}

@@ -1,0 +1,364 @@
+"""One table of a relational database, kept equal to a model; the protocol is the same for every database.
+
+Each batch is one transaction under the fence of the sync: the rows and the record of the batch are committed together. Two tables of
+ours stand beside the user's; a user's table gets no extra column. A `Dialect` says what its database does differently.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
+from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
+from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
+from dbt_reverse_etl.sinks.sql.record import Record
+from dbt_reverse_etl.sinks.sql.rights import UNTRIED, needs
+from dbt_reverse_etl.sinks.sql.rows import Writer
+from dbt_reverse_etl.sinks.sql.table import (
+    Name,
+    Table,
+    add_column,
+    create_table,
+    missing_fields,
+    table_problems,
+    task_problems,
+)
+from dbt_reverse_etl.sinks.sql.values import Changes
+
+LOST_AT_COMMIT = "the connection was lost at the commit"
+REPLACED = "the file was removed or replaced during the run"
+
+
+class SqlSink(Sink):
+    """Keeps one table of a database equal to a model.
+
+    Class attributes:
+        dialect_type: of its database.
+    """
+
+    modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
+    transactional = True
+    settles_buckets = True
+    validates_early = True
+    promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
+
+    dialect_type: ClassVar[type[Dialect]]
+
+    _task: SinkTask
+    _record: Record
+    _writer: Writer
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, self.settings_model)  # noqa: S101  (the engine validates with it)
+        self._settings: Any = settings
+        self._dialect = self._make_dialect(settings)
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._place: Any = None
+        self._unanswered = Unanswered()
+
+    def _make_dialect(self, settings: Settings) -> Dialect:
+        return self.dialect_type(settings)
+
+    @property
+    def identity(self) -> str:
+        """host:port/database, or the file."""
+        return self._dialect.identity
+
+    def limits(self, task: SinkTask) -> Limits:
+        """Batches that keep the number of commits low."""
+        return self._dialect.limits
+
+    def validate(self, task: SinkTask) -> None:
+        """Refuse names that the database does not take, keys that are not mapped, and types without an exact form."""
+        problems = task_problems(task, self._dialect)
+        if problems:
+            raise ConfigurationError(*problems)
+
+    def check(self) -> None:
+        """Log in and read, nothing else; a file that is not there is made by the first push."""
+        wrong = self._dialect.place_problem()
+        if wrong:
+            raise self._error(*wrong)
+        if self._dialect.absent_file():
+            return
+        with self._reading() as connection:
+            wrong = self._dialect.server_problem(connection)
+            if wrong:
+                raise self._error(*wrong)
+
+    def rights(self, task: SinkTask) -> Rights:
+        """Ask the server, on a connection of its own; of a file `check` has looked at the rights."""
+        dialect, record = self._dialect, self._record_of(task)
+        if dialect.is_file:
+            return Rights(untried=(UNTRIED,))
+        ours, creates = (record.fences, record.claims), self._settings.create_object
+        with self._explained(), closing(dialect.connect("ro")) as connection:
+            found = dialect.lacks(connection, needs(task, self._name(task), ours, create_object=creates))
+        where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
+        return Rights(tuple(Problem(where, what, expected, next_step) for what, next_step in found), (UNTRIED,))
+
+    def missing(self, task: SinkTask) -> str | None:
+        """Whether the file, the table or the fence row is gone, although rows were delivered."""
+        file = self._dialect.absent_file()
+        if file:
+            return None if task.first else f"the file {file}"
+        name, record = self._name(task), self._record_of(task)
+        with self._reading() as connection:
+            fence = record.fence(connection) if record.exists(connection) else None
+            refuse_newer(fence, task)
+            if task.first:
+                return None
+            if not self._dialect.exists(connection, name):
+                return f"the table {name}"
+            return f"the record of this sync in {record.fences}" if fence is None else None
+
+    def read(self, task: SinkTask) -> Iterator[pa.Table]:
+        """The table as one transaction sees it; rows marked by `soft_delete` are left out."""
+        name, file = self._name(task), self._dialect.absent_file()
+        if file:
+            raise self._error(f"no file {file}", "the file of the last push", self._resync)
+        with self._reading() as connection:
+            table = self._dialect.read_table(connection, name)
+            if table is None:
+                raise self._error(f"no table {name}", "the table of the last push", self._resync)
+            missing = [field.name for field in missing_fields(table, task, self._dialect)]
+            if missing:
+                raise self._error(f"no column {', '.join(missing)} in {name}", "a column for each field", "add it")
+            yield from self._dialect.read_rows(connection, name, table, task)
+
+    def open(self, task: SinkTask) -> None:
+        """Take the fence and prepare the table."""
+        self.validate(task)
+        if not task.first and self._dialect.absent_file():
+            raise self._error(LOST_RECORD, "the file of the last push", self._resync)
+        self._task, self._record = task, self._record_of(task)
+        self._unanswered = Unanswered()
+        with self._lock, self._explained():
+            self._drop_connection()
+            self._open(self._connected("rwc"))
+            self._place = self._dialect.place()
+
+    def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
+        """Answers stay the same until the ledger no longer lists a claim as open."""
+        with self._lock, self._explained(), self._transaction(self._connected()) as connection:
+            self._hold_fence(connection)
+            self._record.forget(connection, but=claims)
+            answers = answers_of(self._record.parts(connection))
+            return {claim: answers.get(claim) for claim in claims}
+
+    def applied(self, claim: str) -> Applied:
+        """Of the claim that is under way."""
+        with self._lock, self._explained(), self._transaction(self._connected()) as connection:
+            known = answer_of(part for _, part in self._record.parts(connection, claim))
+            return known if isinstance(known, Applied) else Applied()
+
+    def deliver(self, batch: Batch) -> Delivery:
+        """Apply one batch and its record in one transaction; rows that the table refuses are left out of it."""
+        changes = self._writer.changes(batch.rows, None if self._task.mode is Mode.MIRROR else NEVER_DELETES)
+        with self._lock:
+            try:
+                return self._deliver(batch, changes)
+            except RolledBack as refusal:
+                return Delivery.of_all(batch.rows.num_rows, refusal.outcome, str(refusal))
+            except self._dialect.failure_type as error:
+                return Delivery.of_all(batch.rows.num_rows, *self._dialect.failure(error))
+
+    def finish(self, claim: str = "") -> None:
+        """Forget the records of all claims but this one."""
+        ignored = suppress(self._dialect.failure_type, DestinationError)
+        with self._lock, ignored, self._transaction(self._connected()) as connection:
+            if not self._record.lost(connection):
+                self._record.forget(connection, but=[claim])
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop_connection()
+
+    def _open(self, connection: Any) -> None:
+        """All in one transaction; where DDL commits, only the fence is taken in one."""
+        whole = self._dialect.transactional_ddl
+        with self._transaction(connection) if whole else nullcontext():
+            self._record.create(connection)
+            for name in (self._record.fences, self._record.claims):
+                wrong = self._dialect.unsafe_record(connection, name)
+                if wrong:
+                    raise self._error(*wrong)
+            with nullcontext() if whole else self._transaction(connection):
+                self._take_fence(connection)
+            name, table = self._name(self._task), self._prepared_table(connection)
+            self._writer = self._dialect.writer(connection, self._task, name, table)
+
+    def _deliver(self, batch: Batch, changes: Changes) -> Delivery:
+        rows = batch.rows.num_rows
+        if self._dialect.place() != self._place:
+            return Delivery.of_all(rows, Outcome.FATAL, REPLACED)
+        connection = self._connected()
+        self._writer.stage(connection, changes)
+        with self._rolled_back_on_error(connection):
+            self._dialect.begin(connection)
+            lost = self._record.lost(connection)
+            if lost:
+                self._dialect.run(connection, "ROLLBACK")
+                return Delivery.of_all(rows, Outcome.FATAL, lost)
+            late = self._late_answer(connection, batch)
+            if late:
+                self._dialect.run(connection, "ROLLBACK")
+                return late
+            refused = changes.refused | self._writer.write(connection, changes)
+            parts = parts_of(batch, refused)
+            self._record.add(connection, batch.claim, parts)
+            doubt = self._commit(connection)
+        answer = rejections(refused)
+        return answer if doubt is None else self._after_lost_commit(batch, parts[0], answer, doubt)
+
+    def _commit(self, connection: Any) -> str | None:
+        """Why nobody knows whether it was carried out; None: it was. Raises where it surely was not."""
+        try:
+            self._dialect.run(connection, "COMMIT")
+        except self._dialect.failure_type as error:
+            if self._dialect.is_rolled_back(connection, error):
+                raise
+            return self._dialect.failure(error)[1]
+        return None
+
+    def _after_lost_commit(self, batch: Batch, part: Part, answer: Delivery, doubt: str) -> Delivery:
+        """Ask the record, on a connection of its own, which answers only when the doubtful transaction has ended."""
+        rows = batch.rows.num_rows
+        self._drop_connection()
+        try:
+            if self._dialect.is_file:  # whose disk has just failed
+                is_recorded, unsure = False, doubt
+            else:
+                with self._transaction(self._connected()) as connection:
+                    unsure = self._record.lost(connection) or ""
+                    is_recorded = self._record.has(connection, batch.claim, part)
+        except self._dialect.failure_type as error:
+            is_recorded, unsure = False, self._dialect.failure(error)[1]
+        if is_recorded:
+            return answer
+        if not unsure:  # a newer run may have removed the record
+            return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
+        self._unanswered.note(batch, part, answer)
+        return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {unsure}")
+
+    def _late_answer(self, connection: Any, batch: Batch) -> Delivery | None:
+        """Of a commit that had none, where its batch comes again and was carried out after all."""
+        before = self._unanswered
+        return before.answer if before.is_of(batch) and self._record.has(connection, batch.claim, before.part) else None
+
+    def _hold_fence(self, connection: Any) -> None:
+        lost = self._record.lost(connection)
+        if lost:
+            raise self._error(lost, f"fence {self._task.fence}", "let the other run finish, then push again")
+
+    def _take_fence(self, connection: Any) -> None:
+        lost, fences = self._record.take(connection, first=self._task.first), self._record.fences
+        if lost == LOST_RECORD:
+            raise self._error(lost, f"the row of sync {self._task.sync} in {fences}", self._resync)
+        if lost:
+            found = f"{lost} (fence {self._record.fence(connection)})"
+            next_step = f"let it finish; if the ledger was reset, remove the row of {self._task.sync_id} from {fences}"
+            raise self._error(found, f"none newer than {self._task.fence}", next_step)
+
+    def _prepared_table(self, connection: Any) -> Table:
+        name = self._name(self._task)
+        table = self._dialect.read_table(connection, name)
+        if table is None:
+            self._create(connection, name)
+        elif self._dialect.adds_columns:
+            for field in missing_fields(table, self._task, self._dialect):
+                self._dialect.run(connection, add_column(self._dialect, name, field))
+        table = self._dialect.read_table(connection, name)
+        if table is None:
+            raise self._error(f"no table {name}", "the table just made", "push again")
+        problems = table_problems(table, name, self._task, self._dialect)
+        if problems:
+            raise DestinationError(*problems)
+        return table
+
+    def _create(self, connection: Any, name: Name) -> None:
+        if not self._task.first:
+            raise self._error(f"the table {name} has vanished", "the table of the last push", self._resync)
+        statement = create_table(self._dialect, name, self._task)
+        if not self._settings.create_object or self._task.mode is Mode.UPDATE_ONLY:
+            next_step = f"run: {statement}; or set create_object: true and a mode that inserts"
+            raise self._error(f"no table {name}", "an existing table", next_step)
+        self._dialect.run(connection, statement)
+
+    def _name(self, task: SinkTask) -> Name:
+        name = self._dialect.object_name(task.object)
+        if name is None:
+            raise ConfigurationError(*task_problems(task, self._dialect))
+        return name
+
+    def _record_of(self, task: SinkTask) -> Record:
+        return Record(self._dialect, self._dialect.state_schema or self._name(task).schema, task.sync_id, task.fence)
+
+    def _connected(self, mode: OpenMode = "rw") -> Any:
+        if self._connection is None or not self._dialect.is_open(self._connection):
+            self._connection = self._dialect.connect(mode)
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(self._dialect.failure_type):
+                connection.close()
+
+    @contextmanager
+    def _transaction(self, connection: Any, *, read_only: bool = False) -> Iterator[Any]:
+        with self._rolled_back_on_error(connection):
+            self._dialect.begin(connection, read_only=read_only)
+            yield connection
+            self._dialect.run(connection, "COMMIT")
+
+    @contextmanager
+    def _rolled_back_on_error(self, connection: Any) -> Iterator[None]:
+        """Leaves no transaction open behind an error."""
+        try:
+            yield
+        except BaseException:
+            with suppress(self._dialect.failure_type):
+                self._dialect.run(connection, "ROLLBACK")
+            raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        with (
+            self._explained(),
+            closing(self._dialect.connect("ro")) as connection,
+            self._transaction(connection, read_only=True),
+        ):
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except self._dialect.failure_type as error:
+            _, reason = self._dialect.failure(error)
+            expected, next_step = (
+                "a database that can be read and written",
+                f"see {self._dialect.page}, then push again",
+            )
+            raise self._error(reason, expected, next_step) from None
+
+    @property
+    def _resync(self) -> str:
+        return (
+            f"restore the {'file' if self._dialect.is_file else 'database'}, or dbt run-operation resync for this sync"
+        )
+
+    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
+        kind = "file" if self._dialect.is_file else "database"
+        return DestinationError(Problem(f"{self._dialect.name} {kind} {self.identity}", found, expected, next_step))

@@ -1,1 +1,0 @@
-"""`sink` is the door."""

@@ -1,0 +1,190 @@
+"""Arrow columns as the values of a database: column by column, pure, and exact or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dbt_reverse_etl.sinks.base import OPERATION
+from dbt_reverse_etl.sinks.refusals import Converted, null_keys, one_array, positions, reasons_of, utf8, without
+from dbt_reverse_etl.values.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND, plain_array
+from dbt_reverse_etl.values.encoding import TOO_FINE, encode_values
+
+if TYPE_CHECKING:
+    from dbt_reverse_etl.sinks.sql.dialect import Dialect
+    from dbt_reverse_etl.sinks.sql.table import Column
+
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+YEAR = "a year outside 1 to 9999"
+
+Convert = Callable[[Any], Converted]
+IsType = Callable[[pa.DataType], bool]
+Form = tuple[IsType, str, Convert]  # of a kind of Arrow type: how it is called in the database, and the conversion
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The rows of a batch in the values of a database.
+
+    Attributes:
+        fields: the values of each field. What is refused is NULL.
+        deleted: whether a row is a delete, as a boolean array.
+        kept: places of the rows to apply.
+        refused: place -> reason.
+    """
+
+    fields: Mapping[str, Any]
+    deleted: Any
+    kept: Sequence[int]
+    refused: dict[int, str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is kept."""
+        return len(self.kept) == len(self.deleted)
+
+    def without(self, refused: Mapping[int, str]) -> Columns:
+        """The same, but for these rows."""
+        kept = [row for row in self.kept if row not in refused]
+        return replace(self, kept=kept, refused={**self.refused, **refused})
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One batch, ready to be written.
+
+    Attributes:
+        rows: rows of the batch; the places of those in `data` are below it.
+        data: the rows in the form of the database.
+        writes, deletes: how many rows of each kind are in it.
+        refused: place -> reason, for rows that are not in it.
+    """
+
+    rows: int
+    data: Any
+    writes: int
+    deletes: int
+    refused: dict[int, str]
+
+
+def columns_of(
+    batch: pa.Table, columns: Mapping[str, Column], key: Sequence[str], dialect: Dialect, deletes: str | None
+) -> Columns:
+    """Convert one batch; rows with a value that its column cannot hold exactly are refused, and all deletes if `deletes` says why.
+
+    `columns`: field -> its column, in the order of the fields.
+    """
+    deleted = pc.equal(one_array(batch.column(OPERATION)), "delete")
+    gone = frozenset(positions(deleted))
+    refused: dict[int, str] = dict.fromkeys(gone, deletes) if deletes else {}
+    absent: set[int] = set()  # deletes of keys that the table cannot hold: nothing to do
+    fields = {}
+    for name, column in columns.items():
+        fields[name], wrong, unfit = _written(name, plain_array(one_array(batch.column(name))), column, dialect)
+        refused |= wrong | {row: reason for row, reason in unfit.items() if row not in gone}
+        absent |= gone & unfit.keys() if name in key else set()
+    refused |= null_keys(batch, key)
+    out = refused.keys() | absent
+    kept = [row for row in range(batch.num_rows) if row not in out] if out else range(batch.num_rows)
+    return Columns(fields, deleted, kept, refused)
+
+
+def _written(name: str, array: Any, column: Column, dialect: Dialect) -> tuple[Any, dict[int, str], dict[int, str]]:
+    """The values of a field, the rows with values that the database cannot hold, and those that the column cannot."""
+    if pt.is_nested(array.type):
+        encoded = encode_values(array, name=name)
+        texts = pa.array([None if row == b"null" else row for row in encoded.rows], pa.large_binary())
+        written, wrong = texts.cast(pa.large_string()), encoded.rejected
+    else:
+        written, refusals = dialect.converted(array, column)
+        wrong = reasons_of(name, refusals)
+    return written, wrong, reasons_of(name, dialect.unfit(array, written, column))
+
+
+def as_it_is(array: Any) -> Converted:
+    """Nothing is changed or refused."""
+    return array, []
+
+
+def cast_to(target: pa.DataType) -> Convert:
+    """A conversion that refuses nothing."""
+    return lambda array: (array.cast(target), [])
+
+
+def texts_without_nul(reason: str) -> Convert:
+    """Texts in which a NUL character is refused."""
+
+    def convert(array: Any) -> Converted:
+        array, refusals = utf8(array)
+        has_nul = pc.match_substring(array, "\0")
+        return without(array, has_nul), [*refusals, (has_nul, reason)]
+
+    return convert
+
+
+def decimal_text(array: Any) -> Converted:
+    """Decimals as text with all digits, never an exponent."""
+    text = array.cast(pa.string())
+    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes small values as 1E-8
+        plain = [value if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
+        text = pa.array(plain, pa.string())
+    return text, []
+
+
+def timestamp_micros(array: Any) -> Converted:
+    """Timestamps as int64 microseconds since 1970, in UTC where they have a zone."""
+    unit, ticks = array.type.unit, array.cast(pa.int64())
+    if unit == "ns":  # int64 nanoseconds end in the year 2262: only the precision can be wrong
+        return whole_micros(ticks)
+    first, last = FIRST_SECOND * PER_SECOND[unit], (LAST_SECOND + 1) * PER_SECOND[unit] - 1
+    outside = _outside(ticks, first, last)
+    return pc.multiply(without(ticks, outside), 10**6 // PER_SECOND[unit]), [(outside, YEAR)]
+
+
+def whole_micros(nanos: Any) -> Converted:
+    """int64 nanoseconds as microseconds."""
+    micros = pc.divide(nanos, 1000)
+    return micros, [(pc.not_equal(pc.multiply(micros, 1000), nanos), TOO_FINE)]
+
+
+def date_days(array: Any) -> Converted:
+    """Dates as int32 days since 1970."""
+    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
+    outside = _outside(days, FIRST_DAY, LAST_DAY)
+    return without(days, outside), [(outside, YEAR)]
+
+
+def time_micros(array: Any) -> Converted:
+    """Times of day as int64 microseconds."""
+    if array.type == pa.time64("ns"):
+        return whole_micros(array.cast(pa.int64()))
+    return array.cast(pa.time64("us")).cast(pa.int64()), []
+
+
+def then(convert: Convert, *targets: pa.DataType) -> Convert:
+    """A conversion whose values are cast to these types, one after the other."""
+
+    def converted(array: Any) -> Converted:
+        array, refusals = convert(array)
+        for target in targets:
+            array = array.cast(target)
+        return array, refusals
+
+    return converted
+
+
+# `2024-01-31 10:00:00.000000`, `2024-01-31`, `10:00:00.000000`
+timestamp_text = then(timestamp_micros, pa.timestamp("us"), pa.string())
+date_text = then(date_days, pa.date32(), pa.string())
+time_text = then(time_micros, pa.time64("us"), pa.string())
+
+
+def _outside(ticks: Any, first: int, last: int) -> Any:
+    bounds = pa.scalar(first, ticks.type), pa.scalar(last, ticks.type)
+    return pc.or_(pc.less(ticks, bounds[0]), pc.greater(ticks, bounds[1]))

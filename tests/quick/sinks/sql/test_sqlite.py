@@ -1,0 +1,343 @@
+"""What only SQLite has: its values, locks, disks and triggers, and what somebody's tables there may look like."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.delivery.engine import Engine
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, SinkTask
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
+from dbt_reverse_etl.sinks.sql.rows import Step
+from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
+from dbt_reverse_etl.testing import PEOPLE, FakeClock, batch_of, deliver, next_run, opened, person
+from tests.support.sinks.people import DELIVERED, FATAL, REJECTED, a_task, on_a_shared_file, people, sink_on, table
+
+CANARY = "canary-1618033988"
+
+
+def micro_text(value: datetime) -> str:
+    return value.isoformat(" ", "microseconds")
+
+
+@st.composite
+def decimals(draw: st.DrawFn) -> tuple[pa.DataType, Decimal, str]:
+    digits, scale = draw(st.integers(-(10**38) + 1, 10**38 - 1)), draw(st.integers(0, 38))
+    value = Decimal((int(digits < 0), tuple(map(int, str(abs(digits)))), -scale))
+    return pa.decimal128(38, scale), value, f"{value:.{scale}f}"
+
+
+VALUES = st.one_of(
+    decimals(),
+    st.datetimes().map(lambda value: (pa.timestamp("us"), value, micro_text(value))),
+    st.datetimes().map(lambda value: (pa.timestamp("us", "Asia/Tokyo"), value, micro_text(value))),
+    st.dates().map(lambda value: (pa.date32(), value, value.isoformat())),
+    st.times().map(lambda value: (pa.time64("us"), value, value.isoformat("microseconds"))),
+    st.text(st.characters(codec="utf-8")).map(lambda value: (pa.string(), value, value)),
+    st.text(st.characters(codec="utf-8")).map(lambda value: (pa.dictionary(pa.int32(), pa.string()), value, value)),
+    st.binary().map(lambda value: (pa.binary(), value, value)),
+    st.floats(allow_nan=False).map(lambda value: (pa.float64(), value, value)),
+    st.floats(allow_nan=False, width=32).map(lambda value: (pa.float32(), value, value)),
+    st.integers(-(2**63), 2**63 - 1).map(lambda value: (pa.int64(), value, value)),
+    st.integers(0, 2**63 - 1).map(lambda value: (pa.uint64(), value, value)),
+    st.booleans().map(lambda value: (pa.bool_(), value, int(value))),
+)
+
+
+@pytest.mark.guarantee("SQLite")
+@on_a_shared_file
+@given(st.lists(VALUES, min_size=1, max_size=8))
+def test_any_value_is_stored_without_loss(
+    path: Path, db: sqlite3.Connection, values: list[tuple[Any, Any, Any]]
+) -> None:
+    db.execute("DROP TABLE IF EXISTS people")
+    schema = pa.schema([("id", pa.int64()), *((f"c{at}", kind) for at, (kind, _, _) in enumerate(values))])
+    row = {"id": 1} | {f"c{at}": value for at, (_, value, _) in enumerate(values)}
+    with opened(sink_on(path), a_task(schema)) as sink:
+        assert deliver(sink, a_task(schema), people({"id": 0}, row)) == [DELIVERED] * 2
+    assert table(db) == [(0, *[None] * len(values)), (1, *(text for _, _, text in values))]
+
+
+@pytest.mark.guarantee("SQLite")
+@pytest.mark.parametrize(
+    ("kind", "bad", "reason"),
+    [
+        (pa.float64(), float("nan"), "NaN"),
+        (pa.uint64(), 2**63, "integer above"),
+        (pa.timestamp("ns"), 1, "finer than a microsecond"),
+        (pa.timestamp("ns", "UTC"), -1, "finer than a microsecond"),
+        (pa.time64("ns"), 1, "finer than a microsecond"),
+        (pa.timestamp("s"), 253_402_300_800, "year outside"),
+        (pa.timestamp("us"), -62_135_596_800_000_001, "year outside"),
+        (pa.date32(), 2_932_897, "year outside"),
+        (pa.list_(pa.float64()), [float("nan")], "NaN"),
+    ],
+    ids=str,
+)
+def test_a_value_that_sqlite_cannot_hold_is_rejected_alone(
+    kind: pa.DataType, bad: Any, reason: str, path: Path, db: sqlite3.Connection
+) -> None:
+    task = a_task(pa.schema([("id", pa.int64()), ("v", kind)]))
+    with opened(sink_on(path), task) as sink:
+        delivery = sink.deliver(batch_of(task, people({"id": 1}, {"id": 2, "v": bad}, {"id": 3})))
+    assert [(result.index, result.outcome) for result in delivery.results] == [(1, REJECTED)]
+    assert reason in delivery.results[0].reason
+    assert "v" in delivery.results[0].reason
+    assert [row[0] for row in table(db)] == [1, 3]
+
+
+@pytest.mark.guarantee("SQLite")
+def test_text_that_is_not_utf8_is_rejected_alone(path: Path, db: sqlite3.Connection) -> None:
+    task = a_task(pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    damaged = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])), pa.py_buffer(b"\xff\xfeok")]
+    )
+    columns = {OPERATION: ["insert"] * 2, EVENT_ID: ["a", "b"], "id": [1, 2], "v": damaged}
+    with opened(sink_on(path), task) as sink:
+        delivery = sink.deliver(Batch(pa.table(columns), "c"))
+    assert [(result.index, result.outcome) for result in delivery.results] == [(0, REJECTED)]
+    assert table(db) == [(2, "ok")]
+
+
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+
+
+@pytest.mark.guarantee("SQLite")
+@on_a_shared_file
+@given(
+    names.filter(lambda name: not name.lower().startswith(("sqlite_", "_dbt"))), st.lists(names, min_size=2, max_size=5)
+)
+@example('"; DROP TABLE people; --', ['"', '"" text, "x', "a'b"])
+def test_any_name_is_an_identifier_and_never_sql(
+    path: Path, db: sqlite3.Connection, name: str, fields: list[str]
+) -> None:
+    fields = list({field.encode().lower(): field for field in fields}.values())
+    db.execute(f"DROP TABLE IF EXISTS {FENCES}")
+    db.execute("DROP TABLE IF EXISTS " + '"' + name.replace('"', '""') + '"')
+    task = a_task(pa.schema([(field, pa.string()) for field in fields]), object=name)
+    row = {field: f"v{at}" for at, field in enumerate(fields)}
+    for mode in (Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY):
+        with opened(sink_on(path), replace(task, mode=mode)) as sink:
+            assert deliver(sink, task, people(row)) == [DELIVERED]
+    assert db.execute("SELECT * FROM " + '"' + name.replace('"', '""') + '"').fetchall() == [tuple(row.values())]
+
+
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
+def test_a_trigger_that_raises_rejects_its_row_and_its_text_stays_inside(
+    action: str, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    db.execute("CREATE TABLE log (id INTEGER)")
+    body = f"INSERT INTO log VALUES (NEW.id); SELECT RAISE({action}, 'UNIQUE constraint failed: {CANARY}');"
+    db.execute(f"CREATE TRIGGER t BEFORE INSERT ON people WHEN NEW.id = 7 BEGIN {body} END")
+    batch = batch_of(a_task(), people(person(1), person(7), person(9)))
+    with opened(sink_on(path), a_task()) as sink:
+        delivery = sink.deliver(batch)
+        assert deliver(sink, a_task(), people(person(20))) == [DELIVERED], "the sink goes on"
+    whole = action == "ROLLBACK"
+    assert delivery.refused_whole is whole
+    assert [result.index for result in delivery.results] == ([0, 1, 2] if whole else [1])
+    assert CANARY not in str(delivery)
+    assert [row[0] for row in table(db)] == ([20] if whole else [1, 9, 20])
+    assert table(db, "log") == []
+
+
+def test_a_value_that_an_index_cannot_read_is_the_rows_fault(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    db.execute("CREATE INDEX by_plan ON people (json_extract(name, '$.plan'))")
+    with opened(sink_on(path), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1, "{}"), person(2, "{"))) == [DELIVERED, REJECTED]
+
+
+def test_a_deferred_constraint_refuses_the_batch_as_one(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE plans (name TEXT PRIMARY KEY)")
+    reference = "REFERENCES plans DEFERRABLE INITIALLY DEFERRED"
+    db.execute(f"CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT {reference}, score REAL)")
+    with opened(sink_on(path), a_task()) as sink:
+        delivery = sink.deliver(batch_of(a_task(), people(person(1, "a"), person(2, "b"))))
+        assert delivery.refused_whole
+        assert [result.outcome for result in delivery.results] == [REJECTED] * 2
+        assert sink.settle(["claim-1"]) == {"claim-1": None}
+    assert table(db) == []
+
+
+def test_a_rejected_row_keeps_its_claim_from_being_settled(path: Path) -> None:
+    with opened(sink_on(path), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1), person(2, score=float("nan")))) == [DELIVERED, REJECTED]
+    with opened(sink_on(path), next_run(a_task())) as sink:
+        assert sink.settle(["claim-1"]) == {"claim-1": False}
+
+
+@pytest.mark.guarantee("SQLite")
+def test_a_locked_database_is_retryable_and_nothing_is_applied(path: Path, db: sqlite3.Connection) -> None:
+    with opened(sink_on(path, timeout=0), a_task()) as sink:
+        db.execute("BEGIN IMMEDIATE")
+        assert deliver(sink, a_task(), people(person(1))) == [Outcome.RETRYABLE]
+        db.execute("ROLLBACK")
+        assert table(db) == []
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+
+
+def test_a_reader_that_stops_the_commit_makes_the_batch_retryable(path: Path, db: sqlite3.Connection) -> None:
+    with opened(sink_on(path, timeout=0), a_task()) as sink:
+        db.execute("BEGIN")
+        db.execute("SELECT * FROM people").fetchall()
+        assert deliver(sink, a_task(), people(person(1))) == [Outcome.RETRYABLE]
+        db.execute("ROLLBACK")
+        assert sink.settle(["claim-1"]) == {"claim-1": None}
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+
+
+@pytest.mark.guarantee("SQLite")
+@pytest.mark.parametrize(
+    ("pragma", "reason"), [("max_page_count = 1", "full"), ("query_only = 1", "cannot be written")]
+)
+def test_a_full_or_readonly_database_is_fatal_and_nothing_is_applied(
+    pragma: str, reason: str, path: Path, db: sqlite3.Connection
+) -> None:
+    rows = people(*(person(number, "x" * 1000) for number in range(1000)))
+    with opened(sink_on(path), a_task()) as sink:
+        sink._connected().execute(f"PRAGMA {pragma}")
+        delivery = sink.deliver(batch_of(a_task(), rows))
+    assert {result.outcome for result in delivery.results} == {FATAL}
+    assert reason in delivery.results[0].reason
+    assert len(delivery.results) == len(rows)
+    assert table(db) == table(db, CLAIMS) == []
+
+
+@pytest.mark.guarantee("SQLite")
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+@pytest.mark.parametrize("again", [True, False], ids=["replaced", "removed"])
+def test_a_file_that_is_removed_during_the_run_is_fatal(again: bool, journal: str, path: Path) -> None:
+    with opened(sink_on(path), a_task()) as sink:
+        sink._connected().execute(f"PRAGMA journal_mode = {journal}")
+        path.unlink()
+        if again:
+            with opened(sink_on(path), a_task()):
+                pass
+        assert deliver(sink, a_task(), people(person(1))) == [FATAL]
+
+
+class CommitFails(sqlite3.Connection):
+    """A disk that fails at the commit, before or after the commit is on it."""
+
+    says, applied = "", False
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql != "COMMIT":
+            return super().execute(sql, *parameters)
+        super().execute("COMMIT" if self.applied else "ROLLBACK")
+        raise sqlite3.OperationalError(self.says)
+
+
+@pytest.mark.guarantee("SQLite")
+@pytest.mark.parametrize(
+    ("says", "applied", "outcome"),
+    [
+        ("disk I/O error", True, Outcome.UNKNOWN),
+        ("disk I/O error", False, Outcome.UNKNOWN),
+        ("database or disk is full", False, FATAL),
+    ],
+)
+def test_a_commit_that_fails_is_unknown_unless_surely_not_applied(
+    says: str, applied: bool, outcome: Outcome, path: Path, db: sqlite3.Connection
+) -> None:
+    with opened(sink_on(path), a_task()) as sink:
+        sink._drop_connection()
+        broken = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=CommitFails)
+        broken.says, broken.applied, sink._connection = says, applied, broken
+        assert deliver(sink, a_task(), people(person(1))) == [outcome]
+        assert (sink._connection is None) is (outcome is Outcome.UNKNOWN), "after a doubt the file is opened anew"
+        sink._drop_connection()
+        assert sink.settle(["claim-1"]) == {"claim-1": True if applied else None}
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+    assert len(table(db)) == 1
+
+
+class SmallBatches(SqliteSink):
+    def limits(self, task: SinkTask) -> Limits:
+        return Limits(rows=7)
+
+
+@pytest.mark.parametrize("bad", [None, 0, 23, 49])
+def test_a_claim_that_the_engine_sent_in_many_batches_settles_only_if_every_row_is_in(
+    bad: int | None, path: Path, db: sqlite3.Connection
+) -> None:
+    rows = [person(number) if number != bad else person(number, score=float("nan")) for number in range(50)]
+    table_of_wave = batch_of(a_task(), people(*rows)).rows
+    with opened(SmallBatches(SqliteSettings(path=str(path))), a_task()) as sink:
+        engine = Engine(sink, a_task(), Policy(), FakeClock(), lambda: True)
+        result = engine.deliver_wave("wave", table_of_wave)
+    assert [*result.failures] == ([] if bad is None else [bad])
+    assert result.requests == 8
+    assert len(table(db)) == 50 - len(result.failures)
+    with opened(sink_on(path), next_run(a_task())) as sink_of_next_run:
+        assert sink_of_next_run.settle(["wave"]) == {"wave": bad is None}
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "CREATE TABLE people (ID INTEGER PRIMARY KEY, Name VARCHAR(9), SCORE DOUBLE, extra TEXT)",
+        "CREATE TABLE people (id INT, name, score FLOAT, x TEXT NOT NULL DEFAULT '', UNIQUE (id))",
+        "CREATE TABLE people (id BIGINT PRIMARY KEY, name CLOB, score NUMERIC) WITHOUT ROWID",
+        "CREATE TABLE people (x INTEGER PRIMARY KEY, score REAL, name TEXT, id INTEGER UNIQUE)",
+        "CREATE TABLE people (x INTEGER PRIMARY KEY NOT NULL, id INT UNIQUE, name TEXT, score REAL)",
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL) STRICT",
+    ],
+)
+def test_a_users_own_table_is_taken_as_it_is(ddl: str, path: Path, db: sqlite3.Connection) -> None:
+    db.execute(ddl)
+    before = db.execute("SELECT sql FROM sqlite_master WHERE name = 'people'").fetchall()
+    with opened(sink_on(path), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1, "Ada"), person(1, "Grace"), person(2))) == [DELIVERED] * 3
+    assert db.execute("SELECT id, name, score FROM people").fetchall() == [(1, "Grace", 1.5), (2, "Ada", 1.5)]
+    assert db.execute("SELECT sql FROM sqlite_master WHERE name = 'people'").fetchall() == before
+
+
+def test_deletes_use_the_key_index(path: Path, db: sqlite3.Connection) -> None:
+    for schema in (PEOPLE, pa.schema([("name", pa.string()), ("id", pa.int64())])):
+        task = a_task(schema, object=f"by_{schema.names[0]}")
+        with opened(sink_on(path), replace(task, sync_id=schema.names[0])) as sink:
+            delete = sink._writer._sql[Step.DELETE]
+            plan = db.execute(f"EXPLAIN QUERY PLAN {delete}", (1,)).fetchall()
+        assert "SEARCH" in str(plan), plan
+
+
+@pytest.mark.parametrize(("mode", "create"), [(Mode.MIRROR, False), (Mode.UPDATE_ONLY, True)])
+def test_a_missing_table_is_an_error_where_it_may_not_be_made(mode: Mode, create: bool, path: Path) -> None:
+    with (
+        pytest.raises(DestinationError, match="no table people"),
+        opened(sink_on(path, create_object=create), a_task(mode=mode)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("digits", [15, 16])
+def test_a_number_column_takes_only_decimals_that_it_can_hold_exactly(
+    digits: int, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, price DECIMAL(38, 2))")
+    task = a_task(pa.schema([("id", pa.int64()), ("price", pa.decimal128(digits, 2))]))
+    if digits > 15:
+        with pytest.raises(DestinationError, match="price"), opened(sink_on(path), task):
+            pass
+        return
+    price = Decimal("9" * (digits - 2) + ".99")
+    with opened(sink_on(path), task) as sink:
+        assert deliver(sink, task, people({"id": 1, "price": price})) == [DELIVERED]
+    assert f"{table(db)[0][1]:.2f}" == str(price)

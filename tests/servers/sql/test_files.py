@@ -1,0 +1,158 @@
+"""Databases in files: what a killed process, a file that is not there and a rival run leave behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.testing import deliver, next_run, opened, person
+from tests.support.sinks.databases import FILES, FileDatabase
+from tests.support.sinks.people import a_task, people
+
+FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
+TASK = a_task()
+files = pytest.mark.parametrize("db", FILES, indirect=True)
+
+AT_THE_COMMIT = """
+import os, signal, sys
+from pathlib import Path
+from dbt_reverse_etl.testing import batch_of, person
+from tests.support.sinks.databases import FileDatabase
+from tests.support.sinks.people import a_task, people
+kind, folder, step = sys.argv[1:]
+sink = FileDatabase(kind, Path(folder)).sink()
+sink.open(a_task())
+sink.deliver(batch_of(a_task(), people(person(1)), "first"))
+commit = sink._commit
+def killed(connection):
+    if step == "after":
+        commit(connection)
+    os.kill(os.getpid(), signal.SIGKILL)
+sink._commit = killed
+sink.deliver(batch_of(a_task(), people(person(2)), "second"))
+"""
+
+
+@files
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_process_killed_around_a_commit_leaves_all_of_a_batch_with_its_record_or_nothing(
+    step: str, db: FileDatabase
+) -> None:
+    victim = [sys.executable, "-c", AT_THE_COMMIT, db.kind, str(db.file.parent), step]
+    assert subprocess.run(victim, check=False).returncode == -signal.SIGKILL
+    with opened(db.sink(), next_run(TASK)) as sink:
+        assert sink.settle(["first", "second"]) == {"first": True, "second": True if step == "after" else None}
+    assert db.rows("SELECT id FROM people ORDER BY id") == [(1,), (2,)][: 2 if step == "after" else 1]
+
+
+AT_RANDOM = """
+import sys
+from pathlib import Path
+from dbt_reverse_etl.testing import batch_of, person
+from tests.support.sinks.databases import FileDatabase
+from tests.support.sinks.people import a_task, people
+sink = FileDatabase(sys.argv[1], Path(sys.argv[2])).sink()
+sink.open(a_task())
+for claim in range(10**6):
+    rows = people(*(person(claim * 400 + number, "x" * 200) for number in range(200)))
+    for half in (0, 1):
+        if half == 1:
+            rows = [(operation, row | {"id": row["id"] + 200}) for operation, row in rows]
+        sink.deliver(batch_of(a_task(), rows, f"claim-{claim}", last=half == 1))
+        print(claim, flush=True)
+"""
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize(
+    ("db", "lines"),
+    [("sqlite", 4), *(pytest.param(kind, lines, marks=pytest.mark.full) for kind in FILES for lines in (1, 9))],
+    indirect=["db"],
+)
+def test_after_a_kill_a_settled_claim_is_whole_and_an_unknown_one_left_no_row(lines: int, db: FileDatabase) -> None:
+    command = [sys.executable, "-c", AT_RANDOM, db.kind, str(db.file.parent)]
+    runner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert runner.stdout
+    with runner, runner.stdout:
+        for _ in range(lines):
+            assert runner.stdout.readline()
+        runner.send_signal(signal.SIGKILL)
+    claims = [f"claim-{number}" for number in range(lines + 50)]
+    with opened(db.sink(), next_run(TASK)) as sink:
+        answers = sink.settle(claims)
+    rows = dict(
+        db.rows("SELECT id // 400, count(*) FROM people GROUP BY 1".replace("//", "/" if db.kind == "sqlite" else "//"))
+    )
+    assert [rows.get(at, 0) for at in range(len(claims))] == [
+        {True: 400, False: 200, None: 0}[answers[c]] for c in claims
+    ]
+    assert sum(rows.values()) >= lines * 200, "an answered batch is there"
+
+
+@files
+@pytest.mark.guarantee("SQL databases", "To look for a file never makes one, and one that vanished is not made anew")
+def test_to_look_for_a_file_never_makes_one(db: FileDatabase) -> None:
+    db.sink().check()
+    assert db.sink().missing(next_run(TASK)) == f"the file {db.file}"
+    assert db.sink().missing(TASK) is None
+    for attempt in (lambda: list(db.sink().read(next_run(TASK))), lambda: db.sink().open(next_run(TASK))):
+        with pytest.raises(DestinationError, match="resync"):
+            attempt()
+    assert not db.file.exists()
+
+
+@files
+def test_check_names_what_is_wrong_with_the_path(db: FileDatabase, tmp_path: Path) -> None:
+    db.file.write_text("these are not the pages you are looking for" * 100)
+    wrong = {"sqlite": "not an SQLite database", "duckdb": "the database failed"}
+    for bad, named in ((db.file, wrong[db.kind]), (tmp_path, "regular file"), (tmp_path / "x" / "y", "mkdir")):
+        with pytest.raises(DestinationError, match=named):
+            db.sink(path=str(bad)).check()
+
+
+@files
+def test_two_ways_to_one_file_are_one_destination(db: FileDatabase, tmp_path: Path) -> None:
+    db.file.touch()
+    link = tmp_path / "link"
+    link.symlink_to(db.file)
+    assert db.sink(path=str(link)).identity == db.sink(path=str(tmp_path / "." / db.file.name)).identity
+    assert db.sink().identity.endswith(str(db.file.resolve()))
+
+
+@files
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("again", [True, False], ids=["replaced", "removed"])
+def test_a_file_that_is_removed_or_replaced_during_the_run_is_fatal(again: bool, db: FileDatabase) -> None:
+    with opened(db.sink(), TASK) as sink:
+        db.file.rename(db.file.with_suffix(".aside"))
+        if again:
+            db.file.write_bytes(db.file.with_suffix(".aside").read_bytes())
+        assert deliver(sink, TASK, people(person(1))) == [FATAL]
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_both_commit(db: FileDatabase) -> None:
+    with opened(db.sink(), TASK) as old:
+        connection = old._connected()
+        old._dialect.begin(connection)
+        assert old._record.lost(connection) is None  # as each batch begins
+        with pytest.raises(DestinationError, match=r"the database failed \(TransactionException\)"):
+            db.sink().open(a_task(fence=2))
+        connection.execute("ROLLBACK")
+        old._dialect.begin(connection)
+        connection.execute("SELECT * FROM people")  # a transaction that began before the newer run took the fence
+        with opened(db.sink(), a_task(fence=2)) as new:
+            assert deliver(new, TASK, people(person(1, "new"))) == [Outcome.DELIVERED]
+        with pytest.raises(old._dialect.failure_type, match=r"[Cc]onflict"):
+            old._record.lost(connection)
+        connection.execute("ROLLBACK")
+        assert deliver(old, TASK, people(person(1, "late"))) == [FATAL]
+    assert db.rows("SELECT name FROM people") == [("new",)]

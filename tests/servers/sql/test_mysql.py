@@ -1,0 +1,237 @@
+"""What only MySQL and MariaDB have: guarded upserts, columns that cut or convert, packets, defaults of the server."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import NOT_FINITE, OUTSIDE_CHARSET
+from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import TOO_LARGE, MysqlWriter
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import connect, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect
+from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn, MysqlTable
+from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
+from dbt_reverse_etl.sinks.sql.table import Name
+from dbt_reverse_etl.testing import batch_of, deliver, opened, person
+from tests.support.servers.mysql import Database, new_database
+from tests.support.sinks.databases import refused
+from tests.support.sinks.people import a_task, people
+
+DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
+TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
+UTF8 = "CHARACTER SET utf8mb4"
+DIALECT = MysqlDialect(MysqlSettings(host="/nowhere", database="d", user="u"))
+
+
+@pytest.fixture
+def db() -> Database:
+    return new_database()
+
+
+@pytest.fixture
+def people_db(db: Database) -> Database:
+    db.make(a_task())
+    return db
+
+
+def test_a_row_that_appears_while_its_update_finds_none_is_updated_after_all(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.make(a_task())
+
+    rows = ["(1, 'foreign', 0)"]
+
+    def appears(connection: Any, query: Any, values: Any = None) -> Any:
+        if "NOT EXISTS" in str(query) and rows:
+            db.run(f"INSERT INTO people VALUES {rows.pop()}")
+        return run(connection, query, values)
+
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.sink.run", appears)
+    task = a_task(mode=Mode.UPDATE_ONLY)
+    with opened(db.sink(), task) as sink:
+        assert deliver(sink, task, [("update", person(1))]) == [DELIVERED]
+    assert db.rows("SELECT name FROM people") == [("Ada",)]
+
+
+UNIQUES = [
+    "UNIQUE other (name), PRIMARY KEY (id)",
+    "PRIMARY KEY (n), UNIQUE other (name), UNIQUE k (id)",
+]  # the other one is looked at last, and first
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+@pytest.mark.parametrize("indexes", UNIQUES)
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+def test_another_unique_key_never_lets_a_row_overwrite_the_row_of_another_key(
+    mode: Mode, indexes: str, db: Database
+) -> None:
+    ddl = f"CREATE TABLE people (n int AUTO_INCREMENT, id int NOT NULL, name varchar(9) NOT NULL, score double, {indexes}, KEY (n))"
+    db.table(f"{ddl} {UTF8}")
+    db.run("INSERT INTO people (id, name, score) VALUES (1, 'Ada', 1), (2, 'Bob', 2)")
+    before = db.rows("SELECT n, id, name, score FROM people ORDER BY id")
+    rows = people(person(9, "Ada", 0.0), person(2, "Ada", 0.0), person(8, "Cy", 0.0))
+    said = refused(db, rows, mode=mode)
+    taken = "duplicate entry (1062), other"
+    expected = {
+        Mode.MIRROR: {0: taken, 1: taken},
+        Mode.INSERT_ONLY: {0: taken, 1: taken} if "UNIQUE other (name), UNIQUE k" in indexes else {0: taken},
+        Mode.UPDATE_ONLY: {0: NO_ROW, 1: taken, 2: NO_ROW},
+    }
+    assert said == expected[mode]
+    assert db.rows("SELECT n, id, name, score FROM people WHERE id IN (1, 2) ORDER BY id") == before
+    assert db.rows("SELECT count(*) FROM people") == [(2 if mode is Mode.UPDATE_ONLY else 3,)]
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_a_key_that_the_table_cannot_hold_is_refused_and_its_delete_deletes_no_other_row(db: Database) -> None:
+    db.table("CREATE TABLE people (id varchar(3) CHARACTER SET ascii PRIMARY KEY, name varchar(9))" + UTF8)
+    rows = people(
+        {"id": "?", "name": "a"}, {"id": "é", "name": "b"}, {"id": "abc", "name": "c"}, {"id": "abc ", "name": "d"}
+    )
+    said = {1: f"field id: {OUTSIDE_CHARSET}", 3: "field id: longer than the 3 characters of its column"}
+    assert refused(db, rows, schema=TEXTS) == said
+    assert refused(db, [("delete", {"id": key}) for key in ("é", "😀", "abc ")], schema=TEXTS, fence=2) == {}
+    assert db.rows("SELECT id, name FROM people ORDER BY 2") == [("?", "a"), ("abc", "c")]
+
+
+def test_the_delete_of_a_key_that_its_column_cannot_hold_is_not_even_sent() -> None:
+    id_ = MysqlColumn("id", "varchar", True, False, True, False, 3, 3, None, None, "ascii", "ascii_bin")
+    task = a_task(pa.schema([("id", pa.string())]))
+    rows = batch_of(task, [("delete", {"id": key}) for key in ("é", "abcd", "abc")]).rows
+    writer = MysqlWriter(DIALECT, task, Name("d", "people", "`"), MysqlTable({"id": id_}, set()), 2**20)
+    changes = writer.changes(rows, None)
+    assert (changes.writes, changes.deletes, changes.refused) == (0, 1, {})
+    assert [bytes(piece) for piece in changes.data] == [b"(2,1,'abc')"]
+
+
+def test_an_update_that_a_trigger_refuses_by_an_overflow_inserts_nothing(db: Database) -> None:
+    db.make(a_task())
+    db.run("CREATE TRIGGER t BEFORE UPDATE ON people FOR EACH ROW SET new.score = exp(new.score)")
+    assert refused(db, people(person(1))) == {}
+    changes = [("update", person(1, score=1e6)), ("update", person(2, score=1e6))]
+    said = refused(db, changes, mode=Mode.UPDATE_ONLY, fence=2)
+    assert said == {0: "out of range (1690)", 1: NO_ROW}
+    assert db.rows("SELECT id, score FROM people") == [(1, 1.5)]
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_an_integer_key_in_a_text_column_is_compared_as_text(db: Database) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    db.table("CREATE TABLE people (id varchar(20) PRIMARY KEY, v int) CHARACTER SET utf8mb4")
+    db.run("INSERT INTO people VALUES ('1abc', 0), ('01', 0), ('9007199254740993', 0), ('9007199254740992', 0)")
+    changes = [("update", {"id": 1, "v": 1}), ("update", {"id": 2**53 + 1, "v": 1}), ("delete", {"id": 2**53})]
+    assert refused(db, changes, schema=schema) == {}
+    assert db.rows("SELECT id, v FROM people ORDER BY 1") == [("01", 0), ("1", 1), ("1abc", 0), ("9007199254740993", 1)]
+
+
+def test_a_key_of_bytes_is_exact(db: Database) -> None:
+    schema = pa.schema([("id", pa.binary()), ("v", pa.int64())])
+    db.table("CREATE TABLE people (id binary(2) PRIMARY KEY, v int)")
+    rows = people({"id": b"a\0", "v": 1}, {"id": b"a", "v": 2}, {"id": b"'\\", "v": 3})
+    assert refused(db, rows, schema=schema) == {1: "field id: not as long as the 2 bytes of its column"}
+    assert refused(db, [("delete", {"id": b"a"}), ("delete", {"id": b"'\\"})], schema=schema, fence=2) == {}
+    assert db.rows("SELECT id, v FROM people") == [(b"a\0", 1)]
+
+
+def test_zero_is_a_key_of_an_auto_increment_column_as_any_other(db: Database) -> None:
+    db.table(f"CREATE TABLE people (id int AUTO_INCREMENT PRIMARY KEY, name varchar(9), score double) {UTF8}")
+    assert refused(db, people(person(5), person(0))) == {}
+    assert db.rows("SELECT id FROM people ORDER BY 1") == [(0,), (5,)]
+
+
+def test_nan_and_infinity_refuse_their_row(db: Database) -> None:
+    db.make(a_task())
+    rows = people(
+        person(1, score=float("nan")), person(2, score=-0.0), person(3, score=float("-inf")), person(4, score=1e300)
+    )
+    assert refused(db, rows) == dict.fromkeys((0, 2), f"field score: {NOT_FINITE}")
+    assert db.rows("SELECT id, score FROM people ORDER BY id") == [(2, 0.0), (4, 1e300)]
+
+
+def test_a_row_that_is_larger_than_a_packet_of_the_server_is_refused_and_the_rest_goes_in_several(db: Database) -> None:
+    db.make(a_task())
+    rows = people(*(person(number, "'" * 700_000) for number in range(14)), person(14, "x" * 17_000_000))
+    assert refused(db, rows) == {14: TOO_LARGE}
+    assert db.rows("SELECT count(*), min(length(name)) FROM people") == [(14, 700_000)]
+
+
+@pytest.mark.parametrize("key", ["UNIQUE (id(2))", "UNIQUE (id) USING HASH"])
+def test_a_key_index_over_a_prefix_or_a_hash_is_not_enough(key: str, db: Database) -> None:
+    length = "(2000)" if "HASH" in key else "(9)"
+    db.table(f"CREATE TABLE people (id varchar{length} NOT NULL, name text, {key}) {UTF8}")
+    with pytest.raises(DestinationError, match="no unique index over id"):
+        refused(db, [], schema=TEXTS)
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_a_record_without_transactions_is_refused(db: Database) -> None:
+    db.make(a_task())
+    db.run("ALTER TABLE _dbt_reverse_etl_claims ENGINE=MyISAM")
+    with pytest.raises(DestinationError, match="_dbt_reverse_etl_claims without transactions"):
+        refused(db, [])
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_nothing_of_the_environment_and_of_option_files_changes_where_and_how_we_connect(
+    people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".my.cnf").write_text("[client]\nhost=203.0.113.1\nuser=root\npassword=wrong\nssl-ca=/none\n")
+    elsewhere = {"HOME": str(tmp_path), "MYSQL_HOME": str(tmp_path), "MYSQL_HOST": "203.0.113.1", "MYSQL_PWD": "wrong"}
+    elsewhere |= {"MYSQL_TCP_PORT": "1", "MYSQL_UNIX_PORT": "/none", "USER": "root", "LOGNAME": "root"}
+    for name, value in elsewhere.items():
+        monkeypatch.setenv(name, value)
+    with opened(people_db.sink(), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1, "zwölf 😀"))) == [DELIVERED]
+        assert run(sink._connected(), "SELECT CURRENT_USER()").fetchone() == ("crm_push@%",)
+    assert people_db.rows("SELECT name FROM people") == [("zwölf 😀",)]
+    with pytest.raises(pymysql.err.OperationalError):
+        connect(MysqlSettings.model_validate(people_db.settings(password=None)))
+
+
+DEFAULTS = {
+    "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT'",
+    "time_zone": "'-07:00'",
+    "autocommit": "0",
+    "completion_type": "2",
+    "sql_safe_updates": "1",
+    "foreign_key_checks": "0",
+    "transaction_isolation": "'SERIALIZABLE'",
+}
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_no_default_of_the_server_changes_what_a_batch_does(people_db: Database) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("boss", pa.int64())]
+    )
+    people_db.table(
+        "CREATE TABLE staff (id int PRIMARY KEY, name text, at timestamp(6) NULL, boss int, "
+        "FOREIGN KEY (boss) REFERENCES staff (id)) CHARACTER SET utf8mb4",
+        "staff",
+    )
+    task, noon = a_task(schema, object="staff"), datetime(2024, 7, 1, 12, tzinfo=timezone.utc)
+    row = {"id": 0, "name": 'it\'s \\ "x"', "at": noon, "boss": None}
+    known = {"transaction_isolation": "tx_isolation"}  # until MariaDB 11
+    before = {name: people_db.rows(f"SELECT @@GLOBAL.{known.get(name, name)}")[0][0] for name in DEFAULTS}
+    try:
+        for name, value in DEFAULTS.items():
+            people_db.run(f"SET GLOBAL {known.get(name, name)} = {value}")
+        with opened(people_db.sink(), task) as sink:
+            for number in range(2):
+                assert deliver(sink, task, people(row | {"id": number})) == [DELIVERED]
+            assert deliver(sink, task, people(row | {"id": 2, "boss": 99})) == [REJECTED]
+            assert deliver(sink, task, [("delete", {"id": 0})]) == [DELIVERED]
+    finally:
+        for name, value in before.items():
+            people_db.run(f"SET GLOBAL {known.get(name, name)} = {value!r}")
+    instant = "UNIX_TIMESTAMP(at)"
+    assert people_db.rows(f"SELECT id, name, {instant} FROM staff") == [(1, row["name"], noon.timestamp())]

@@ -1,0 +1,262 @@
+"""What only Postgres has: operators of other users, names that triggers give, deferred constraints, libpq's environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import search
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect
+from dbt_reverse_etl.sinks.sql.dialects.sqlalchemy import SqlalchemySink
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions, SqlalchemySettings
+from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.support.servers.postgres import CITEXT, PASSWORD, Database, new_database
+from tests.support.sinks.databases import people_of, refused
+from tests.support.sinks.people import a_task, people
+
+DELIVERED = Outcome.DELIVERED
+TEXTS = pa.schema([("id", pa.string()), ("v", pa.string())])
+
+
+@pytest.fixture
+def db() -> Database:
+    return new_database()
+
+
+@pytest.fixture
+def people_db(db: Database) -> Database:
+    db.make(a_task())
+    return db
+
+
+# Of another user, in a schema where everybody may create: each fits our arguments better than what Postgres has.
+EVIL_OPERATORS = [
+    ("=", "varchar", "varchar", "bool", "$1::text OPERATOR(pg_catalog.=) $2::text"),
+    ("=", "mood", "mood", "bool", "$1::text OPERATOR(pg_catalog.=) $2::text"),
+    ("=", "oid", "int2", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
+    ("=", "oid", "int4", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
+    ("=", "numeric", "int4", "bool", "$1 OPERATOR(pg_catalog.=) $2::numeric"),
+    ("=", "oid", "regclass", "bool", "$1 OPERATOR(pg_catalog.=) $2::oid"),
+    ("<>", "oid", "regclass", "bool", "$1 OPERATOR(pg_catalog.<>) $2::oid"),
+    ("<>", "oid", "int4", "bool", "$1 OPERATOR(pg_catalog.<>) $2::oid"),
+    ("=", "name", "varchar", "bool", "$1::text OPERATOR(pg_catalog.=) $2::text"),
+    ("||", "int[]", "int4", "int[]", "pg_catalog.array_append($1, $2)"),
+]
+EVIL_FUNCTIONS = [
+    ("cardinality", "int[]", "int4", "pg_catalog.cardinality($1)"),
+    ("array_cat", "int[], int[]", "int[]", "pg_catalog.array_cat($1, $2)"),
+]
+
+
+def ambush(db: Database) -> None:
+    """Functions and operators that note who runs them."""
+    db.run(
+        "CREATE ROLE evil; GRANT CREATE, USAGE ON SCHEMA public TO evil; CREATE TABLE loot (who name, what text);"
+        "GRANT INSERT ON loot TO PUBLIC; CREATE TYPE mood AS ENUM ('ok', 'bad')"
+    )
+    body = "LANGUAGE plpgsql AS $f$BEGIN INSERT INTO public.loot VALUES (current_user, '{}'); RETURN {}; END$f$"
+    with db.owner() as evil:
+        evil.execute("SET ROLE evil")
+        for number, (operator, left, right, gives, does) in enumerate(EVIL_OPERATORS):
+            says = body.format(f"{left} {operator} {right}", does)
+            evil.execute(f"CREATE FUNCTION f{number}({left}, {right}) RETURNS {gives} {says}".encode())
+            arguments = f"LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = f{number}"
+            evil.execute(f"CREATE OPERATOR public.{operator} ({arguments})".encode())
+        for name, takes, gives, does in EVIL_FUNCTIONS:
+            evil.execute(f"CREATE FUNCTION {name}({takes}) RETURNS {gives} {body.format(name, does)}".encode())
+
+
+@pytest.fixture
+def ambushed(db: Database) -> Any:
+    ambush(db)
+    yield db
+    db.run("DROP OWNED BY evil; DROP ROLE evil")
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("key", ["varchar(20)", "mood", "text"])
+@pytest.mark.parametrize(
+    "options", [SoftDeleteOptions(), SoftDeleteOptions(soft_delete="gone")], ids=["delete", "soft"]
+)
+def test_no_function_or_operator_of_another_user_runs_with_our_rights(
+    key: str, options: SoftDeleteOptions, ambushed: Database
+) -> None:
+    db = ambushed
+    ddl = f"CREATE TABLE people (id {key} PRIMARY KEY, v text CHECK (v IS DISTINCT FROM 'no'), gone timestamptz)"
+    db.table(ddl)
+    task = a_task(TEXTS, options=options)
+    rows = people({"id": "ok", "v": "1"}, {"id": "bad", "v": "no"})
+    with opened(db.sink(), task) as sink:
+        assert deliver(sink, task, rows) == [DELIVERED, Outcome.REJECTED]
+        assert deliver(sink, task, [("delete", {"id": "ok"})]) == [DELIVERED]
+    updating = a_task(TEXTS, mode=Mode.UPDATE_ONLY, fence=2, first=False)
+    with opened(db.sink(), updating) as sink:
+        assert sink.settle(["claim-1"]) == {"claim-1": False}
+        deliver(sink, updating, [("update", {"id": "ok", "v": "2"})])
+        sink.finish()
+    assert db.sink().missing(next_run(updating)) is None
+    assert db.rows("SELECT DISTINCT what FROM loot") == []
+
+
+def test_a_key_of_a_type_outside_postgres_is_compared_by_the_operator_beside_the_type(db: Database) -> None:
+    db.run(f"CREATE SCHEMA extensions; SET search_path = extensions, pg_catalog; {CITEXT}")
+    db.run("GRANT USAGE ON SCHEMA extensions TO crm_push")
+    db.table("CREATE TABLE people (id extensions.citext PRIMARY KEY, v text)")
+    with opened(db.sink(), a_task(TEXTS)) as sink:
+        assert deliver(sink, a_task(TEXTS), people({"id": "Ada", "v": "1"})) == [DELIVERED]
+        assert deliver(sink, a_task(TEXTS), [("delete", {"id": "Ada"})]) == [DELIVERED]
+    assert db.rows("SELECT count(*) FROM people") == [(0,)]
+
+
+@pytest.mark.parametrize("given", ["CONSTRAINT", "COLUMN"])
+@pytest.mark.parametrize("condition", ["unique_violation", "check_violation", "not_null_violation"])
+def test_what_a_trigger_gives_for_the_name_of_a_constraint_or_column_is_not_shown(
+    condition: str, given: str, db: Database
+) -> None:
+    db.table("CREATE TABLE people (id int PRIMARY KEY, name text, score float)")
+    db.run(
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$BEGIN RAISE {condition} USING {given} = new.name; END$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    longer = "people_pkey".ljust(63, "x") + "canary"
+    db.run(f'CREATE UNIQUE INDEX "{longer[:63]}" ON people (score)')
+    rows = people(person(1, "canary-row"), person(2, longer), person(3, "people_pkey"), person(4, "score"))
+    with opened(db.sink(), a_task()) as sink:
+        said = [result.reason for result in sink.deliver(batch_of(a_task(), rows)).results]
+    bare = said[0]
+    named = [bare + ", constraint people_pkey", bare] if given == "CONSTRAINT" else [bare, bare + ", column score"]
+    assert said == [bare, bare, *named]
+    assert bare.startswith(condition.replace("_", " "))
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_batch_of_bad_rows_is_searched_in_slices_for_the_search_copies_its_list_for_each_row(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def noted(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
+        asked.append(len(ranges))
+        return search(statement, ranges, strict=strict)
+
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.postgres.rows.search", noted)
+    db.table("CREATE TABLE people (id int PRIMARY KEY, boss int REFERENCES people)")
+    bosses = pa.schema([("id", pa.int64()), ("boss", pa.int64())])
+    rows = people(*({"id": number, "boss": -1} for number in range(1200)))
+    assert [*refused(db, rows, schema=bosses)] == list(range(1200))
+    assert max(asked) == 500
+
+
+def test_a_constraint_that_is_checked_at_the_commit_refuses_its_row_alone(db: Database) -> None:
+    db.table(people_of(db, "CONSTRAINT one UNIQUE (name) DEFERRABLE INITIALLY DEFERRED"))
+    found = refused(db, people(person(1, "a"), person(2, "b"), person(3, "a")))
+    assert set(found.values()) == {"unique violation (23505), constraint one"}
+    assert db.rows("SELECT count(*) FROM people") == [(2,)]
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_an_update_that_a_trigger_ignores_is_rejected_and_one_of_a_missing_row_has_no_match(db: Database) -> None:
+    db.table(people_of(db, "CHECK (name <> 'bad')"))
+    db.run(
+        "INSERT INTO people SELECT n, 'old' FROM generate_series(1, 4) n;"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN CASE WHEN new.name <> 'gone' THEN new END; END$$;"
+        "CREATE TRIGGER t BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    names = {1: "new", 2: "gone", 3: "bad", 4: "new", 5: "new", 6: "gone", 7: "bad"}
+    rows = [("update", person(number, name)) for number, name in names.items()]
+    found = refused(db, rows, mode=Mode.UPDATE_ONLY)
+    assert found.pop(2).startswith("check violation (23514)")
+    assert found == {1: IGNORED, 4: NO_ROW, 5: NO_ROW, 6: NO_ROW}
+    assert db.rows("SELECT id, name FROM people ORDER BY 1") == [(1, "new"), (2, "old"), (3, "old"), (4, "new")]
+
+
+def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Database) -> None:
+    db.table("CREATE TABLE people (id uuid PRIMARY KEY, v text)")
+    key = "6ecd8c99-4036-403d-bf84-cf8400f67836"
+    rows = people({"id": key, "v": "a"}, {"id": key.upper(), "v": "b"}, {"id": "x", "v": "c"})
+    assert refused(db, rows, schema=TEXTS) == {1: OTHER_SPELLING, 2: "invalid text representation (22P02)"}
+    assert db.rows("SELECT id::text, v FROM people") == [(key, "a")]
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_text_that_is_longer_than_its_column_by_blanks_is_refused_and_deletes_no_other_row(db: Database) -> None:
+    schema = pa.schema([("id", pa.string()), ("tags", pa.list_(pa.string()))])
+    db.table("CREATE TABLE people (id varchar(3) PRIMARY KEY, tags varchar(3)[])")
+    rows = people({"id": "a  ", "tags": ["äöü"]}, {"id": "b", "tags": [None, "abc "]}, {"id": "a   ", "tags": None})
+    said = {row: f"field {name}: longer than the 3 characters of its column" for row, name in ((1, "tags"), (2, "id"))}
+    assert refused(db, rows, schema=schema) == said
+    assert refused(db, [("delete", {"id": "a   "})], schema=schema, fence=2) == {}
+    assert db.rows("SELECT id, tags FROM people") == [("a  ", ["äöü"])]
+
+
+ENVIRONMENT = {
+    "PGHOST": "203.0.113.1",
+    "PGHOSTADDR": "203.0.113.1",
+    "PGPORT": "1",
+    "PGDATABASE": "elsewhere",
+    "PGUSER": "postgres",
+    "PGPASSWORD": "wrong",
+    "PGSSLMODE": "verify-full",
+    "PGREQUIREAUTH": "none",
+    "PGOPTIONS": "-c no.such=1 -c junk",
+    "PGTARGETSESSIONATTRS": "standby",
+    "PGCONNECT_TIMEOUT": "x",
+    "PGREQUIREPEER": "nobody",
+    "PGCHANNELBINDING": "require",
+    "PGMINPROTOCOLVERSION": "3.2",
+    "PGSERVICE": "elsewhere",
+    "PGCLIENTENCODING": "LATIN1",
+    "PGDATESTYLE": "German",
+    "PGTZ": "Asia/Tokyo",
+}
+
+
+@pytest.mark.guarantee("Postgres")
+def test_nothing_of_the_environment_changes_where_and_how_we_connect(
+    people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    service = tmp_path / "services"
+    service.write_text("[elsewhere]\nhost=203.0.113.1\ndbname=elsewhere\nuser=postgres\npassword=wrong\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(service))
+    with opened(people_db.sink(), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1, "zwölf"))) == [DELIVERED]
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name)
+    assert people_db.rows("SELECT name FROM people") == [("zwölf",)]
+
+
+@pytest.mark.guarantee("Postgres")
+def test_no_password_file_gives_a_password(
+    people_db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passfile = tmp_path / ".pgpass"
+    passfile.write_text(f"*:*:*:*:{PASSWORD}\n")
+    passfile.chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    with pytest.raises(psycopg.OperationalError):
+        connect(PostgresSettings.model_validate(people_db.settings(password=None)))
+    assert os.environ["PGPASSWORD"] == PASSWORD
+
+
+def test_a_profile_that_names_the_database_by_an_sqlalchemy_url_goes_on(people_db: Database) -> None:
+    given = {**people_db.settings(), "drivername": "postgresql+psycopg", "timeout": 60}
+    sinks = [SqlalchemySink(SqlalchemySettings.model_validate(given)) for _ in range(2)]
+    with opened(sinks[0], a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+    assert sinks[1].missing(next_run(a_task())) is None
+    assert people_db.rows("SELECT id FROM people") == [(1,)]
