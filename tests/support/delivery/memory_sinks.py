@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, parts_of, whole_part
+from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, parts_of
 
 
 @dataclass
@@ -155,7 +155,7 @@ class TransactionalSink(PlainSink):
         if not self._holds_fence:
             raise DestinationError(Problem("memory", "a newer fence", "none", "push again"))
         super()._put_in_place(claim)
-        self.destination.records[claim] = [whole_part(0)]
+        self.destination.records[claim] = [Part("whole", closed=True, left_out=0)]
 
     def deliver(self, batch: Batch) -> Delivery:
         before = self._unanswered

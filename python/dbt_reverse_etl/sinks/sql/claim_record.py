@@ -61,11 +61,6 @@ def parts_of(batch: Batch, refused: Collection[int]) -> list[Part]:
     return [Part(text, batch.last and not number, 0 if number else left_out) for number, text in enumerate(texts)]
 
 
-def whole_part(left_out: int) -> Part:
-    """The record of a swap: the claim is closed."""
-    return Part(secrets.token_hex(8), closed=True, left_out=left_out)
-
-
 def answer_of(parts: Iterable[Part]) -> bool | Applied | None:
     """What the records of a claim say of it, as `Sink.settle` returns it."""
     known = [*parts]
