@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 ENTRY_POINTS = "dbt_reverse_etl.sinks"
+_FORMER_TYPES = {"sqlalchemy": "it is type duckdb or type postgres now. "}
 _OWN_KEYS = ("type", "guards")
 SinkClass = type[Sink]
 
@@ -228,7 +229,7 @@ def _sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[S
     if not isinstance(type_name, str) or type_name not in offered:
         shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
         found = repr(type_name) if shown else described(type_name)
-        hint = closest(type_name, list(offered)) if isinstance(type_name, str) else ""
+        hint = _FORMER_TYPES.get(type_name) or closest(type_name, list(offered)) if isinstance(type_name, str) else ""
         known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
         problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
         return None

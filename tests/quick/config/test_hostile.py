@@ -26,7 +26,6 @@ DESTINATIONS: dict[str, dict[str, Any]] = {
     "postgres": {"host": "db.example.com", "database": "crm", "user": "etl", "password": "long enough"},
     "mysql": {"host": "db.example.com", "database": "crm", "user": "etl", "password": "long enough"},
     "duckdb": {"path": "/tmp/none/crm.duckdb"},
-    "sqlalchemy": {"url": "duckdb:////tmp/none/crm.duckdb"},
     "kafka": {"bootstrap_servers": "kafka.example.com:9092"},
     "singer": {"command": ["target-none"]},
     "http": {"url": "https://crm.example.com/api"},
@@ -87,8 +86,12 @@ HOSTILE: dict[str, list[dict[str, Any]]] = {
         {"options": {"soft_delete": "NAME"}, "mode": "mirror", **FIELDS},
         {"fields": {"id": "id", "name": "x" * 65}},
     ],
-    "duckdb": [{"object": "a..b"}, {"object": "_dbt_reverse_etl_claims"}, {"mode": "mirror", "owns_object": True}],
-    "sqlalchemy": [{"object": "a..b"}, {"object": "_dbt_reverse_etl_claims"}, {"options": {"x": 1}}],
+    "duckdb": [
+        {"object": "a..b"},
+        {"object": "_dbt_reverse_etl_claims"},
+        {"mode": "mirror", "owns_object": True},
+        {"options": {"x": 1}},
+    ],
     "kafka": [
         {"object": ".."},
         {"object": "a b"},

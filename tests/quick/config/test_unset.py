@@ -39,8 +39,7 @@ SECRETS: dict[str, dict[str, Any]] = {
 NAMELESS: dict[str, dict[str, Any]] = {
     "host": {**POSTGRES, "host": PASSWORD, "password": "known well"},
     "type": {**POSTGRES, "type": PASSWORD, "password": "known well"},
-    "url": {"type": "sqlalchemy", "url": PASSWORD},
-    "a part of a url": {"type": "sqlalchemy", "url": f"duckdb:////tmp/none/{PASSWORD}.duckdb"},
+    "path": {"type": "duckdb", "path": f"/tmp/none/{PASSWORD}.duckdb"},
     "singer": {"type": "singer", "command": ["target-none"], "config": {"host": PASSWORD}},
 }
 VALUE = "d2Vic29ja2V0LXNlY3JldC1vZi10aGlydHktdHdv"  # as each of them takes it

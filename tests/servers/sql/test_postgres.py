@@ -16,9 +16,8 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import search
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect
-from dbt_reverse_etl.sinks.sql.dialects.sqlalchemy import SqlalchemySink
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
-from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions, SqlalchemySettings
+from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import CITEXT, PASSWORD, Database, new_database
 from tests.support.sinks.databases import people_of, refused
@@ -251,12 +250,3 @@ def test_no_password_file_gives_a_password(
     with pytest.raises(psycopg.OperationalError):
         connect(PostgresSettings.model_validate(people_db.settings(password=None)))
     assert os.environ["PGPASSWORD"] == PASSWORD
-
-
-def test_a_profile_that_names_the_database_by_an_sqlalchemy_url_goes_on(people_db: Database) -> None:
-    given = {**people_db.settings(), "drivername": "postgresql+psycopg", "timeout": 60}
-    sinks = [SqlalchemySink(SqlalchemySettings.model_validate(given)) for _ in range(2)]
-    with opened(sinks[0], a_task()) as sink:
-        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
-    assert sinks[1].missing(next_run(a_task())) is None
-    assert people_db.rows("SELECT id FROM people") == [(1,)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote
+from typing import Literal
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -232,88 +230,3 @@ def _file(path: str, uris: tuple[str, ...]) -> str:
     if path.startswith((":", *uris)) or "\0" in path:
         raise ValueError("expected the path of a file, not a URI and not a database in memory")
     return path
-
-
-# As SQLAlchemy reads a URL: what the user, the password and the database hold is taken as it is between the signs.
-_URL = re.compile(
-    r"""(?P<drivername>[\w+]+)://(?:(?P<user>[^:/]*)(?::(?P<password>[^@]*))?@)?
-    (?:(?:\[(?P<ipv6>[^/?]+)\]|(?P<ipv4>[^/:?]+))?(?::(?P<port>[^/?]*))?)?(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?""",
-    re.VERBOSE,
-)
-_OTHER_TYPES = {"mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
-_OF_POSTGRES = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout"})
-
-
-class SqlalchemySettings(Settings):
-    """A DuckDB file or a Postgres database, as an SQLAlchemy URL or as its parts. New projects say `duckdb` or `postgres`.
-
-    Attributes:
-        url: the whole URL, credentials included.
-        drivername: `duckdb` or `postgresql`, with the parts below; instead of `url`. What stands behind a `+` does not matter.
-        host, port, database, user, password: the usual ones; for DuckDB `database` is the file.
-        query: what stands behind the `?` of a URL: TLS of Postgres, or options of DuckDB.
-        timeout: seconds that a statement of Postgres may take.
-        state_schema: where our two tables stand; default: beside the object.
-        create_object: make a missing table, with the key as its primary key.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    url: SecretStr | None = None
-    drivername: str | None = Field(default=None, min_length=1)
-    host: str | None = Field(default=None, min_length=1)
-    port: int | None = Field(default=None, ge=1, le=65535)
-    database: str | None = Field(default=None, min_length=1)
-    user: str | None = Field(default=None, min_length=1)
-    password: SecretStr | None = None
-    query: dict[str, SecretStr] = Field(default_factory=dict)
-    timeout: int = Field(default=300, ge=1, le=86_400)
-    state_schema: str | None = Field(default=None, min_length=1)
-    create_object: bool = False
-
-    @model_validator(mode="after")
-    def _is_complete_and_safe(self) -> SqlalchemySettings:
-        parts = (self.drivername, self.host, self.port, self.database, self.user, self.password, self.query or None)
-        if (self.url is None) == (self.drivername is None) or (self.url and any(part is not None for part in parts)):
-            raise ValueError("found url beside its parts, or neither; expected url, or drivername and the parts")
-        try:
-            _ = self.target
-        except ValidationError as error:  # whose text would show what was given
-            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            raise ValueError(said) from None
-        return self
-
-    @property
-    def target(self) -> PostgresSettings | DuckdbSettings:
-        """The same as settings of its own type. Raises ValueError."""
-        parts = self._parts()
-        dialect, database = str(parts.pop("drivername")).partition("+")[0], parts.pop("database")
-        query = parts.pop("query")
-        more: dict[str, Any] = {"state_schema": self.state_schema, "create_object": self.create_object}
-        if dialect == "duckdb":
-            if not database:
-                raise ValueError("found no file; expected duckdb:///path; next: name the file")
-            return DuckdbSettings(path=database, config=query, **more)
-        if dialect != "postgresql":
-            next_step = f"use type: {_OTHER_TYPES[dialect]}" if dialect in _OTHER_TYPES else "see docs/sinks.md"
-            raise ValueError(f"found the dialect {dialect}; expected duckdb or postgresql; next: {next_step}")
-        unknown = ", ".join(sorted(query.keys() - _OF_POSTGRES))
-        if unknown:
-            raise ValueError(f"found {unknown} in the query; expected TLS settings only; next: use type: postgres")
-        return PostgresSettings.model_validate(
-            {**parts, **query, "database": database, "statement_timeout": self.timeout, **more}
-        )
-
-    def _parts(self) -> dict[str, Any]:
-        if self.url is None:
-            given = {name: getattr(self, name) for name in ("drivername", "host", "port", "user", "password")}
-            query = {name: value.get_secret_value() for name, value in self.query.items()}
-            found = {**given, "database": self.database, "query": query}
-        else:
-            match = _URL.fullmatch(self.url.get_secret_value())
-            if match is None:
-                raise ValueError("found no URL that SQLAlchemy can read; expected dialect+driver://...")
-            found = {name: match[name] for name in ("drivername", "port", "database")}
-            found |= {name: match[name] and unquote(match[name]) for name in ("user", "password")}
-            found |= {"host": match["ipv4"] or match["ipv6"], "query": dict(parse_qsl(match["query"] or ""))}
-        return {name: value for name, value in found.items() if value is not None or name == "database"}

@@ -59,14 +59,11 @@ class SqlSink(Sink):
     def __init__(self, settings: Settings) -> None:
         assert isinstance(settings, self.settings_model)  # noqa: S101  (the engine validates with it)
         self._settings: Any = settings
-        self._dialect = self._make_dialect(settings)
+        self._dialect: Dialect = self.dialect_type(settings)
         self._lock = threading.Lock()
         self._connection: Any = None
         self._place: Any = None
         self._unanswered = Unanswered()
-
-    def _make_dialect(self, settings: Settings) -> Dialect:
-        return self.dialect_type(settings)
 
     @property
     def identity(self) -> str:
