@@ -52,8 +52,8 @@ docs: $(STAMP) ## Write docs/reference.md from the code, and docs/guarantees.md 
 	$(BIN)/python .ci/reference.py
 	$(BIN)/python .ci/guarantees.py
 
-bench: $(STAMP) ## Measure: tests/benchmarks
-	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench
+bench: $(STAMP) ## Measure: tests/benchmarks; ARGS=--profile shows where the time of a warm run goes
+	@$(JAVA) exec $(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
 soak: $(STAMP) ## Kill pushes and trouble them at random for ten minutes, or SECONDS=60; SEED=1 repeats a campaign
 	$(BIN)/python -m tests.full.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

@@ -20,6 +20,7 @@ from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
 from tests.benchmarks.mysql import mysql
 from tests.benchmarks.postgres import postgres
+from tests.benchmarks.profile import profile
 from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
 from tests.benchmarks.strategies import against_dbt_snapshot, strategies
@@ -76,7 +77,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--profile", action="store_true", help="only show where the time of a warm run goes")
     options = parser.parse_args()
+    if options.profile:
+        with tempfile.TemporaryDirectory() as home:
+            profile(session(Path(home)), Path(home))
+        return
     parts = options.part or PARTS
     with tempfile.TemporaryDirectory() as home:
         if IN_SPARK & {*parts}:
