@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel, Secret, SecretStr
 from pydantic.fields import FieldInfo
 
-from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings, Threshold
+from dbt_reverse_etl.config.guards import Threshold
+from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"

@@ -7,7 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink, merge
+from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
+from dbt_reverse_etl.sinks.delta_statements import merge
 from tests.benchmarks.capture import COLUMNS
 from tests.benchmarks.turns import fastest, report
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked, Problem
-from dbt_reverse_etl.config.settings import Guards
+from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, closest, described
 from dbt_reverse_etl.delivery.counts import PerOperation
 

@@ -396,7 +396,5 @@ def _chosen(configuration: Configuration, selectors: Sequence[str]) -> list[Reso
 def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
     if invocation.push:
         names = ", ".join(sync.name for sync in invocation.push)
-        say(
-            f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}. Give it destinations to plan or to push",
-            "info",
-        )
+        found = f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}."
+        say(f"{found} Give it destinations to plan or to push", "info")

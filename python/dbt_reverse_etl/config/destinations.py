@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,19 +11,19 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
+from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.profiles import UNSET, Rendered, mapping_of, profile_directories, read_target, render_lazily
-from dbt_reverse_etl.config.settings import Guards, Sync
+from dbt_reverse_etl.config.settings import Sync
+from dbt_reverse_etl.config.sink_types import sink_of
+from dbt_reverse_etl.config.validation import Path as KeyPath
 from dbt_reverse_etl.config.validation import (
-    LONGEST_SHOWN,
     Place,
     closest,
-    described,
     is_unlisted,
     raise_if_any,
     secret_names,
     validate,
 )
-from dbt_reverse_etl.config.validation import Path as KeyPath
 from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
 
 __all__ = [
@@ -38,8 +37,6 @@ __all__ = [
     "resolve",
 ]
 
-ENTRY_POINTS = "dbt_reverse_etl.sinks"
-_FORMER_TYPES = {"sqlalchemy": "it is type duckdb or type postgres now. "}
 _OWN_KEYS = ("type", "guards")
 SinkClass = type[Sink]
 
@@ -182,7 +179,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 def _validated(name: str, rendered: Rendered, place: Place, problems: list[Problem]) -> Destination | None:
     block: dict[str, Any] = rendered.value
     from_env = {path for path, _, _ in rendered.used}
-    sink = _sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
+    sink = sink_of(block.get("type"), Place(place.file, place.keys, hides_of(frozenset(), from_env)), problems)
     secret = secret_names(sink.settings_model) if sink else frozenset()
     register_values(block, rendered.used, sink.settings_model if sink else Settings)
     hides = hides_of(secret, from_env)
@@ -218,44 +215,6 @@ def hides_of(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPat
         return named or any(path[: len(used)] == used or used[: len(path)] == path for used in from_env)
 
     return hides
-
-
-def _sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
-    """The sink class of a type; nothing of any other sink is imported."""
-    offered: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entry_points(group=ENTRY_POINTS):
-        offered.setdefault(entry.name, {})[entry.dist.name if entry.dist else entry.value] = entry
-    where = place.at("type")
-    if not isinstance(type_name, str) or type_name not in offered:
-        shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
-        found = repr(type_name) if shown else described(type_name)
-        hint = _FORMER_TYPES.get(type_name) or closest(type_name, list(offered)) if isinstance(type_name, str) else ""
-        known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
-        problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
-        return None
-    if len(offered[type_name]) > 1:
-        claimed = " and ".join(sorted(offered[type_name]))
-        problems.append(Problem(where, f"{type_name!r} in {claimed}", "one package for a type", "uninstall the other"))
-        return None
-    return _imported(next(iter(offered[type_name].values())), where, problems)
-
-
-def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Sink] | None:
-    try:
-        loaded = entry.load()
-    except ReverseEtlError as error:
-        problems.extend(error.problems)
-        return None
-    except Exception as error:  # a package of anyone may raise anything while it is imported
-        module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
-        found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
-        problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))
-        return None
-    if not (isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name):
-        expected = f"a subclass of Sink whose `type` is {entry.name!r}"
-        problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
-        return None
-    return loaded
 
 
 def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:

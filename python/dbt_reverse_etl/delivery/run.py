@@ -319,10 +319,7 @@ class _Run:
         """Record the wave, with the end of the run after the last one: one commit."""
         wave, self._unrecorded = self._unrecorded, None
         self._record(*((wave,) if wave else ()), *end)
-        if end:
-            self._step("run.finished")
-        else:
-            self._step("wave.acknowledged")
+        self._step("run.finished" if end else "wave.acknowledged")
         # What was sent may have come too late: a run that was taken for dead while it lived does not know it yet.
         if self._sent is not None and not self._lease.confirm(wave.lease_until if wave else self._lease.until):
             raise LeaseLost
@@ -375,17 +372,8 @@ class _Run:
         return self._result(status, counts, message)
 
     def _result(self, status: str, counts: Counts, message: str) -> RunResult:
-        return RunResult(
-            status,
-            self._fence,
-            counts,
-            self._histogram.total,
-            message,
-            self._requests,
-            self._given_up,
-            self._recorded,
-            self._left(),
-        )
+        facts = (self._histogram.total, message, self._requests, self._given_up, self._recorded, self._left())
+        return RunResult(status, self._fence, counts, *facts)
 
     def _record(self, *facts: Fact) -> None:
         self._ledger.append(*facts)

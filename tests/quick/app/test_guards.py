@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.guards import check_guards, failed_tests, refuse_unknown, violations
 from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked
-from dbt_reverse_etl.config.settings import Guards
+from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
 
 counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)

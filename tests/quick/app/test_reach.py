@@ -12,7 +12,7 @@ import pytest
 
 from dbt_reverse_etl.app.reach import try_early
 from dbt_reverse_etl.config.destinations import Destination
-from dbt_reverse_etl.config.settings import Guards
+from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from tests.support.servers.http import HttpServer, free_port

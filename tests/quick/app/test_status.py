@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from dbt_reverse_etl import cli
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
-from dbt_reverse_etl.config.settings import Guards
+from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.warehouse.ledger import Overview, Refusal

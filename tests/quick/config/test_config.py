@@ -25,7 +25,8 @@ from dbt_reverse_etl.config.destinations import (
     redact,
     resolve,
 )
-from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.config.guards import Guards
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
 

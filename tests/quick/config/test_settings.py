@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import Problem
-from dbt_reverse_etl.config.settings import ChangelogSettings, Guards, Threshold
+from dbt_reverse_etl.config.guards import Guards, Threshold
+from dbt_reverse_etl.config.settings import ChangelogSettings
 from dbt_reverse_etl.config.validation import Place, validate
 
 counts = st.integers(0, 10**12)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
-from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.config.guards import Guards
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Options
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 

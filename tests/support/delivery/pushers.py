@@ -10,7 +10,8 @@ from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
-from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Guards, Sync, SyncSettings
+from dbt_reverse_etl.config.guards import Guards
+from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Options

@@ -1,0 +1,50 @@
+"""The sink of a type, from the entry points of the packages that are installed."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, described
+from dbt_reverse_etl.sinks.base import Sink
+
+ENTRY_POINTS = "dbt_reverse_etl.sinks"
+_FORMER_TYPES = {"sqlalchemy": "it is type duckdb or type postgres now. "}
+
+
+def sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
+    """The sink class of a type; nothing of any other sink is imported."""
+    offered: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        offered.setdefault(entry.name, {})[entry.dist.name if entry.dist else entry.value] = entry
+    where = place.at("type")
+    if not isinstance(type_name, str) or type_name not in offered:
+        shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
+        found = repr(type_name) if shown else described(type_name)
+        hint = _FORMER_TYPES.get(type_name) or closest(type_name, list(offered)) if isinstance(type_name, str) else ""
+        known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
+        problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
+        return None
+    if len(offered[type_name]) > 1:
+        claimed = " and ".join(sorted(offered[type_name]))
+        problems.append(Problem(where, f"{type_name!r} in {claimed}", "one package for a type", "uninstall the other"))
+        return None
+    return _imported(next(iter(offered[type_name].values())), where, problems)
+
+
+def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Sink] | None:
+    try:
+        loaded = entry.load()
+    except ReverseEtlError as error:
+        problems.extend(error.problems)
+        return None
+    except Exception as error:  # a package of anyone may raise anything while it is imported
+        module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
+        problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))
+        return None
+    if not (isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name):
+        expected = f"a subclass of Sink whose `type` is {entry.name!r}"
+        problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
+        return None
+    return loaded

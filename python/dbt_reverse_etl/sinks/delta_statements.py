@@ -1,0 +1,26 @@
+"""SQL with which a push changes a Delta table."""
+
+from __future__ import annotations
+
+from dbt_reverse_etl.base.sql import quoted
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+
+
+def merge(target: str, source: str, task: SinkTask) -> str:
+    """The MERGE of a task, whose source has `_operation` and the fields."""
+    fields, key = [quoted(name) for name in task.schema.names], [quoted(name) for name in task.key]
+    clauses = []
+    if task.mode is Mode.MIRROR:
+        clauses.append("when matched and s._operation = 'delete' then delete")
+    if task.mode is not Mode.INSERT_ONLY:
+        clauses.append(f"when matched then update set {', '.join(f't.{name} = s.{name}' for name in fields)}")
+    values = ", ".join(f"s.{name}" for name in fields)
+    clauses.append(f"when not matched and s._operation <> 'delete' then insert ({', '.join(fields)}) values ({values})")  # noqa: S608
+    same = " and ".join(f"t.{name} = s.{name}" for name in key)
+    return f"merge into {target} t using {source} s on {same} {' '.join(clauses)}"
+
+
+def overwrite(target: str, source: str, task: SinkTask) -> str:
+    """The statement of a full load."""
+    fields = ", ".join(map(quoted, task.schema.names))
+    return f"insert overwrite {target} ({fields}) select {fields} from {source}"  # noqa: S608
