@@ -31,14 +31,16 @@
 #}
 {% macro _capture(target, head, columns, query, capture_uuid, settings, facts, drift_against=none) %}
     {%- do query.setdefault('rows', query.name) -%}
-    {#- The old rows of candidates are few: the diff brings them along, and saves a second look at the changelog. -#}
-    {%- do query.update({'old_images': query.candidates and head is not none and not (settings.label or columns.dropped or columns.widened)}) -%}
+    {#- Where the old rows are few, the diff brings them along, and saves a second look at the changelog. -#}
+    {%- set diff = query.compare or settings.compare -%}
+    {%- set few = head is not none and (query.candidates or head.live_rows <= 100000) and diff != 'except' -%}
+    {%- do query.update({'old_images': few and not (settings.label or columns.dropped or columns.widened)}) -%}
     {%- set stage = reverse_etl._stage_relation(target, capture_uuid) -%}
     {%- call statement('stage') -%}
         create table {{ stage }} using {{ reverse_etl._private_format() }} as
         select *{{ ', ' if columns.dropped }}{{ reverse_etl._null_columns(columns.dropped) }}
         from (
-            {{ reverse_etl._diff(query.compare or settings.compare)(target, head, columns, query, settings) }}
+            {{ reverse_etl._diff(diff)(target, head, columns, query, settings) }}
         )
     {%- endcall -%}
     {%- if columns.gone and query.compare == 'feed' -%}{%- do reverse_etl._stage_emptied(target, stage, head, columns) -%}{%- endif -%}

@@ -117,17 +117,17 @@ def rendered_diff(project: Project, compare: str, model: str, *, base: int, head
     files = [sql.package_root() / "macros/capture" / name for name in ("compare.sql", "commit.sql")]
     environment = Environment(autoescape=False, extensions=["jinja2.ext.do"])
     namespace = SimpleNamespace(**vars(sql._namespace()))
-    environment.globals["reverse_etl"] = namespace
+    environment.globals |= {"reverse_etl": namespace, "return": sql._return}
     template = environment.from_string("\n".join(file.read_text() for file in files))
     context = template.new_context()
     for _ in template.root_render_func(context):
         pass
-    namespace.__dict__.update(context.vars)
+    namespace.__dict__.update({name: sql._returning(macro) for name, macro in context.vars.items()})
     return str(
         getattr(namespace, f"compare_{compare}")(
             f"{project.schema}.things",
-            {"base": base, "snapshot_id": head},
-            {"key": ["id"], "names": names, "model": columns},
+            {"base": base, "snapshot_id": head, "columns": columns},
+            {"key": ["id"], "names": names, "model": columns, "dropped": [], "widened": []},
             {"name": f"{project.schema}.{model}", "rows": f"{project.schema}.{model}"},
             {"on_bad_key": "fail"},
         )

@@ -36,10 +36,10 @@ def mysql(home: Path, rows: int, rounds: int) -> None:
     report(
         f"{what} / LOAD DATA of a ready file, then the server's upsert",
         figures["ours"] / figures["load data"],
-        "<= 2.5",
+        "<= 2.0",
     )
     report(
-        f"{what} / ready INSERTs of 5000 rows, then the server's upsert", figures["ours"] / figures["rows"], "<= 2.5"
+        f"{what} / ready INSERTs of 5000 rows, then the server's upsert", figures["ours"] / figures["rows"], "<= 2.0"
     )
 
 

@@ -18,6 +18,8 @@ from tests.support.dbt.project import Project
 from tests.support.servers.maven import jars
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+# A driver that makes many plans: a young generation in which they die.
+HEAP = "-Xms1500m -Xmn700m"
 # The metastore of a test need not outlive a power cut.
 DERBY = "-Dderby.system.durability=test"
 # Spark keeps the story of each query for its page, which nobody opens here.
@@ -49,7 +51,7 @@ def spark_settings(home: Path) -> dict[str, str]:
     return {
         "spark.master": MASTER,
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"{JVM}{archive} {DERBY} -Dderby.system.home={home / 'derby'}",
+        "spark.driver.extraJavaOptions": f"{JVM} {HEAP}{archive} {DERBY} -Dderby.system.home={home / 'derby'}",
         "spark.executor.extraJavaOptions": JVM,
         "spark.jars.packages": delta_lake(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -285,7 +285,7 @@ class _Prefetched:
 
     def start(self, started: RunStarted) -> State | None:
         """As the ledger's."""
-        before = self._ledger.start(started)
+        before = self._ledger.start(started, self._state)
         if before is not None:
             self._began(started)
         return before

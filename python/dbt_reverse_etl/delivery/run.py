@@ -319,7 +319,10 @@ class _Run:
         """Record the wave, with the end of the run after the last one: one commit."""
         wave, self._unrecorded = self._unrecorded, None
         self._record(*((wave,) if wave else ()), *end)
-        self._step("run.finished" if end else "wave.acknowledged")
+        if end:
+            self._step("run.finished")
+        else:
+            self._step("wave.acknowledged")
         # What was sent may have come too late: a run that was taken for dead while it lived does not know it yet.
         if self._sent is not None and not self._lease.confirm(wave.lease_until if wave else self._lease.until):
             raise LeaseLost

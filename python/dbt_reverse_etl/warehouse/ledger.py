@@ -17,6 +17,7 @@ from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.warehouse.commits import Commits, said
 
 REQUEST = "request"
 OVER = "ok"
@@ -155,6 +156,7 @@ class DeltaLedger:
     def __init__(self, spark: SparkSession, relation: str) -> None:
         self._spark = spark
         self.relation = relation
+        self._commits = Commits(spark, relation)
 
     def create(self) -> None:
         """Make the table if the model `reverse_etl_ledger` was not run yet."""
@@ -168,12 +170,19 @@ class DeltaLedger:
 
     def fence(self, sync_id: str) -> int:
         """The newest fence; 0 before the first run."""
+        known = self._commits.fence(sync_id)
+        if known is not None:
+            return known
         query = f"select max(fence) from {self.relation} where sync_id = {_literal(sync_id)} and fact = 'run_started'"  # noqa: S608
         return int(self._spark.sql(query).collect()[0][0] or 0)
 
-    def start(self, started: RunStarted) -> State | None:
-        """Commit atomically. txnVersion lets one of several runs with this fence commit; a late one is skipped silently, so the row
-        is read back, with the facts of the fence before. None: another run has this fence.
+    def start(self, started: RunStarted, before: State | None = None) -> State | None:
+        """Commit atomically, and return the state of the fence before. None: another run has this fence.
+
+        txnVersion lets one of several runs with this fence commit; a late one is skipped silently, so it is looked up who began.
+
+        Args:
+            before: that state as it was read after `overview`, if it was.
         """
         try:
             self._insert([started], txnAppId=started.sync_id, txnVersion=str(started.fence))
@@ -181,6 +190,8 @@ class DeltaLedger:
             if "ConcurrentTransactionException" not in f"{type(error).__name__} {error}":
                 raise
             return None
+        if before is not None and self._commits.is_unchanged(started):
+            return before
         query = (
             f"select fence, fact, run_id, body from {self.relation} "  # noqa: S608
             f"where sync_id = {_literal(started.sync_id)} and fence in ({started.fence - 1}, {started.fence})"
@@ -216,7 +227,7 @@ class DeltaLedger:
     def _record(self, fact: str, bodies: Mapping[str, str], seq: int, invocation_id: str, now: datetime) -> None:
         """Facts that belong to no run, by name; one commit."""
         common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
-        self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()])
+        self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()], said(fact, 0))
 
     @apart
     def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
@@ -228,6 +239,7 @@ class DeltaLedger:
         wanted = sorted(set(names))
         if not wanted:
             return Overview()
+        self._commits.follow()
         runs = self._spark.sql(
             f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
             f"from {self.relation} where fact in ('run_started', '{REQUEST}') "
@@ -280,11 +292,14 @@ class DeltaLedger:
         return found
 
     def _insert(self, facts: Sequence[Fact], **options: str) -> None:
-        self._write([_row(fact) for fact in facts], **options)
+        by = said(facts[0].sync_id, facts[0].fence, *facts)
+        self._write([_row(fact) for fact in facts], by, **options)
 
-    def _write(self, rows: Sequence[Mapping[str, Any]], **options: str) -> None:
+    def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        frame.write.format("delta").mode("append").options(**options).saveAsTable(self.relation.replace("`", ""))
+        frame.write.format("delta").mode("append").options(userMetadata=by, **options).saveAsTable(
+            self.relation.replace("`", "")
+        )
 
 
 def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:

@@ -89,6 +89,7 @@ def test_every_value_arrives_as_it_is_or_its_row_is_refused(shop: Shop, sync: st
     assert wrong(sync.partition("_by_")[0], shop.read(sync), COLUMNS) == {}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Every destination")
 @pytest.mark.parametrize("sync", SYNCS)
 def test_reconcile_finds_every_row_that_was_not_refused_and_no_other(shop: Shop, sync: str) -> None:

@@ -190,6 +190,19 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
 
 @pytest.mark.guarantee("Capture")
 @together
+def test_a_row_that_loses_a_value_with_its_column_is_a_change_by_except_too(project: Project) -> Story:
+    settings = {"compare": "except", "on_column_change": "sync_all_columns"}
+    for query, told in [
+        ("select id, if(id = 1, 'x', null) as extra from range(3)", "+3 ~0 -0, snapshot 1"),
+        ("select id from range(3)", "+0 ~1 -0, snapshot 2"),
+        ("select id from range(3)", "+0 ~0 -0, snapshot 2"),
+    ]:
+        project.changelog("with_extra", query, settings=settings)
+        assert (yield).messages["with_extra"] == told
+
+
+@pytest.mark.guarantee("Capture")
+@together
 def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> Story:
     name = "widened"
 
@@ -289,6 +302,7 @@ def test_what_cannot_be_captured_is_refused_before_anything_is_written(project: 
         assert not project.spark.catalog.tableExists(f"{project.schema}.refused_{number}"), query
 
 
+@pytest.mark.full
 @together
 def test_a_model_that_gives_other_rows_when_it_is_read_again_is_told_so_when_it_gave_bad_keys(
     project: Project,

@@ -49,6 +49,7 @@ def test_tblproperties_are_honoured_on_a_new_table_and_on_one_that_exists(projec
     assert table_properties(project, "with_properties")["team"] == "sales"
 
 
+@pytest.mark.full
 @together
 def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(project: Project) -> Story:
     model = {
@@ -70,6 +71,7 @@ def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(proj
     assert details(project, "documented")["Comment"] == "Things that change"
 
 
+@pytest.mark.full
 @together
 def test_hooks_run_before_and_after_the_capture(project: Project) -> Story:
     project.table("log", "select 'none' as step, cast(0 as bigint) as seen")

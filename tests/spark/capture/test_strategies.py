@@ -290,6 +290,7 @@ def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_
     assert (yield).messages["own"] == "+0 ~0 -1, snapshot 3 (full compare: 4 of 9 keys may have changed)"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_comment_does_not(
@@ -323,6 +324,7 @@ def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_c
     assert (yield from captured("-- twice\nselect id, value * 2 as value, at")) == {"+0 ~0 -0, snapshot 2"}
 
 
+@pytest.mark.full
 @together
 def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(project: Project) -> Story:
     source = f"{project.schema}.two_times"

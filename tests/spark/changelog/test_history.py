@@ -18,7 +18,7 @@ from tests.support.dbt.project import Project
 from tests.support.effort import scaled
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
-PARTS = 1 + scaled(1)
+PARTS = scaled(1)
 
 
 @pytest.fixture(autouse=True)

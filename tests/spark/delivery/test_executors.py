@@ -210,6 +210,7 @@ def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
     assert api.rows == people(shop)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
 def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
     shop: Project, api: Api, waves: list[int]

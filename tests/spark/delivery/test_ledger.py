@@ -16,7 +16,18 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
-from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Fact, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    NOT_WELL,
+    Claim,
+    DoubtRecorded,
+    Fact,
+    Heartbeat,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+)
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, _row
@@ -85,18 +96,49 @@ def test_of_several_runs_with_one_fence_exactly_one_starts(ledger: DeltaLedger) 
     assert overview.states["a1"] == state
 
 
+@pytest.mark.guarantee("Leases and rivals")
+def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedger) -> None:
+    other = DeltaLedger(ledger._spark, ledger.relation)  # of another process
+    assert ledger.start(started(1, "first"))
+    known = ledger.overview(["crm's \\ contacts"]).states["a1"]
+    assert ledger.start(started(2, "second"), known) is known, "nobody wrote, so nothing is read again"
+
+    known = ledger.read("a1")
+    other.append(DoubtRecorded("a1", 2, NOW, (), (Claim("doubt", 0, 10, 7, "spec"),), {}))
+    before = ledger.start(started(3, "third"), known)
+    assert before == ledger.read("a1", 2) != known, "a fact that came late"
+
+    known = ledger.read("a1")
+    assert other.start(started(4, "rival"))
+    for number in range(20):  # more commits than one look shows
+        other.append(Heartbeat("b2", number, NOW, NOW))
+    assert ledger.start(started(4, "late"), known) is None
+    assert ledger.fence("a1") == 4
+
+    columns = "sync_id, fence, seq, fact, recorded_at, sync, run_id, body"
+    ledger._spark.sql(
+        f"insert into {ledger.relation} select sync_id, 5, seq, fact, recorded_at, sync, 'older version', body "
+        f"from (select {columns} from {ledger.relation} where fence = 4 and sync_id = 'a1')"
+    )
+    assert ledger.fence("a1") == 5, "a commit that does not say whose it is"
+
+
 class Kept(MemoryLedger):
     """The real ledger, with the facts noted beside it as the world of the campaign wants them."""
 
     def __init__(self, real: DeltaLedger, world: World) -> None:
         super().__init__(world._note)
-        self._real = real
+        self._real, self._newest = real, State()
+        real.overview(["any"])  # from here on the ledger follows the commits
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
-        return self._real.read(sync_id, fence)
+        found = self._real.read(sync_id, fence)
+        self._newest = found if fence is None else self._newest
+        return found
 
     def start(self, started: RunStarted) -> State | None:
-        before = self._real.start(started)
+        known = self._newest if self._newest.fence == started.fence - 1 else None
+        before = self._real.start(started, known)
         if before is not None:
             super().append(started)
         return before

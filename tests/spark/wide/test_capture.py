@@ -202,6 +202,7 @@ def test_in_a_chain_of_changelogs_a_change_of_one_table_captures_rows_only_in_wh
     assert [tuple(row) for row in rows] == [(n, *(("c", 1) if n % 6 else ("Six", 3))) for n in range(1, 13)]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declaration_adds_have_passed(
     chain: Chain,
