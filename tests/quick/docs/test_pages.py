@@ -33,6 +33,19 @@ def test_the_destinations_that_a_reconcile_can_read_are_named() -> None:
 def test_every_test_that_the_readme_names_as_a_proof_is_there() -> None:
     named = re.findall(r"`((?:tests|python)/\S+\.py)::(\w+)`", text("README.md"))
     assert len(named) == text("README.md").count("::") > 10
+    assert_are_there(named)
+
+
+@pytest.mark.parametrize("file", [".ci/matrix.py", "tests/mutants.yml"])
+def test_every_test_that_the_matrix_and_the_mutants_run_is_there(file: str) -> None:
+    files = {name for name in re.findall(r"\btests/[\w/]+(?:\.py)?(?=[:\s\",])", text(file)) if name != "tests/"}
+    assert files
+    for name in files:
+        assert (ROOT / name).exists(), name
+    assert_are_there(re.findall(r"(tests/[\w/]+\.py)::(?:\w+::)?(test_\w+)", text(file)))
+
+
+def assert_are_there(named: list[tuple[str, str]]) -> None:
     for file, test in named:
         assert re.search(rf"^\s*(?:async )?def {test}\(|^{test} = ", text(file), re.MULTILINE), f"{file}::{test}"
 
