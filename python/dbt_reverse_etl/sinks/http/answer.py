@@ -11,22 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import orjson
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Mode
-
-if TYPE_CHECKING:
-    from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions
+from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
+from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
 _SURELY_NOT_APPLIED = frozenset({408, 425, 429, 503})
-_STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
-_ABSENT = object()
 _HTML = ("text/html", "application/xhtml+xml")
 
 
@@ -223,7 +220,7 @@ class _Results:
     def _refusals(self, document: Any) -> Iterator[tuple[int, RowResult]]:
         for refused in self.options.refused:
             entries = find(document, refused.path)
-            if entries is _ABSENT or entries is None:
+            if entries is ABSENT or entries is None:
                 continue
             if not isinstance(entries, list):
                 raise _FormError(f"results.refused {refused.path!r} is no list")
@@ -279,7 +276,7 @@ def loaded(answer: Answer) -> Any:
     try:
         return orjson.loads(answer.body or b"")
     except orjson.JSONDecodeError:
-        return _ABSENT
+        return ABSENT
 
 
 def error_code(document: Any, path: str | None) -> str:
@@ -290,7 +287,7 @@ def error_code(document: Any, path: str | None) -> str:
 
 def _code_of(document: Any, path: str | None) -> str:
     """An error code, and only if it has the form of one: a message may quote the row."""
-    value = _ABSENT if path is None else find(document, path)
+    value = ABSENT if path is None else find(document, path)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not _CODE.fullmatch(str(value)):
         return ""
     return str(value)
@@ -300,39 +297,6 @@ def _holds(document: Any, condition: JsonIs) -> bool:
     value = find(document, condition.path)
     # In Python True equals 1; in JSON it does not.
     return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
-
-
-@lru_cache
-def parse_path(path: str) -> tuple[str | int, ...]:
-    """Steps of a JSON path such as `data.results[0].status`; empty or `$` is the document.
-
-    Raises:
-        ValueError: in three parts, if it is no such path.
-    """
-    text = path[2:] if path.startswith("$.") else path.removeprefix("$")
-    steps: list[str | int] = []
-    position = 0
-    while position < len(text):
-        match = _STEP.match(text, position)
-        if match is None:
-            raise ValueError(f"found {path!r}; expected a path such as data.results[0].status; next: correct the path")
-        name, index = match.groups()
-        steps.append(name if name is not None else int(index))
-        position = match.end()
-    return tuple(steps)
-
-
-def find(document: Any, path: str) -> Any:
-    """The value at a path, or a value that equals nothing."""
-    value = document
-    for step in parse_path(path):
-        if isinstance(step, str) and isinstance(value, dict):
-            value = value.get(step, _ABSENT)
-        elif isinstance(step, int) and isinstance(value, list) and step < len(value):
-            value = value[step]
-        else:
-            return _ABSENT
-    return value
 
 
 def retry_after(header: str | None, now: datetime) -> float | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from dbt_reverse_etl.sinks.base import Options
-from dbt_reverse_etl.sinks.http.answer import parse_path
+from dbt_reverse_etl.sinks.http.json_path import parse_path
 from dbt_reverse_etl.sinks.http.settings import HeaderName, Strict
 
 JsonPath = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
