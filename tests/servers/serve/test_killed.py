@@ -52,6 +52,7 @@ def test_a_run_that_was_in_hand_when_the_process_was_killed_is_pushed_once_by_th
     assert list((world.kept / "runs").iterdir()) == [], "nobody needs them"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize("step", OF_THE_WORKER)
 def test_a_run_that_was_in_hand_when_the_process_was_told_to_end_is_pushed_once_by_the_next(

@@ -99,6 +99,7 @@ def settings_of(database: Database, tmp_path: Path) -> dict[str, Any]:
     return {"command": installed(POSTGRES), "config": config, "log_file": str(tmp_path / "log")}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Singer")
 def test_postgres_holds_inserts_updates_and_marked_deletes(database: Database, tmp_path: Path) -> None:
     push(settings_of(database, tmp_path), *HISTORY)
@@ -107,6 +108,7 @@ def test_postgres_holds_inserts_updates_and_marked_deletes(database: Database, t
     assert database.rows("SELECT id, name FROM people WHERE _sdc_deleted_at > '2024-01-01'") == [(2, None)]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Singer")
 def test_postgres_holds_every_type_exactly(database: Database, tmp_path: Path) -> None:
     schema, rows = typed_rows(TYPES | {"string": NUL})
@@ -133,6 +135,7 @@ def _in_postgres(field: pa.Field, value: Any) -> Any:
     return value if any(is_type(field.type) for is_type in as_it_is) else as_json(field, value)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Singer")
 def test_a_row_that_postgres_refuses_leaves_its_batch_unknown_and_is_shown_in_the_log_file_only(
     database: Database, tmp_path: Path

@@ -125,6 +125,7 @@ def secretive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return told
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Configuration")
 @pytest.mark.parametrize("name", ["another model", "another sync", "off", "plan"])
 def test_a_command_that_does_not_reach_a_destination_does_not_need_its_secret(secretive: Told, name: str) -> None:
@@ -134,6 +135,7 @@ def test_a_command_that_does_not_reach_a_destination_does_not_need_its_secret(se
     assert secretive.results["plan"].sync("of_people")
 
 
+@pytest.mark.full
 def test_a_secret_that_is_not_set_stops_the_capture_that_it_would_push(secretive: Told) -> None:
     message = secretive.results["pushed"].messages["people"]
     assert "variable CRM_PASSWORD_OF_NOBODY, which is not set" in message

@@ -102,6 +102,7 @@ def test_every_change_of_every_type_is_seen_by_hash_and_nothing_else(project: Pr
     return every_type(project, "hash")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_every_change_of_every_type_is_seen_by_except_and_nothing_else(project: Project) -> Story:

@@ -162,6 +162,7 @@ def test_a_former_name_of_a_setting_is_refused_with_the_new_one_with_and_without
     assert "expected both" not in refused, "one mistake is told once"
 
 
+@pytest.mark.full
 def test_a_changelog_works_where_the_change_feed_of_delta_is_on_by_default(project: Project) -> None:
     name = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
     project.spark.conf.set(name, "true")

@@ -18,7 +18,7 @@ from tests.support.dbt.project import Project
 from tests.support.effort import scaled
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
-PARTS = scaled(1)
+PARTS = 1 + scaled(1)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,7 @@ def assert_history_is(operations: Operations, account: Account, told: str) -> No
                 project.rows(f"select * from {render('changes', table, n)}")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_after_any_operations_each_kept_snapshot_shows_what_it_showed_and_each_pruned_one_is_an_error(
     operations: Operations, spark: SparkSession

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.support.dbt.project import Project
+from tests.support.effort import scaled
 from tests.support.wide.tables import COLUMNS, HISTORIES, SCHEMA, Declaration, World
 
 SEEDS = (15663, 39834)
-RUNS = 3
+RUNS = min(3, 1 + scaled(2))
 
 
 class Lake:
