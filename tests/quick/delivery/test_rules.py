@@ -197,6 +197,18 @@ def test_what_a_run_that_was_taken_for_dead_sent_late_without_an_answer_is_in_do
     assert settle(world) == []
 
 
+def test_a_row_that_may_be_there_and_is_refused_later_stays_in_doubt() -> None:
+    world = World(PlainSink)
+    world.capture({"k0": 2, "k1": 2, "k2": 2})
+    world.push(Plan())
+    world.capture({"k0": 4, "k1": 4, "k2": 4})
+    world.push(Plan({"k0": ["unknown_applied"] * 99}))
+    world.push(Plan({"k0": ["rejected"] * 99}, retry_now=True))
+    assert world.ledger.read("s").undelivered["k0"].outcome == "rejected"
+    world.capture({"k0": 2, "k1": 2, "k2": 2})
+    assert settle(world) == []
+
+
 def test_a_doubt_is_recorded_again_where_another_run_starts_while_it_is_recorded() -> None:
     world = World(PlainSink)
     world.capture({"k0": 6})

@@ -103,8 +103,8 @@ class SourceTable:
             "table": "orders",
         }
         if self.connector == "postgresql":
-            self._position += 1  # a position of its own for each change
-            source |= {"lsn": self._position, "txId": 7, "schema": "public"}
+            self._position += 1  # a position of its own for each change; it gets one digit more now and then
+            source |= {"lsn": self._position + 9_950_000, "txId": 7, "schema": "public"}
         else:  # a file ends now and then; rows of one statement share its position
             source |= {
                 "file": f"mysql-bin.{self._position // 3000 + 999984:06}",
