@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
@@ -40,9 +42,9 @@ class Commits:
 
     def follow(self) -> None:
         """From here on. Whoever reads the ledger after this call knows all commits before it."""
-        with self._lock:
+        with self._lock, suppress(PySparkException):  # who may not describe it asks the rows
             if self._newest is None:
-                self._newest = int(self._history(1)[0].version)
+                self._newest = max((row.version for row in self._history(1)), default=None)
 
     def is_unchanged(self, started: RunStarted) -> bool:
         """This run has begun, and nobody has written at the fence before. False also where that is not known."""
@@ -62,13 +64,16 @@ class Commits:
             return False
         limit = _AT_ONCE
         rows = self._history(limit)
-        while len(rows) == limit and rows[-1].version > self._newest + 1:
+        while len(rows) >= limit and rows[-1].version > self._newest + 1:
             limit *= 8
             rows = self._history(limit)
-        for row in rows:
-            if row.version > self._newest:
-                self._note(row)
-        self._newest = max(self._newest, rows[0].version)
+        later = [row for row in rows if row.version > self._newest]
+        for row in later:
+            self._note(row)
+        newest = max((row.version for row in rows), default=-1)
+        # A commit whose file is gone is left out; and a table that was made anew begins with 0.
+        self._is_told = self._is_told and len(later) == newest - self._newest
+        self._newest = newest
         return self._is_told
 
     def _note(self, row: Row) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.testing import deliver, next_run, opened, person
 from tests.support.sinks.databases import FILES, FileDatabase
 from tests.support.sinks.people import a_task, people
@@ -50,6 +54,21 @@ def test_a_process_killed_around_a_commit_leaves_all_of_a_batch_with_its_record_
     with opened(db.sink(), next_run(TASK)) as sink:
         assert sink.settle(["first", "second"]) == {"first": True, "second": True if step == "after" else None}
     assert db.rows("SELECT id FROM people ORDER BY id") == [(1,), (2,)][: 2 if step == "after" else 1]
+
+
+@files
+@pytest.mark.guarantee("SQL databases")
+def test_syncs_that_open_one_new_file_at_once_do_not_fail(db: FileDatabase) -> None:
+    tasks = [replace(TASK, sync_id=f"sync{number}", object=f"people{number}") for number in range(4)]
+    barrier = threading.Barrier(len(tasks))
+
+    def first_push(task: SinkTask) -> list[Outcome]:
+        barrier.wait()
+        with opened(db.sink(), task) as sink:
+            return deliver(sink, task, people(person(1)))
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        assert list(pool.map(first_push, tasks)) == [[Outcome.DELIVERED]] * len(tasks)
 
 
 AT_RANDOM = """

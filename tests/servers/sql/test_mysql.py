@@ -62,6 +62,27 @@ def test_a_row_that_appears_while_its_update_finds_none_is_updated_after_all(
     assert db.rows("SELECT name FROM people") == [("Ada",)]
 
 
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_a_row_that_appears_while_refused_rows_are_searched_is_not_called_delivered(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.table(f"CREATE TABLE people (id int PRIMARY KEY, name varchar(9), score double CHECK (score < 5)) {UTF8}")
+    db.run("INSERT INTO people VALUES (2, 'Bob', 2)")
+    rows = ["(1, 'foreign', 0)"]
+
+    def appears(connection: Any, query: Any, values: Any = None) -> Any:
+        if "NOT EXISTS" in str(query) and rows:
+            db.run(f"INSERT INTO people VALUES {rows.pop()}")
+        return run(connection, query, values)
+
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.sink.run", appears)
+    batch = [("update", person(1, "Ada", 0.0)), ("update", person(2, "Bobby", 9.0))]
+    with opened(db.sink(), task := a_task(mode=Mode.UPDATE_ONLY)) as sink:
+        assert deliver(sink, task, batch) == [Outcome.RETRYABLE] * 2
+        assert deliver(sink, task, batch) == [DELIVERED, Outcome.REJECTED]
+    assert db.rows("SELECT name FROM people ORDER BY id") == [("Ada",), ("Bob",)]
+
+
 UNIQUES = [
     "UNIQUE other (name), PRIMARY KEY (id)",
     "PRIMARY KEY (n), UNIQUE other (name), UNIQUE k (id)",

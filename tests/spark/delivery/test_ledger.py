@@ -123,6 +123,30 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
     assert ledger.fence("a1") == 5, "a commit that does not say whose it is"
 
 
+@pytest.mark.guarantee("Leases and rivals")
+def test_a_ledger_whose_history_has_a_gap_or_that_was_made_anew_is_asked_for_its_rows(
+    ledger: DeltaLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.overview(["any"])
+    assert ledger.start(started(1, "first"))
+    assert ledger.fence("a1") == 1
+    other, history = DeltaLedger(ledger._spark, ledger.relation), ledger._commits._history
+    assert other.start(started(2, "rival"))
+    other.append(Heartbeat("b2", 1, NOW, NOW))
+    # The file of the rival's commit is gone: Delta leaves it out.
+    monkeypatch.setattr(
+        ledger._commits, "_history", lambda limit: [row for row in history(limit) if "rival" not in str(row)]
+    )
+    assert ledger.fence("a1") == 2
+
+    anew = DeltaLedger(ledger._spark, ledger.relation)
+    anew.overview(["any"])
+    assert anew.fence("a1") == 2
+    ledger._spark.sql(f"drop table {ledger.relation}")
+    anew.create()
+    assert anew.fence("a1") == 0
+
+
 class Kept(MemoryLedger):
     """The real ledger, with the facts noted beside it as the world of the campaign wants them."""
 

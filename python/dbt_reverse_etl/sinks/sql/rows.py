@@ -9,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import NO_ROW
-from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.table import Name, Table
 from dbt_reverse_etl.sinks.sql.values import Changes, Columns, columns_of
 
 IGNORED = "the table ignored the row (a trigger?)"
+MOVED = "another session changed rows of the batch, which was rolled back"
 OTHER_SPELLING = "the table has or shows this key in another spelling"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
@@ -115,6 +117,10 @@ class Writer(ABC):
             raise error
         return fault
 
+    def is_moved(self, changes: Changes, others: int) -> bool:
+        """Whether another session changed rows while they were searched; `others`: writes that are refused or have no row."""
+        return False
+
     def waits(self, fault: Fault) -> bool:
         """Whether what another row of the batch does may mend it."""
         return False
@@ -173,7 +179,10 @@ class Writer(ABC):
         if changes.deletes:
             refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
         if self.task.mode is Mode.UPDATE_ONLY:
-            refused |= dict.fromkeys(self.absent(connection, changes), NO_ROW)
+            absent = self.absent(connection, changes)
+            if self.is_moved(changes, len(absent) + len(writes)):
+                raise RolledBack(MOVED, Outcome.RETRYABLE)
+            refused |= dict.fromkeys(absent, NO_ROW)
         elif self.counts and not self.strict:
             refused |= dict.fromkeys(self.absent(connection, changes), self.unchanged)
         return refused

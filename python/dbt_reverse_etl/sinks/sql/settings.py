@@ -215,10 +215,12 @@ class DuckdbSettings(Settings):
         config: options of DuckDB for the connection, such as `threads`.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
     path: str = Field(min_length=1)
     create_object: bool = True
     state_schema: str | None = Field(default=None, min_length=1)
-    config: dict[str, str | int | bool] = Field(default_factory=dict)
+    config: dict[str, SecretStr | int | bool] = Field(default_factory=dict)
 
     @field_validator("path")
     @classmethod

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pydantic import SecretStr
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
@@ -126,6 +129,9 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
     return max(kind.precision, kind.precision - kind.scale), max(kind.scale, 0)
 
 
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds
+
+
 class DuckdbDialect(FileDialect):
     """One file."""
 
@@ -153,7 +159,11 @@ class DuckdbDialect(FileDialect):
         return self.settings.state_schema
 
     def connect(self, mode: OpenMode) -> Any:
-        connection = duckdb.connect(str(self.path), config=dict(self.settings.config))
+        config = self.settings.config.items()
+        plain: dict[str, Any] = {
+            name: one.get_secret_value() if isinstance(one, SecretStr) else one for name, one in config
+        }
+        connection = duckdb.connect(str(self.path), config=plain)
         connection.execute("SET TimeZone = 'UTC'")
         return connection
 
@@ -307,6 +317,14 @@ class DuckdbSink(SqlSink):
     type = "duckdb"
     settings_model = DuckdbSettings
     dialect_type = DuckdbDialect
+
+    def _open(self, connection: Any) -> None:
+        """Of two that make our tables at once, one fails without waiting for the other: it looks again."""
+        for pause in PAUSES:
+            with suppress(duckdb.TransactionException):
+                return super()._open(connection)
+            time.sleep(pause)
+        return super()._open(connection)
 
 
 def _text(column: str, field: pa.Field) -> str:

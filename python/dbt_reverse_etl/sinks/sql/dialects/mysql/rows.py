@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
-from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, OTHER_SPELLING, Found
+from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
 from dbt_reverse_etl.sinks.sql.values import Changes, Columns
@@ -42,11 +42,25 @@ class MysqlWriter(StagedWriter):
         """`packet`: bytes that the server takes at once."""
         super().__init__(dialect, task, name, table)
         self._packet = packet - _ROOM
+        self._changed = 0  # rows that the writes of a search have found
 
     @property
     def counts(self) -> bool:
         """Of an upsert the server counts the changes, not the rows; and none of its triggers ignores one."""
         return self.task.mode is Mode.UPDATE_ONLY
+
+    def begin_search(self, connection: Any) -> None:
+        self._changed = 0
+        super().begin_search(connection)
+
+    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
+        changed = super().apply(connection, step, changes, rows)
+        self._changed += changed if step is Step.WRITE else 0
+        return changed
+
+    def is_moved(self, changes: Changes, others: int) -> bool:
+        """An UPDATE that found no row holds no lock, so that the row may have come before we asked for it."""
+        return self._changed + others < changes.writes
 
     @property
     def stage_table(self) -> str:
