@@ -13,6 +13,7 @@ import yaml
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
 
 PASSWORD = "{{ env_var('CRM_PASSWORD') }}"
 POSTGRES = {"type": "postgres", "host": "db.example.com", "database": "crm", "user": "etl", "password": PASSWORD}
@@ -114,6 +115,18 @@ def test_a_destination_that_has_no_name_without_its_variable_stops_every_push_an
     for used in ({"pushed": named(configuration, "free")}, {"planned": named(configuration, "pays")}):
         with pytest.raises(ConfigurationError, match=r"variable CRM_PASSWORD, which is not set"):
             configuration.refuse_unset(**used)
+
+
+def test_a_secret_that_says_where_a_sync_goes_as_a_url_of_another_package_may_stops_every_push(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        PostgresSink, "identity", property(lambda sink: sink._settings.password.get_secret_value().partition("@")[2])
+    )
+    url = {**POSTGRES, "password": f"secret@{PASSWORD}"}
+    configuration = made(url)
+    assert [one.sync.name for one in configuration.resolved] == ["free"]
+    assert {one.sync.name for one in made(url, env={"CRM_PASSWORD": VALUE}).resolved} == {"pays", "free"}
 
 
 def test_what_else_is_wrong_is_told_although_a_secret_is_not_set(made: Made) -> None:
