@@ -26,7 +26,7 @@ quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
 	@EFFORT=0.2 $(PYTEST) -n 2 --dist worksteal tests/quick
 
 test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
-	@$(JAVA) EFFORT=0.5 $(PYTEST) $(TWO) -m "not full" tests/spark tests/servers tests/quick examples/sink
+	@$(JAVA) EFFORT=0.4 $(PYTEST) $(TWO) -m "not full" tests/spark tests/servers tests/quick examples/sink
 
 test-full: check $(CLASSES) ## Before a release: all campaigns, mutants, other versions, an hour
 	@$(JAVA) EFFORT=3 $(PYTEST) $(TWO) tests/full tests/spark tests/servers tests/quick examples/sink

@@ -143,6 +143,7 @@ def test_a_secret_that_is_not_set_stops_the_capture_that_it_would_push(secretive
     assert not secretive.captured["pushed"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "said"), [("maybe", "off, plan or on"), ("unknown override", "one of a sync")])
 def test_a_word_of_the_environment_that_nothing_understands_stops_dbt_before_its_models(
     secretive: Told, name: str, said: str

@@ -229,6 +229,7 @@ def in_time_zone(name: str) -> Iterator[None]:
         time.tzset()
 
 
+@pytest.mark.full
 @together
 def test_when_a_row_changed_all_rows_of_its_group_are_compared_also_of_the_group_that_it_left(
     project: Project,

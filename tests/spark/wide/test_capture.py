@@ -215,6 +215,7 @@ def test_the_changelog_of_a_chain_is_published_once_the_tests_that_its_declarati
     assert chain.live[2] == [(6, "Six")]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_where_more_than_a_quarter_of_the_rows_is_affected_everything_is_compared_and_the_run_says_so(
     project: Project,
