@@ -92,7 +92,7 @@ def planted(mutant: Mutant, copy: Path) -> str:
 
 def run(tests: list[str], copy: Path) -> int:
     """Exit code of the tests in the copy."""
-    env = {**os.environ, "PYTHONPATH": str(copy / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(copy / "python"), "PYTHONDONTWRITEBYTECODE": "1", "SHRINK": "0"}
     try:
         done = subprocess.run([*PYTEST, *tests], cwd=copy, env=env, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:

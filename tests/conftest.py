@@ -1,4 +1,4 @@
-"""What holds for every test: how long random searches go on, and SHUFFLE=seed, another order of files and of the tests in each."""
+"""What holds for every test: how long random searches go on, SHUFFLE=seed, another order of files and of the tests in each, and SHRINK=0."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.support import ROOT
 from tests.support.effort import scaled
 
-settings.register_profile("effort", max_examples=scaled(settings.default.max_examples), deadline=None)
+# Who only asks whether a test fails (SHRINK=0) does not wait for its smallest example.
+PHASES = [one for one in Phase if one not in (Phase.shrink, Phase.explain) or os.environ.get("SHRINK") != "0"]
+settings.register_profile("effort", max_examples=scaled(settings.default.max_examples), deadline=None, phases=PHASES)
 settings.load_profile("effort")
 
 
