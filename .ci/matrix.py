@@ -58,7 +58,7 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"Found no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2
-    rows = names or list(ROWS)
+    rows = [name for name in ROWS if name in names] or list(ROWS)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         failed = [name for name, passed in zip(rows, pool.map(passes, rows), strict=True) if not passed]
     print(f"Failed: {', '.join(failed)}" if failed else "All rows passed")
@@ -79,15 +79,12 @@ def passes(name: str) -> bool:
         if name in ALONE:
             subprocess.run([*pip, "--no-deps", *ALONE[name]], cwd=ROOT, check=True)  # noqa: S603  (the same)
         (folder / "made").touch()
+    print(f"{name}: {', '.join(ALONE.get(name, ROWS[name]))}", flush=True)
     tests, began = [str(python), "-m", "pytest", "-q", *TESTS_OF.get(name, TESTS)], time.monotonic()
     done = subprocess.run(tests, cwd=ROOT, check=False, capture_output=True, text=True)  # noqa: S603  (the same)
-    said = done.stdout.splitlines()[-1:] if not done.returncode else [done.stdout, done.stderr]
-    print(
-        f"{name}, {', '.join(ALONE.get(name, ROWS[name]))}, {time.monotonic() - began:.0f} s:",
-        *said,
-        sep="\n",
-        flush=True,
-    )
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n")
+    print(f"{name}: {'failed' if done.returncode else 'passed'} in {time.monotonic() - began:.0f} s", flush=True)
     return not done.returncode
 
 

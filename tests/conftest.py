@@ -1,4 +1,4 @@
-"""What holds for every test: how long random searches go on, SHUFFLE=seed, another order of files and of the tests in each, and SHRINK=0."""
+"""What holds for every test: how long random searches go on, and SHUFFLE=seed, another order of files and of the tests in each."""
 
 from __future__ import annotations
 
