@@ -43,9 +43,13 @@ def images() -> list[Image]:
     return histories(SEED)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def schema(spark: SparkSession) -> None:
+    spark.sql("create schema if not exists pending_sql")
+
+
 @pytest.fixture(scope="module")
 def relation(spark: SparkSession, images: list[Image]) -> str:
-    spark.sql("create schema if not exists pending_sql")
     rows = list(change_rows(images, checkpoint=3))
     frame = spark.createDataFrame(rows, "_change string, _snapshot_id bigint, case int, key string, value int")
     frame.selectExpr("*", "cast(0 as bigint) as _row_hash").write.format("delta").mode("overwrite").saveAsTable(
