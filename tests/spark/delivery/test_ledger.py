@@ -114,13 +114,15 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
         other.append(Heartbeat("b2", number, NOW, NOW))
     assert ledger.start(started(4, "late"), known) is None
     assert ledger.fence("a1") == 4
+    known = ledger.read("a1")
+    assert ledger.start(started(5, "next"), known) is known, "all of them were heard of, so nothing is read again"
 
     columns = "sync_id, fence, seq, fact, recorded_at, sync, run_id, body"
     ledger._spark.sql(
-        f"insert into {ledger.relation} select sync_id, 5, seq, fact, recorded_at, sync, 'older version', body "
-        f"from (select {columns} from {ledger.relation} where fence = 4 and sync_id = 'a1')"
+        f"insert into {ledger.relation} select sync_id, 6, seq, fact, recorded_at, sync, 'older version', body "
+        f"from (select {columns} from {ledger.relation} where fence = 5 and sync_id = 'a1')"
     )
-    assert ledger.fence("a1") == 5, "a commit that does not say whose it is"
+    assert ledger.fence("a1") == 6, "a commit that does not say whose it is"
 
 
 @pytest.mark.guarantee("Leases and rivals")
