@@ -6,6 +6,7 @@ Candidates take turns, and the fastest of several rounds counts: other jobs on t
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.benchmarks.crash import crash
 from tests.benchmarks.delta import delta
 from tests.benchmarks.encoding import encoding
 from tests.benchmarks.from_spark import from_spark
+from tests.benchmarks.growth import growth
 from tests.benchmarks.history import history
 from tests.benchmarks.http import http
 from tests.benchmarks.kafka import kafka
@@ -78,29 +80,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
     parser.add_argument("--profile", action="store_true", help="only show where the time of a warm run goes")
+    parser.add_argument("--growth", action="store_true", help="only measure how cost grows, and write docs/growth.md")
     options = parser.parse_args()
-    if options.profile:
-        with tempfile.TemporaryDirectory() as home:
-            profile(session(Path(home)), Path(home))
-        return
-    parts = options.part or PARTS
+    if options.growth:
+        sys.exit(0 if growth() else "A line through the smaller sizes missed the largest by more than a fifth")
     with tempfile.TemporaryDirectory() as home:
-        if IN_SPARK & {*parts}:
-            in_spark(Path(home), parts, options.rows, options.rounds)
-        if "encoding" in parts:
-            encoding(options.rows // 30, options.rounds)
-        if "sqlite" in parts:
-            sqlite(Path(home), options.rounds)
-        if "postgres" in parts:
-            postgres(Path(home), options.rows // 3, options.rounds)
-        if "mysql" in parts:
-            mysql(Path(home), options.rows // 15, options.rounds)
-        if "http" in parts:
-            http(Path(home), options.rounds)
-        if "kafka" in parts:
-            kafka(Path(home), options.rows // 6, options.rounds)
-        if "crash" in parts:
-            crash(Path(home), options.rows // 2)
+        if options.profile:
+            profile(session(Path(home)), Path(home))
+        else:
+            measure(Path(home), options.part or PARTS, options.rows, options.rounds)
+
+
+def measure(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
+    """These parts, in their order."""
+    if IN_SPARK & {*parts}:
+        in_spark(home, parts, rows, rounds)
+    if "encoding" in parts:
+        encoding(rows // 30, rounds)
+    if "sqlite" in parts:
+        sqlite(home, rounds)
+    if "postgres" in parts:
+        postgres(home, rows // 3, rounds)
+    if "mysql" in parts:
+        mysql(home, rows // 15, rounds)
+    if "http" in parts:
+        http(home, rounds)
+    if "kafka" in parts:
+        kafka(home, rows // 6, rounds)
+    if "crash" in parts:
+        crash(home, rows // 2)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -20,7 +21,7 @@ FILE = 2 * 1024 * 1024  # of a compacted file, in proportion to the small table
 
 def history(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     """Bounded by live rows, whatever the number of snapshots; files that a question reads."""
-    short, long = (_changelog(spark, home, rows, snapshots) for snapshots in (SHORT, LONG))
+    short, long = (changelog_of(spark, home, rows, snapshots) for snapshots in (SHORT, LONG))
     diffs = fastest(rounds, {"short": _diff(short, SHORT), "long": _diff(long, LONG)})
     report(f"diff of the {LONG}th capture / diff of the {SHORT}th", diffs["long"] / diffs["short"], "<= 1.5")
 
@@ -45,13 +46,13 @@ def history(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
         report(f"{name}: {files}; time after / before", quick[name] / slow[name], "<= 1.5")
 
 
-def _changelog(spark: SparkSession, home: Path, rows: int, snapshots: int) -> Project:
+def changelog_of(spark: SparkSession, home: Path, rows: int, snapshots: int) -> Project:
     """The first snapshot is captured; the others are written in one go, as captures would have written them."""
     project = Project(home / f"history_{snapshots}", spark, f"bench_history_{snapshots}", quiet=True)
-    project.table("source", f"select {_row('1')} from range({rows})")
+    project.table("source", f"select {row('1')} from range({rows})")
     project.changelog("things", f"select * from {project.schema}.source")
     assert project.run().success
-    project.table("changed", f"select {_row(_last_change('id', snapshots + 1))} from range({rows})")
+    project.table("changed", f"select {row_at(snapshots + 1)} from range({rows})")
     columns = [
         {"name": f.name, "type": f.dataType.simpleString()} for f in spark.table(f"{project.schema}.source").schema
     ]
@@ -59,14 +60,13 @@ def _changelog(spark: SparkSession, home: Path, rows: int, snapshots: int) -> Pr
     full = [n for n in range(2, snapshots + 1) if _base(n) == n]
     written = " union all ".join(
         [
-            f"select 'update_preimage' as _change, n as _snapshot_id, {_row(_last_change('id', 'n - 1'))} from {_changed(rows, snapshots)}",
-            f"select 'update_postimage', n, {_row('n')} from {_changed(rows, snapshots)}",
-            *(f"select 'checkpoint', {n}, {_row(_last_change('id', n))} from range({rows})" for n in full),
+            f"select 'update_preimage' as _change, n as _snapshot_id, {row(_last_change('id', 'n - 1'))} from {_changed(rows, snapshots)}",
+            f"select 'update_postimage', n, {row('n')} from {_changed(rows, snapshots)}",
+            *(f"select 'checkpoint', {n}, {row_at(n)} from range({rows})" for n in full),
         ]
     )
     header = spark.table(f"{project.schema}.things").schema["_header"].dataType.simpleString()
-    headers = {n: json.dumps({"kind": "capture", "base": _base(n), "changed": n}) for n in range(2, snapshots + 1)}
-    heads = ", ".join(f"({n}L, '{text}')" for n, text in headers.items())
+    heads = ", ".join(f"({n}L, '{text}')" for n, text in _headers(project, rows, snapshots).items())
     names = ", ".join(column["name"] for column in columns)
     empty = ", ".join(f"cast(null as {column['type']})" for column in columns)
     spark.conf.set("spark.databricks.delta.optimizeWrite.enabled", "false")
@@ -82,8 +82,34 @@ def _changelog(spark: SparkSession, home: Path, rows: int, snapshots: int) -> Pr
     return project
 
 
-def _row(changed: str) -> str:
+def _headers(project: Project, rows: int, snapshots: int) -> dict[int, str]:
+    """As JSON, by snapshot: what the first one says, and what each later capture would say anew."""
+    first = json.loads(project.rows("select to_json(_header) from {s}.things where _change = 'snapshot'")[0][0])
+    changes = rows // EVERY
+    return {
+        n: json.dumps(
+            {
+                **first,
+                "capture_uuid": str(uuid4()),
+                "base": _base(n),
+                "since_base": (n - _base(n)) * changes,
+                "inserts": 0,
+                "updates": changes,
+                "changed": n,
+            }
+        )
+        for n in range(2, snapshots + 1)
+    }
+
+
+def row(changed: str) -> str:
+    """All columns of row `id`; `changed` is the value of the one that changes."""
     return COLUMNS.replace("cast(id % 1000 as int) as i", f"cast({changed} as int) as i")
+
+
+def row_at(snapshot: int) -> str:
+    """As it is in that snapshot."""
+    return row(_last_change("id", snapshot))
 
 
 def _last_change(key: str, at: int | str) -> str:
