@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import time
 import venv
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE = 2
+FETCHING = threading.Lock()
 ROWS = {
     "spark-4.0": ("pyspark==4.0.1", "delta-spark==4.0.1"),
     "spark-4.1": ("pyspark==4.1.1", "delta-spark==4.3.1"),
@@ -78,6 +80,9 @@ def passes(name: str) -> bool:
         subprocess.run([*pip, *wanted], cwd=ROOT, check=True)  # noqa: S603  (all words are of this file)
         if name in ALONE:
             subprocess.run([*pip, "--no-deps", *ALONE[name]], cwd=ROOT, check=True)  # noqa: S603  (the same)
+        fetch = [str(python), "-m", "tests.support.class_archive"]
+        with FETCHING:  # Ivy's cache serves one process at a time
+            subprocess.run(fetch, cwd=ROOT, check=True, capture_output=True)  # noqa: S603  (the same)
         (folder / "made").touch()
     print(f"{name}: {', '.join(ALONE.get(name, ROWS[name]))}", flush=True)
     tests, began = [str(python), "-m", "pytest", "-q", *TESTS_OF.get(name, TESTS)], time.monotonic()
