@@ -1,8 +1,10 @@
-"""What Spark is asked to do: two exchanges for the diff, one evaluation of the model, and only the files of the wanted snapshots."""
+"""What Spark is asked to do: two exchanges for the diff, one evaluation of the model, only the files of the wanted snapshots, and three commits for a run."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +16,8 @@ from dbt_reverse_etl.warehouse.head import read_head
 from dbt_reverse_etl.warehouse.pending import Pending
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.benchmarks.capture import rendered_diff
+from tests.benchmarks.meter import metered
+from tests.benchmarks.profile import Timeline
 from tests.support.dbt.project import Project
 
 
@@ -57,3 +61,24 @@ def test_pending_reads_only_the_files_of_the_snapshots_after_the_position(shop: 
 def test_a_key_is_found_by_its_file_statistics(shop: Project) -> None:
     properties = {row.key: row.value for row in shop.rows("show tblproperties {s}.things")}
     assert properties["delta.dataSkippingStatsColumns"] == "_snapshot_id,_change,`id`"
+
+
+def test_a_warm_run_commits_once_for_the_snapshot_and_twice_for_the_push_and_none_where_nothing_changed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    project = Project(tmp_path / "shop", spark, "plans_of_a_warm_run")
+    project.changelog("things", f"select * from {project.schema}.source")
+    project.sync("crm_things", "things", mode="mirror")
+    warehouse = Path(urlparse(spark.conf.get("spark.sql.warehouse.dir")).path)
+    told = {}
+    for name in ("first", "second", "changed", "unchanged"):
+        if name != "unchanged":
+            project.table("source", f"select id, if(id % 40 = 0, '{name}', 'y') as name from range(400)")
+        timeline = Timeline()
+        with timeline.watched(), metered(spark, warehouse) as cost:
+            assert project.run().success
+        told[name] = (cost.commits, len(timeline.calls))
+    assert told["changed"][0] == 3, told
+    assert told["changed"][1] <= 41, "statements and actions"
+    assert told["unchanged"][0] == 0, told
+    assert told["unchanged"][1] <= 29, "statements and actions"
