@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ def _session(home: Path, executors: int) -> Iterator[SparkSession]:
         with builder.getOrCreate() as spark:
             yield spark
         return
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the executors, too
     with standalone_cluster(home / "cluster") as cluster:
         builder = builder.master(cluster.url).config("spark.driver.host", "127.0.0.1").config("spark.cores.max", "2")
         builder = builder.config("spark.executor.cores", str(2 // executors)).config("spark.executor.memory", "1500m")
