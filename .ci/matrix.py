@@ -82,7 +82,7 @@ def passes(name: str) -> bool:
             subprocess.run([*pip, "--no-deps", *ALONE[name]], cwd=ROOT, check=True)  # noqa: S603  (the same)
         fetch = [str(python), "-m", "tests.support.class_archive"]
         with FETCHING:  # Ivy's cache serves one process at a time
-            subprocess.run(fetch, cwd=ROOT, check=True, capture_output=True)  # noqa: S603  (the same)
+            subprocess.run(fetch, cwd=ROOT, check=False, capture_output=True)  # noqa: S603  (the tests tell what was not fetched)
         (folder / "made").touch()
     print(f"{name}: {', '.join(ALONE.get(name, ROWS[name]))}", flush=True)
     tests, began = [str(python), "-m", "pytest", "-q", *TESTS_OF.get(name, TESTS)], time.monotonic()

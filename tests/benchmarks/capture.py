@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,10 +31,10 @@ def quick_settings(home: Path) -> dict[str, str]:
     }
 
 
-def session(home: Path) -> SparkSession:
-    """With Hive support, because dbt-spark's session method asks for it."""
+def session(home: Path, more: Mapping[str, str] | None = None) -> SparkSession:
+    """With Hive support, because dbt-spark's session method asks for it; `more` are settings of one benchmark."""
     builder = SparkSession.builder.enableHiveSupport()
-    for name, value in quick_settings(home).items():
+    for name, value in (quick_settings(home) | dict(more or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -45,8 +45,8 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     project.table("source", f"select {COLUMNS} from range({rows})")
     project.changelog("things", f"select * from {project.schema}.source")
     assert project.run().success
-    project.table("changed", _changed(project, "id % 100 = 3"))
-    project.table("changed_much", _changed(project, "id % 4 = 3"))
+    project.table("changed", changed_where(project, "id % 100 = 3"))
+    project.table("changed_much", changed_where(project, "id % 4 = 3"))
     flagged = ", ".join(f"isnull({name}), {name}" for name in spark.table(f"{project.schema}.source").columns)
 
     def noop(query: str) -> Callable[[], None]:
@@ -69,10 +69,12 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     )
 
     for number in range(rounds):  # each capture changes another 8 %: together just below a checkpoint
-        project.table("source", _changed(project, f"id % 100 in ({', '.join(str(number * 8 + n) for n in range(8))})"))
+        project.table(
+            "source", changed_where(project, f"id % 100 in ({', '.join(str(number * 8 + n) for n in range(8))})")
+        )
         assert project.run().success
     head = rounds + 1
-    project.table("changed", _changed(project, "id % 100 = 99"))
+    project.table("changed", changed_where(project, "id % 100 = 99"))
     late = fastest(
         rounds, {"base": noop(base), "late": noop(rendered_diff(project, "hash", "changed", base=1, head=head))}
     )
@@ -89,7 +91,7 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     numbers = iter(range(rounds + 1))
 
     def whole() -> float:
-        small.table("source", _changed(small, f"id % 100 = {next(numbers)}"))
+        small.table("source", changed_where(small, f"id % 100 = {next(numbers)}"))
         result = small.run()
         assert result.messages["things"].startswith(f"+0 ~{rows // 100} -0,"), result.messages
         return result.seconds["things"]
@@ -102,7 +104,8 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
     )
 
 
-def _changed(project: Project, condition: str) -> str:
+def changed_where(project: Project, condition: str) -> str:
+    """The source with another value in the rows for which the condition holds."""
     names = project.spark.table(f"{project.schema}.source").columns
     return f"select {', '.join(f'if({condition}, i + 1, i) as i' if name == 'i' else name for name in names)} from {project.schema}.source"
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.capture import COLUMNS, quick_settings
+from tests.benchmarks.capture import COLUMNS, changed_where, session
 from tests.benchmarks.history import changelog_of, row_at
 from tests.benchmarks.meter import SETTINGS, metered
 from tests.support import ROOT
@@ -57,7 +58,7 @@ def growth(sizes: Mapping[str, Sequence[int]] = SIZES, folder: Path = ROOT / "do
             with spawn.Pool(1) as pool:
                 found.setdefault(axis, {})[size] = pool.apply(_measured, (axis, size))
             print(f"{axis:>9} {size:>10}  " + "  ".join(_cells(found[axis][size])), flush=True)
-    (folder / "growth.md").write_text(_page(found), encoding="utf-8")
+        (folder / "growth.md").write_text(_page(found), encoding="utf-8")  # a later axis may fail
     _chart(found).savefig(folder / "growth.svg", metadata={"Date": None})
     return all(abs(off) <= OFF_BY for off in (_missed(found[axis])[1] for axis in found if axis != "executors"))
 
@@ -73,24 +74,26 @@ def _measured(axis: str, size: int) -> dict[str, float]:
                     result = project.run()
                 assert result.success, result.text
                 assert "behind" not in result.text, result.text
-    return {**cost.told(), "capture": result.seconds["things"], "push": result.push_seconds}
+    return {**asdict(cost), "capture": result.seconds["things"], "push": result.push_seconds}
 
 
 @contextmanager
 def _session(home: Path, executors: int) -> Iterator[SparkSession]:
     """Two cores: in this process, or in executors of a cluster."""
-    builder = SparkSession.builder.enableHiveSupport()
-    for name, value in {**quick_settings(home), **SETTINGS}.items():
-        builder = builder.config(name, value)
     if not executors:
-        with builder.getOrCreate() as spark:
+        with session(home, SETTINGS) as spark:
             yield spark
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable  # of the executors, too
     with standalone_cluster(home / "cluster") as cluster:
-        builder = builder.master(cluster.url).config("spark.driver.host", "127.0.0.1").config("spark.cores.max", "2")
-        builder = builder.config("spark.executor.cores", str(2 // executors)).config("spark.executor.memory", "1500m")
-        with builder.getOrCreate() as spark:
+        placed = {
+            "spark.master": cluster.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.cores.max": "2",
+            "spark.executor.cores": str(2 // executors),
+            "spark.executor.memory": "1500m",
+        }
+        with session(home, SETTINGS | placed) as spark:
             yield spark
 
 
@@ -142,9 +145,7 @@ def _project(spark: SparkSession, home: Path, rows: int) -> Project:
 
 
 def _change(project: Project, condition: str) -> None:
-    columns = project.spark.table(f"{project.schema}.source").columns
-    changed = ", ".join(f"if({condition}, i + 1, i) as i" if name == "i" else name for name in columns)
-    project.table("source", f"select {changed} from {project.schema}.source")
+    project.table("source", changed_where(project, condition))
 
 
 def _line(found: Mapping[int, Mapping[str, float]]) -> tuple[float, float]:

@@ -83,7 +83,7 @@ def changelog_of(spark: SparkSession, home: Path, rows: int, snapshots: int) -> 
 
 
 def _headers(project: Project, rows: int, snapshots: int) -> dict[int, str]:
-    """As JSON, by snapshot: what the first one says, and what each later capture would say anew."""
+    """Those of the later snapshots, as JSON: the first header, with the fields that change at each capture."""
     first = json.loads(project.rows("select to_json(_header) from {s}.things where _change = 'snapshot'")[0][0])
     changes = rows // EVERY
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,6 @@ class Cost:
     files: int = 0
     commits: int = 0
     heap: int = 0
-
-    def told(self) -> dict[str, float]:
-        """As numbers."""
-        return asdict(self)
 
 
 @contextmanager
