@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 COPIES = ROOT / ".mutants"
 AT_ONCE = 2
 SECONDS = 600  # a test that hangs has noticed, too
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
+AS_MAKE_TEST = {"EFFORT": "0.4", "SHRINK": "0"}
+PYTEST = [sys.executable, *"-m pytest -q -x --tb=line -p no:cacheprovider".split(), "-m", "not full"]
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
 
@@ -92,7 +93,7 @@ def planted(mutant: Mutant, copy: Path) -> str:
 
 def run(tests: list[str], copy: Path) -> int:
     """Exit code of the tests in the copy."""
-    env = {**os.environ, "PYTHONPATH": str(copy / "python"), "PYTHONDONTWRITEBYTECODE": "1", "SHRINK": "0"}
+    env = {**os.environ, **AS_MAKE_TEST, "PYTHONPATH": str(copy / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run([*PYTEST, *tests], cwd=copy, env=env, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
