@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -45,6 +45,7 @@ class TestGuards:
     written = st.fixed_dictionaries({}, optional={"max_deletes": limits, "max_changes": limits})
 
     @settings(deadline=None)
+    @example(own={"max_deletes": None}, defaults={"max_deletes": 1})
     @given(own=written, defaults=written)
     def test_what_a_sync_writes_wins_and_a_written_null_too(
         self, own: dict[str, Any], defaults: dict[str, Any]

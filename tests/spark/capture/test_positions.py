@@ -157,7 +157,7 @@ STEPS = 4
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize("numbers", [[5], pytest.param(range(len(HISTORIES)), marks=pytest.mark.full)], ids=len)
+@pytest.mark.parametrize("numbers", [[0, 5], pytest.param(range(len(HISTORIES)), marks=pytest.mark.full)], ids=len)
 def test_whatever_is_not_older_than_what_was_read_is_captured_also_after_reads_without_any_stamp(
     project: Project, spark: SparkSession, numbers: Sequence[int]
 ) -> None:

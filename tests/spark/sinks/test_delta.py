@@ -136,7 +136,6 @@ def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop:
     assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
 
 
-@pytest.mark.full
 @pytest.mark.guarantee("Files")
 def test_a_column_that_changes_values_is_refused_by_a_push_and_by_reconcile(project: Project) -> None:
     lake = f"{project.schema}_lake"
