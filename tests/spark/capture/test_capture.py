@@ -90,6 +90,11 @@ def every_type(project: Project, compare: str) -> Story:
         f"select id from {{s}}.{name} where _snapshot_id = 2 and _change = 'update_postimage' order by id"
     )
     assert [row.id for row in seen] == list(range(len(changed)))
+    was, old = (
+        project.rows(f"select id, {', '.join(TYPES.keys() - {*without})} from {{s}}.{name} where {one} order by id")
+        for one in (f"_change = 'insert' and id < {len(changed)}", "_change = 'update_preimage'")
+    )
+    assert repr(old) == repr(was), "NaN is not equal to itself"
     header = project.rows(f"select _header.* from {{s}}.{name} where _snapshot_id = 2 and _change = 'snapshot'")[0]
     assert (header.inserts, header.updates, header.deletes, header.live_rows) == (0, len(changed), 0, len(cases))
     again = yield
