@@ -1,6 +1,12 @@
 {# What the model changed: one capture, or one for each part of a feed with labels. Returns {message, code, changes, drift, note} #}
 {% macro _capture_model(target, head, columns, query, capture_uuid, settings) %}
     {%- set captures = [] -%}
+    {%- do query.update({'inputs': reverse_etl._state_of_inputs(head, settings, query.sql)}) -%}
+    {%- if reverse_etl._are_as_at(head, columns, query.inputs) -%}
+        {%- set nothing = {'header': head, 'counts': {'inserts': 0, 'updates': 0, 'deletes': 0}, 'snapshots': 0} -%}
+        {%- do nothing.update({'kept_aside': 0, 'quarantined': 0, 'drift': none, 'note': ' (no input changed)'}) -%}
+        {{ return(reverse_etl._captured([nothing])) }}
+    {%- endif -%}
     {%- for labels in reverse_etl._parts_by_label(target, head, columns, query, capture_uuid, settings) -%}
         {%- set before = captures[-1].header if captures else head -%}
         {%- set proposal = reverse_etl._propose(target, before, columns, query, capture_uuid, settings, labels) -%}
@@ -139,7 +145,19 @@
 {# Without changes a header is worth a commit where it says something new; captures since the last reconcile count by their headers. #}
 {% macro _says_more(facts, head) %}
     {{ return(
-        head is none or facts.kind != 'capture' or facts.quarantined != head.quarantined or facts.get('positions', head.positions) != head.positions
+        head is none or facts.kind != 'capture' or facts.quarantined != head.quarantined or reverse_etl._says_other_positions(facts, head)
         or facts.get('since_reconcile', 0) > 0
     ) }}
+{% endmacro %}
+
+
+{# Inputs of a full compare that changed without a change of the rows are told with the next change. #}
+{% macro _says_other_positions(facts, head) %}
+    {%- set told, known = {}, {} -%}
+    {%- do told.update(facts.get('positions', head.positions)) -%}
+    {%- do known.update(head.positions) -%}
+    {%- if 'reverse_etl/inputs' not in told or 'reverse_etl/inputs' in known and head.package_version == reverse_etl.version() -%}
+        {%- do told.pop('reverse_etl/inputs', none) -%}{%- do known.pop('reverse_etl/inputs', none) -%}
+    {%- endif -%}
+    {{ return(told != known) }}
 {% endmacro %}

@@ -20,15 +20,18 @@
 #}
 {% macro _propose(target, head, columns, query, capture_uuid, settings, labels=none) %}
     {%- set options = settings.capture -%}
+    {%- set known = {} -%}
+    {%- do known.update(head.positions if head is not none else {}) -%}
+    {%- do known.pop('reverse_etl/inputs', none) -%}
     {%- if options.strategy == 'compare' -%}
-        {{ return({'facts': {'kind': 'capture'}, 'note': '', 'drift_against': none, 'temporary': []}) }}
+        {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
+        {{ return({'facts': {'kind': 'capture', 'positions': known}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
     {%- set everything = reverse_etl._unknown_since(head, columns, proposal) -%}
     {%- set due = options.full_compare_every and head is not none and head.since_reconcile + 1 >= options.full_compare_every -%}
-    {%- set stored, temporary, known = none, proposal.temporary | list, {} -%}
-    {%- do known.update(head.positions if head is not none else {}) -%}
+    {%- set stored, temporary = none, proposal.temporary | list -%}
     {%- if not everything -%}
         {%- set stored = reverse_etl._store_candidates(target, head, columns, query, capture_uuid, settings, proposal, temporary) -%}
     {%- endif -%}
@@ -63,7 +66,7 @@
 {% macro _unknown_since(head, columns, proposal) %}
     {%- if proposal.only_changes -%}{{ return(none) }}
     {%- elif head is none -%}{{ return('the first capture') }}
-    {%- elif not head.positions -%}{{ return('the head has no positions, as after a rollback') }}
+    {%- elif not head.positions | reject('equalto', 'reverse_etl/inputs') | list -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
     {%- set other_sql = head.positions.get('reverse_etl/query', proposal.positions['reverse_etl/query']) != proposal.positions['reverse_etl/query'] -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}

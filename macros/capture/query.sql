@@ -15,7 +15,7 @@
         {%- do types.update({column.name: column.type}) -%}
         {%- if column.name not in settings.only_captured -%}{%- do columns.append(column) -%}{%- endif -%}
     {%- endfor -%}
-    {%- set query = {'name': relation, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
+    {%- set query = {'name': relation, 'sql': model.compiled_code, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
     {%- set problems = reverse_etl._model_column_problems(columns, settings) -%}
     {%- if problems -%}
         {%- do reverse_etl._drop_model_query(query) -%}
