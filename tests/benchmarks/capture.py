@@ -103,6 +103,19 @@ def capture(spark: SparkSession, home: Path, rows: int, rounds: int) -> None:
         "<= 3",
     )
 
+    def unchanged(*flags: str) -> float:
+        result = small.dbt("run", "--exclude", "package:reverse_etl", *flags)
+        assert ("no input changed" in result.messages["things"]) is not bool(flags), result.messages
+        return result.seconds["things"]
+
+    still = fastest(rounds, {"asked": unchanged, "compared": lambda: unchanged("--full-refresh")})
+    report(
+        "a capture in which no input changed / a full compare in which nothing did",
+        still["asked"] / still["compared"],
+        "<= 0.1",
+    )
+    report("seconds of a capture in which no input changed", still["asked"], "<= 0.3")
+
 
 def changed_where(project: Project, condition: str) -> str:
     """The source with another value in the rows for which the condition holds."""
