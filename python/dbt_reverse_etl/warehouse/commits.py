@@ -12,6 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 
+SEPARATOR = "; "  # between what a commit says of several syncs
 _SAID = re.compile(r"fence ([0-9]+) of (\S+)(?:, begun by (\S+))?")
 _AT_ONCE = 16  # commits; each is a small file
 # They move rows from file to file, and change none.
@@ -77,16 +78,17 @@ class Commits:
         return self._is_told
 
     def _note(self, row: Row) -> None:
-        match = _SAID.fullmatch(row.userMetadata or "")
-        if match is None:
-            # An older version, an operation of dbt, a RESTORE: only the rows tell.
-            self._is_told = self._is_told and row.operation in _UPKEEP
-            return
-        fence, sync_id, run_id = int(match[1]), match[2], match[3]
-        if run_id:
-            self._begun.setdefault(sync_id, {})[fence] = run_id
-        else:
-            self._wrote.add((sync_id, fence))
+        for one in (row.userMetadata or "").split(SEPARATOR):
+            match = _SAID.fullmatch(one)
+            if match is None:
+                # An older version, an operation of dbt, a RESTORE: only the rows tell.
+                self._is_told = self._is_told and row.operation in _UPKEEP
+                return
+            fence, sync_id, run_id = int(match[1]), match[2], match[3]
+            if run_id:
+                self._begun.setdefault(sync_id, {})[fence] = run_id
+            else:
+                self._wrote.add((sync_id, fence))
 
     def _history(self, limit: int) -> list[Row]:
         return self.spark.sql(f"describe history {self.relation} limit {limit}").collect()
