@@ -1,4 +1,4 @@
-"""The ledger: one append-only Delta table of facts, each fact one row, each call one commit."""
+"""The ledger: one append-only Delta table of facts, each fact one row, the facts of one call in one commit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.warehouse.coalesced import Coalesced
 from dbt_reverse_etl.warehouse.commits import SEPARATOR, Commits, said
-from dbt_reverse_etl.warehouse.group_commit import GroupCommit
 
 REQUEST = "request"
 OVER = "ok"
@@ -158,7 +158,7 @@ class DeltaLedger:
         self._spark = spark
         self.relation = relation
         self._commits = Commits(spark, relation)
-        self._append = GroupCommit[Sequence[Fact]](self._insert)
+        self._append = Coalesced[Sequence[Fact]](self._insert)
 
     def create(self) -> None:
         """Make the table if the model `reverse_etl_ledger` was not run yet."""

@@ -1,4 +1,4 @@
-"""Group commit: every item is committed once before its thread goes on, and what waits goes together."""
+"""As the ledger commits: every item is committed once before its thread goes on, and what waits goes together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from dbt_reverse_etl.warehouse.group_commit import GroupCommit
+from dbt_reverse_etl.warehouse.coalesced import Coalesced
 
 
 class Table:
@@ -27,7 +27,7 @@ class Table:
         self.commits.append(sorted(items))
 
 
-def waiting(pool: ThreadPoolExecutor, commit: GroupCommit[str], *items: str) -> list[Future[None]]:
+def waiting(pool: ThreadPoolExecutor, commit: Coalesced[str], *items: str) -> list[Future[None]]:
     """Each in a thread of its own, all of them waiting."""
     futures = [pool.submit(commit, item) for item in items]
     for _ in range(2_000):
@@ -40,7 +40,7 @@ def waiting(pool: ThreadPoolExecutor, commit: GroupCommit[str], *items: str) -> 
 @pytest.mark.parametrize("others", [["a"], ["a", "b", "c"]])
 def test_what_waits_while_a_commit_is_under_way_shares_the_next_one(others: list[str]) -> None:
     table = Table()
-    commit = GroupCommit[str](table)
+    commit = Coalesced[str](table)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(commit, "slow")
         assert table.began.wait(20)
@@ -54,7 +54,7 @@ def test_what_waits_while_a_commit_is_under_way_shares_the_next_one(others: list
 
 def test_a_commit_that_fails_fails_all_that_were_in_it_and_nobody_else() -> None:
     table = Table()
-    commit = GroupCommit[str](table)
+    commit = Coalesced[str](table)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(commit, "slow")
         assert table.began.wait(20)
@@ -70,7 +70,7 @@ def test_a_commit_that_fails_fails_all_that_were_in_it_and_nobody_else() -> None
 
 def test_many_threads_commit_each_item_once() -> None:
     table = Table()
-    commit = GroupCommit[str](table)
+    commit = Coalesced[str](table)
     items = [f"{number:03}" for number in range(400)]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(commit, items))

@@ -1,4 +1,4 @@
-"""Group commit, as databases do it: whoever waits while a commit is under way shares the next one."""
+"""Calls of several threads as one: who waits while one is under way shares the next one, as in the group commit of a database."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ class _Waiting(Generic[T]):
     error: BaseException | None = None
 
 
-class GroupCommit(Generic[T]):
-    """Commits items of several threads, one commit at a time.
+class Coalesced(Generic[T]):
+    """Hands on the items of several threads, one call at a time.
 
     Args:
-        commit: all of the items, or none.
+        work: takes all of the items, or none.
     """
 
-    def __init__(self, commit: Callable[[Sequence[T]], None]) -> None:
-        self._commit = commit
-        self._list, self._commits = threading.Lock(), threading.Lock()
+    def __init__(self, work: Callable[[Sequence[T]], None]) -> None:
+        self._work = work
+        self._list, self._turn = threading.Lock(), threading.Lock()
         self._waiting: list[_Waiting[T]] = []
 
     def __call__(self, item: T) -> None:
-        """Return once it is committed. Raises what the commit raised that it was in."""
+        """Return once a call that began after this one took the item. Raises what that call raised."""
         mine = _Waiting(item)
         with self._list:
             self._waiting.append(mine)
-        with self._commits:
+        with self._turn:
             if not mine.is_done:
-                self._commit_all()
+                self._work_off()
         if mine.error is not None:
             raise mine.error
 
-    def _commit_all(self) -> None:
+    def _work_off(self) -> None:
         with self._list:
             group, self._waiting = self._waiting, []
         try:
-            self._commit([one.item for one in group])
+            self._work([one.item for one in group])
         except BaseException as error:
             for one in group:
                 one.error = error
