@@ -9,7 +9,10 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 # Sets JAVA_HOME for the rest of a recipe's line.
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
-TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=20
+# Of the tests, at once; each with a Spark wants two gigabytes.
+export JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 4 ] && echo 2 || echo 4)
+FILES := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
+EFFORT ?= 1
 ROWS :=
 WORDS :=
 
@@ -23,13 +26,13 @@ demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
 quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
-	@EFFORT=0.2 $(PYTEST) -n 2 --dist worksteal tests/quick
+	@EFFORT=0.2 $(PYTEST) -n $(JOBS) --dist worksteal tests/quick
 
 test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
-	@$(JAVA) EFFORT=0.4 $(PYTEST) $(TWO) -m "not full" tests/spark tests/servers tests/quick examples/sink
+	@$(JAVA) EFFORT=0.4 $(PYTEST) $(FILES) -m "not full" tests/spark tests/servers tests/quick examples/sink
 
-test-full: check $(CLASSES) ## Before a release: all campaigns, mutants, other versions, an hour
-	@$(JAVA) EFFORT=3 $(PYTEST) $(TWO) tests/full tests/spark tests/servers tests/quick examples/sink
+test-full: check $(CLASSES) ## Before a release: all campaigns, mutants, other versions; EFFORT=3 searches longer
+	@$(JAVA) EFFORT=$(EFFORT) $(PYTEST) $(FILES) tests/full tests/spark tests/servers tests/quick examples/sink
 	@$(JAVA) $(BIN)/python .ci/mutants.py
 	@$(JAVA) $(BIN)/python .ci/matrix.py
 	@$(BIN)/python -m tests.full.soak --seconds 300

@@ -6,6 +6,7 @@ python .ci/matrix.py spark-4.0   these rows
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-AT_ONCE = 2
+AT_ONCE = int(os.environ.get("JOBS", "2"))
 FETCHING = threading.Lock()
 ROWS = {
     "spark-4.0": ("pyspark==4.0.1", "delta-spark==4.0.1"),

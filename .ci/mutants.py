@@ -20,7 +20,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 COPIES = ROOT / ".mutants"
-AT_ONCE = 2
+AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
 # As `make test` runs them.
 NOT_FULL = ("-m", "not full")

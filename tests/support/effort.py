@@ -1,4 +1,4 @@
-"""How long random searches go on. EFFORT scales them: 0.2 for `make quick`, 0.4 for `make test`, 3 for `make test-full`."""
+"""How long random searches go on. EFFORT scales them: 0.2 for `make quick`, 0.4 for `make test`, 1 for `make test-full`."""
 
 from __future__ import annotations
 
