@@ -5,7 +5,7 @@ The order of the steps carries the promises:
 - a claim is in the ledger before the first request under it;
 - an acknowledgement and the next wave's claim are one commit, and the lease is confirmed after it;
 - claims of a crashed run are settled before anything is planned, for the plan depends on them;
-- after the sync was claimed, the fence before is read once more: a run that lost its lease may have written meanwhile.
+- after the sync was claimed, the fence before is read once more: a run that was taken for dead may have written meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
-from dbt_reverse_etl.delivery.starting import run_started
+from dbt_reverse_etl.delivery.starting import late_waves, run_started
 from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.ranges import coarse, singles
@@ -154,6 +154,11 @@ class _Run:
             raise not_started(job, self._ports, started)
         self._before = before
         self._recorded = apply(state, started)
+        self._caught_up = late_waves(started, state, before)
+        if self._caught_up:
+            self._seq = len(self._caught_up)
+            self._record(*self._caught_up)
+            self._state = reduce(apply, self._caught_up, state)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
     def _mine(self) -> bool:
@@ -168,7 +173,7 @@ class _Run:
         late = self._late_claims()
         self._sink.open(self._task)
         self._step("sink.opened")
-        if claim is None or late:
+        if claim is None or late or self._caught_up:
             claim = self._settle(late, claim)
         engine = Engine(
             self._sink,

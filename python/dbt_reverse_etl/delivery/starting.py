@@ -1,11 +1,12 @@
-"""The first fact of a run: what was folded before it, stated again."""
+"""The first facts of a run: what was folded before it, stated again."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from dbt_reverse_etl.delivery.facts import RunStarted
+from dbt_reverse_etl.delivery.counts import NO_COUNTS
+from dbt_reverse_etl.delivery.facts import ClaimsSettled, Fact, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.delivery.position import State
 
@@ -39,3 +40,36 @@ def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStar
     used = {job.head, *(place.snapshot for place in places)}
     captures = {snapshot: uuid for snapshot, uuid in {**state.captures, **job.captures}.items() if snapshot in used}
     return RunStarted(**{"captures": captures, **restated})
+
+
+def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, ...]:
+    """What the run before acknowledged after its state was read, stated again: nobody reads the facts of its fence any more.
+
+    Args:
+        state: as it was read, and stated again by `started`.
+        before: as it was when this run began.
+    """
+    if not before.fence or (before.positions, before.undelivered) == (state.positions, state.undelivered):
+        return ()
+    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
+    known = {claim.id for claim in state.claims}
+    still_open = tuple(claim for claim in before.claims if claim.id in known)
+    settled = ClaimsSettled(**told, seq=1, delivered=(), closes=(*known,), claims=still_open, specs=before.specs)
+    waves = (
+        WaveAcknowledged(
+            **told,
+            seq=number,
+            lo=place.lo,
+            hi=place.hi,
+            snapshot=place.snapshot,
+            spec=place.spec,
+            counts=NO_COUNTS,
+            undelivered=tuple(row for row in before.undelivered.values() if place.lo <= row.bucket < place.hi),
+            closes=(),
+            claims=(),
+            lease_until=started.lease_until,
+            replaced=bool(state.leftovers and not before.leftovers),
+        )
+        for number, place in enumerate(before.positions, 2)
+    )
+    return (settled, *waves)

@@ -183,6 +183,26 @@ def test_a_claim_that_was_recorded_while_the_next_run_planned_is_not_lost(
     assert (settle(world) == []) is rereads
 
 
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+@pytest.mark.parametrize("states_again", [True, False], ids=["as it is", "without stating late waves again"])
+def test_a_wave_that_was_acknowledged_while_the_next_run_planned_is_not_lost(
+    sink: type[PlainSink], states_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not states_again:
+        monkeypatch.setattr(run, "late_waves", lambda *_: ())
+    world = World(sink)
+    world.capture({"k1": 6})
+    world.push(Plan())
+    world.capture({"k0": 2, "k1": 8, "k3": 4, "k5": 2})
+    world.push(Plan({"k3": ["rejected"] * 9}, at=("batch.before", 1), then="asleep", wave_rows=1))
+    world.capture({"k5": None})
+    # It is taken for dead, sends all of its waves, and ends before the next one begins.
+    world.push(Plan(at=("state.read", 1), then="asleep"), lease_expires=False)
+    ended, began = world.wake(0), world.wake(0)
+    assert [actor.result and actor.result.status for actor in (ended, began)] == ["partial", "succeeded"]
+    assert (settle(world) == []) is states_again
+
+
 def test_what_a_run_that_was_taken_for_dead_sent_late_without_an_answer_is_in_doubt() -> None:
     world = World(PlainSink)
     world.capture({"k0": 4})
