@@ -69,7 +69,7 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     }
     topic = f"reverse_etl.kafka_topic('shop.orders', options={literal(options)})"
     query = f"select * from {{{{ reverse_etl.debezium({topic}, columns={literal(MYSQL)}, key=['id']) }}}}"
-    project.changelog("orders_changelog", query, settings={"capture": FEED})
+    project.changelog("binlog_changelog", query, settings={"capture": FEED})
     source = SourceTable(random.Random(SEED), "mysql")
 
     broker.topic("shop.orders", 2)
@@ -80,20 +80,20 @@ def test_a_mysql_binlog_over_a_kafka_topic_becomes_the_table_with_duplicates_tom
     broker.send("shop.orders", by_key([*events, deleted], 2))
     first = project.run()
     assert first.success, first.text
-    assert project.image("orders_changelog", COMPARED) == source.expected(), SEED
+    assert project.image("binlog_changelog", COMPARED) == source.expected(), SEED
 
     broker.send("shop.orders", by_key([tombstone, *compacted(source.change(80, keys=30))], 2))
     broker.topic("shop.orders", 3)
     broker.send("shop.orders", by_key(source.again(20) + source.change(30, keys=40), 3))
     second = project.run()
     assert second.success, second.text
-    assert project.image("orders_changelog", COMPARED) == source.expected(), SEED
-    assert {name for name in positions(project, "orders_changelog") if name[-1].isdigit()} == {
+    assert project.image("binlog_changelog", COMPARED) == source.expected(), SEED
+    assert {name for name in positions(project, "binlog_changelog") if name[-1].isdigit()} == {
         f"kafka/shop.orders/{partition}" for partition in range(3)
     }
 
     assert_absent(KAFKA_PASSWORD, project, first.text + second.text)
-    assert_nothing_left(project, "orders_changelog")
+    assert_nothing_left(project, "binlog_changelog")
 
 
 @pytest.mark.full
