@@ -11,9 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
-from dbt_reverse_etl.warehouse.coalesced import Coalesced
 
-SEPARATOR = "; "  # between what a commit says of several syncs
 _SAID = re.compile(r"fence ([0-9]+) of (\S+)(?:, begun by (\S+))?")
 _AT_ONCE = 16  # commits; each is a small file
 # They move rows from file to file, and change none.
@@ -42,10 +40,6 @@ class Commits:
     _is_told: bool = True  # every commit says who made it
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        # Who waits while somebody looks shares the next look, which sees what he has committed before.
-        self._look = Coalesced[None](self._read_on)
-
     def follow(self) -> None:
         """From here on. Whoever reads the ledger after this call knows all commits before it."""
         with self._lock, suppress(PySparkException):  # who may not describe it asks the rows
@@ -54,51 +48,45 @@ class Commits:
 
     def is_unchanged(self, started: RunStarted) -> bool:
         """This run has begun, and nobody has written at the fence before. False also where that is not known."""
-        self._look(None)
         with self._lock:
+            is_known = self._read_on()
             is_ours = self._begun.get(started.sync_id, {}).get(started.fence) == started.run_id
-            return self._is_known and is_ours and (started.sync_id, started.fence - 1) not in self._wrote
+            return is_known and is_ours and (started.sync_id, started.fence - 1) not in self._wrote
 
     def fence(self, sync_id: str) -> int | None:
         """The newest one of a sync; None: not known."""
-        self._look(None)
         with self._lock:
-            return max(self._begun.get(sync_id, ()), default=None) if self._is_known else None
+            return max(self._begun.get(sync_id, ()), default=None) if self._read_on() else None
 
-    @property
-    def _is_known(self) -> bool:
-        return self._newest is not None and self._is_told
-
-    def _read_on(self, _: object) -> None:
-        """Read what was committed since the last look, as far as every commit is known."""
+    def _read_on(self) -> bool:
+        """Read what was committed since the last look; False: not every commit is known."""
         if self._newest is None or not self._is_told:
-            return
+            return False
         limit = _AT_ONCE
         rows = self._history(limit)
         while len(rows) >= limit and rows[-1].version > self._newest + 1:
             limit *= 8
             rows = self._history(limit)
-        with self._lock:
-            later = [row for row in rows if row.version > self._newest]
-            for row in later:
-                self._note(row)
-            newest = max((row.version for row in rows), default=-1)
-            # A commit whose file is gone is left out; and a table that was made anew begins with 0.
-            self._is_told = self._is_told and len(later) == newest - self._newest
-            self._newest = newest
+        later = [row for row in rows if row.version > self._newest]
+        for row in later:
+            self._note(row)
+        newest = max((row.version for row in rows), default=-1)
+        # A commit whose file is gone is left out; and a table that was made anew begins with 0.
+        self._is_told = self._is_told and len(later) == newest - self._newest
+        self._newest = newest
+        return self._is_told
 
     def _note(self, row: Row) -> None:
-        for one in (row.userMetadata or "").split(SEPARATOR):
-            match = _SAID.fullmatch(one)
-            if match is None:
-                # An older version, an operation of dbt, a RESTORE: only the rows tell.
-                self._is_told = self._is_told and row.operation in _UPKEEP
-                return
-            fence, sync_id, run_id = int(match[1]), match[2], match[3]
-            if run_id:
-                self._begun.setdefault(sync_id, {})[fence] = run_id
-            else:
-                self._wrote.add((sync_id, fence))
+        match = _SAID.fullmatch(row.userMetadata or "")
+        if match is None:
+            # An older version, an operation of dbt, a RESTORE: only the rows tell.
+            self._is_told = self._is_told and row.operation in _UPKEEP
+            return
+        fence, sync_id, run_id = int(match[1]), match[2], match[3]
+        if run_id:
+            self._begun.setdefault(sync_id, {})[fence] = run_id
+        else:
+            self._wrote.add((sync_id, fence))
 
     def _history(self, limit: int) -> list[Row]:
         return self.spark.sql(f"describe history {self.relation} limit {limit}").collect()

@@ -1,4 +1,4 @@
-"""The ledger: one append-only Delta table of facts, each fact one row, the facts of one call in one commit."""
+"""The ledger: one append-only Delta table of facts, each fact one row, each call one commit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
-from dbt_reverse_etl.warehouse.coalesced import Coalesced
-from dbt_reverse_etl.warehouse.commits import SEPARATOR, Commits, said
+from dbt_reverse_etl.warehouse.commits import Commits, said
 
 REQUEST = "request"
 OVER = "ok"
@@ -158,7 +157,6 @@ class DeltaLedger:
         self._spark = spark
         self.relation = relation
         self._commits = Commits(spark, relation)
-        self._append = Coalesced[Sequence[Fact]](self._insert)
 
     def create(self) -> None:
         """Make the table if the model `reverse_etl_ledger` was not run yet."""
@@ -187,7 +185,7 @@ class DeltaLedger:
             before: that state as it was read after `overview`, if it was.
         """
         try:
-            self._insert([[started]], txnAppId=started.sync_id, txnVersion=str(started.fence))
+            self._insert([started], txnAppId=started.sync_id, txnVersion=str(started.fence))
         except Exception as error:
             if "ConcurrentTransactionException" not in f"{type(error).__name__} {error}":
                 raise
@@ -204,8 +202,8 @@ class DeltaLedger:
         return before if began == [started.run_id] else None
 
     def append(self, *facts: Fact) -> None:
-        """One commit, perhaps with facts of other syncs."""
-        self._append(facts)
+        """One commit."""
+        self._insert(facts)
 
     @apart
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
@@ -293,9 +291,9 @@ class DeltaLedger:
             found.setdefault(row.sync_id, []).append(decode(row.fact, row.body))
         return found
 
-    def _insert(self, several: Sequence[Sequence[Fact]], **options: str) -> None:
-        by = SEPARATOR.join(said(facts[0].sync_id, facts[0].fence, *facts) for facts in several)
-        self._write([_row(fact) for facts in several for fact in facts], by, **options)
+    def _insert(self, facts: Sequence[Fact], **options: str) -> None:
+        by = said(facts[0].sync_id, facts[0].fence, *facts)
+        self._write([_row(fact) for fact in facts], by, **options)
 
     def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))

@@ -104,8 +104,7 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
     assert ledger.start(started(2, "second"), known) is known, "nobody wrote, so nothing is read again"
 
     known = ledger.read("a1")
-    doubt = DoubtRecorded("a1", 2, NOW, (), (Claim("doubt", 0, 10, 7, "spec"),), {})
-    other._insert([[Heartbeat("b2", 1, NOW, NOW)], [doubt]])  # of two syncs, in one commit
+    other.append(DoubtRecorded("a1", 2, NOW, (), (Claim("doubt", 0, 10, 7, "spec"),), {}))
     before = ledger.start(started(3, "third"), known)
     assert before == ledger.read("a1", 2) != known, "a fact that came late"
 
