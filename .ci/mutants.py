@@ -23,9 +23,8 @@ COPIES = ROOT / ".mutants"
 AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
 # As `make test` runs them.
-NOT_FULL = ("-m", "not full")
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-m", "not full"]
 AS_MAKE_TEST = {"EFFORT": "0.4", "SHRINK": "0"}
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", *NOT_FULL]
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
 

@@ -2,7 +2,7 @@
 {% macro _capture_model(target, head, columns, query, capture_uuid, settings) %}
     {%- set captures = [] -%}
     {%- do query.update({'inputs': reverse_etl._state_of_inputs(head, settings, query.sql)}) -%}
-    {%- if reverse_etl._are_as_at(head, columns, query.inputs) -%}
+    {%- if reverse_etl._no_input_changed(head, columns, query.inputs) -%}
         {%- set nothing = {'header': head, 'counts': {'inserts': 0, 'updates': 0, 'deletes': 0}, 'snapshots': 0} -%}
         {%- do nothing.update({'kept_aside': 0, 'quarantined': 0, 'drift': none, 'note': ' (no input changed)'}) -%}
         {{ return(reverse_etl._captured([nothing])) }}
@@ -151,7 +151,7 @@
 {% endmacro %}
 
 
-{# Inputs of a full compare that changed without a change of the rows are told with the next change. #}
+{# Where an input changed and no row did, nothing is committed: the next change records the inputs. #}
 {% macro _says_other_positions(facts, head) %}
     {%- set told, known = {}, {} -%}
     {%- do told.update(facts.get('positions', head.positions)) -%}

@@ -1,15 +1,15 @@
 {#
-  Whether a full compare would read what the head was captured from: then it would find nothing, and is left out.
-  What nobody can know for certain is compared as ever: SQL that follows the time, chance or the user, and inputs other than Delta tables.
+  A full compare is left out where no input changed since the head, for it would find nothing.
+  What is not known for certain is compared as ever: SQL that depends on the time, on chance or on the user, and inputs other than Delta tables.
 #}
 
 {#
-  A text that is another one wherever the rows of a model with this SQL may be others. None: nobody can know; or the rows are so few that comparing them takes no longer than to ask.
+  A hash of everything that decides which rows this SQL gives. None: not everything is known, or the rows are so few that to compare them takes no longer than to ask.
   To be called before the rows are read.
 #}
 {% macro _state_of_inputs(head, settings, sql) %}
     {%- set is_full = settings.capture.strategy == 'compare' and settings.compare == 'hash' and settings.label is none and settings.on_bad_key == 'fail' -%}
-    {%- set is_asked = target.type == 'spark' and is_full and (head is none or head.live_rows >= var('reverse_etl_skip_from_rows', 100000)) -%}
+    {%- set is_asked = target.type == 'spark' and is_full and head is not none and head.live_rows >= var('reverse_etl_skip_from_rows', 100000) | int -%}
     {%- set read = reverse_etl._read_by(sql) if sql and is_asked else none -%}
     {%- set known = reverse_etl._session_settings() if read is not none else none -%}
     {%- if known is none -%}{{ return(none) }}{%- endif -%}
@@ -24,25 +24,26 @@
 {% endmacro %}
 
 
-{# A release may compare otherwise than the one before it, and who says --full-refresh wants to see it done. #}
-{% macro _are_as_at(head, columns, inputs) %}
+{# A new release may compare in another way; and --full-refresh asks for a compare. #}
+{% macro _no_input_changed(head, columns, inputs) %}
     {{ return(
-        inputs is not none and head is not none and head.positions.get('reverse_etl/inputs') == inputs and head.package_version == reverse_etl.version()
+        inputs is not none and head.positions.get('reverse_etl/inputs') == inputs and head.package_version == reverse_etl.version()
         and not (columns.added or columns.gone or columns.widened or should_full_refresh())
     ) }}
 {% endmacro %}
 
 
 {#
-  What a query reads, from Spark's plan of it: {plan, tables, views}. None: a part of the plan is not known to give the same for the same input.
-  The plan comes without the numbers that Spark gives anew each time, and with the optimized one, in which `today` is a day.
+  What a query reads, from Spark's plan: {plan, tables, views}. None: some part of the plan may give other rows for the same input.
+  `plan` has no ids of columns, which differ each time. It includes the optimized plan, where `cast('today' as date)` is a date.
 #}
 {% macro _read_by(query) %}
     {%- set tables, views = [], [] -%}
     {%- set plan = modules.re.sub('#[0-9]+L?', '', modules.re.sub('(CTERelation(?:Def|Ref)) [0-9]+', '\\1', reverse_etl._plan_of(query))) -%}
     {%- set parts = modules.re.split('(?m)^== (?:Analyzed Logical|Optimized Logical|Physical) Plan ==$', plan) -%}
     {%- if parts | length != 4 or ' more fields' in plan or 'InMemoryRelation' in plan or reverse_etl._travels_in_time(query) -%}{{ return(none) }}{%- endif -%}
-    {%- for name in modules.re.findall('(\\w+)[$]?[(]', parts[1]) | unique if name not in reverse_etl._steady_functions() -%}{{ return(none) }}{%- endfor -%}
+    {%- set functions, operators = reverse_etl._steady_functions(), reverse_etl._steady_operators() -%}
+    {%- for name in modules.re.findall('(\\w+)[$]?[(]', parts[1]) | unique if name not in functions -%}{{ return(none) }}{%- endfor -%}
     {#- The first line is the columns. -#}
     {%- for line in parts[1].strip().split('\n')[1:] -%}
         {%- set operator = modules.re.sub('^[ :+-]*', '', line) -%}
@@ -50,7 +51,7 @@
         {%- set view = modules.re.match('View [(](`\\w+`[.]`\\w+`[.]`\\w+`), ', operator) -%}
         {%- if table -%}{%- do tables.append('`' ~ table[1] | replace('.', '`.`') ~ '`') -%}
         {%- elif view -%}{%- do views.append(view[1]) -%}
-        {%- elif operator.split(' ')[0] not in reverse_etl._steady_operators() -%}{{ return(none) }}
+        {%- elif operator.split(' ')[0] not in operators -%}{{ return(none) }}
         {%- endif -%}
     {%- endfor -%}
     {{ return({'plan': parts[1] ~ parts[2], 'tables': tables | unique | sort | list, 'views': views | unique | sort | list}) }}
@@ -58,7 +59,7 @@
 
 
 {% macro _plan_of(query) %}
-    {#- Spark leaves out what stands in a long list. -#}
+    {#- By default Spark cuts off long lists. -#}
     {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
     {%- set text = run_query('explain extended ' ~ query).rows[0][0] -%}
     {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
@@ -66,11 +67,11 @@
 {% endmacro %}
 
 
-{# Delta reads an older version for AS OF, and the plan does not show it. #}
-{% macro _travels_in_time(query) %}{{ return(modules.re.search('(?is)\\bas\\b(?:\\s|/[*].*?[*]/|--[^\\r\\n]*)+of\\b', query) is not none) }}{% endmacro %}
+{# With AS OF Delta reads an older version, and the plan does not show it. Comments may stand in between, and in each other. #}
+{% macro _travels_in_time(query) %}{{ return(modules.re.search('(?is)\\bas\\b(?:\\s|/[*].*[*]/|--[^\\r\\n]*)+of\\b', query) is not none) }}{% endmacro %}
 
 
-{# What else decides the value of an expression; none: Delta may read a version that is not the newest. #}
+{# What else decides the value of an expression. None: Delta may read a version that is not the newest. #}
 {% macro _session_settings() %}
     {%- set known = run_query('select current_timezone(), version()').rows[0].values() | list -%}
     {%- for row in run_query('set').rows -%}
@@ -89,7 +90,7 @@
 {% endmacro %}
 
 
-{# As a plan writes them, with what else stands before a parenthesis. Not: the time, chance, the user, files, other languages. #}
+{# Names of functions as a plan writes them, and other words before a parenthesis. None depends on the time, chance, the user, a file or another language. #}
 {% macro _steady_functions() %}
     {{ return('
         Some outer cast try_cast ansi_cast knownnotnull lambdafunction windowspecdefinition specifiedwindowframe unspecifiedframe currentrow unboundedpreceding unboundedfollowing

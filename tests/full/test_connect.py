@@ -31,6 +31,8 @@ assert dbt("deps")
 assert dbt("run", "--select", "people")
 os.environ["DBT_REVERSE_ETL_PUSH"] = "off"
 assert dbt("run", "--select", "people", "--vars", "{step: 2}")
+for _ in range(2):
+    assert dbt("run", "--select", "people", "--vars", "{step: 2, reverse_etl_skip_from_rows: 0}")
 os.environ["DBT_REVERSE_ETL_PUSH"] = "on"
 people = ("--select", "crm_people", "--select", "files_people")
 for command in ("plan", "push", "status", "reconcile", "check", "report"):
@@ -77,6 +79,7 @@ def test_dbt_and_the_commands_capture_plan_push_and_reconcile_through_a_connect_
     output = runs.communicate(timeout=400)[0]
 
     assert runs.returncode == 0, output
+    assert "no input changed" in output
     assert "[+190 ~0 -0 in" in output
     assert "[+1 ~3 -0 in" in output
     assert "[+198 ~0 -0 in" in output, "a full load"

@@ -63,3 +63,6 @@ def test_dbt_captures_over_thrift_and_the_command_pushes_from_a_session_of_its_o
     assert "[+1 ~3 -3 in" in done(*REVERSE_ETL, "push")
     with sqlite3.connect(crm) as connection:
         assert dict(connection.execute("select id, name from people")) == SECOND
+    always = ("--vars", "{step: 2, reverse_etl_skip_from_rows: 0}")
+    captured(*always)
+    assert "no input changed" in captured(*always)

@@ -153,12 +153,8 @@ class _Run:
         if before is None:
             raise not_started(job, self._ports, started)
         self._before = before
+        self._late_waves = late_waves(started, state, before)
         self._recorded = apply(state, started)
-        self._caught_up = late_waves(started, state, before)
-        if self._caught_up:
-            self._seq = len(self._caught_up)
-            self._record(*self._caught_up)
-            self._state = reduce(apply, self._caught_up, state)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
     def _mine(self) -> bool:
@@ -168,12 +164,16 @@ class _Run:
         self._ledger.append(Heartbeat(self._sync_id, self._fence, self._clock.now(), until))
 
     def _deliver(self, claim: Claim | None) -> tuple[str, str]:
+        if self._late_waves:
+            self._seq = len(self._late_waves)
+            self._record(*self._late_waves)
+            self._state = reduce(apply, self._late_waves, self._state)
         self._ports.progress(Number.FENCE, self._fence)
         self._step("run.started")
         late = self._late_claims()
         self._sink.open(self._task)
         self._step("sink.opened")
-        if claim is None or late or self._caught_up:
+        if claim is None or late or self._late_waves:
             claim = self._settle(late, claim)
         engine = Engine(
             self._sink,

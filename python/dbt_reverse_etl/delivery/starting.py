@@ -52,9 +52,9 @@ def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, 
     if not before.fence or (before.positions, before.undelivered) == (state.positions, state.undelivered):
         return ()
     told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
-    known = {claim.id for claim in state.claims}
+    known = tuple(claim.id for claim in state.claims)
     still_open = tuple(claim for claim in before.claims if claim.id in known)
-    settled = ClaimsSettled(**told, seq=1, delivered=(), closes=(*known,), claims=still_open, specs=before.specs)
+    settled = ClaimsSettled(**told, seq=1, delivered=(), closes=known, claims=still_open, specs=before.specs)
     waves = (
         WaveAcknowledged(
             **told,
