@@ -26,9 +26,10 @@ import trustme
 from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.sql.checks import create_table
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect, MysqlSink
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
-from dbt_reverse_etl.sinks.sql.table import Name, create_table, quoted
+from dbt_reverse_etl.sinks.sql.table import Name, quoted
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"

@@ -18,9 +18,10 @@ import psycopg
 from psycopg import sql
 
 from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.sql.checks import create_table
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
-from dbt_reverse_etl.sinks.sql.table import Name, create_table
+from dbt_reverse_etl.sinks.sql.table import Name
 from tests.support import ROOT
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"

@@ -14,11 +14,11 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.sql.checks import create_table
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.dialects.duckdb import DuckdbSink
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import create_table
 from dbt_reverse_etl.testing import FakeClock, Row, batch_of, opened
 from tests.support.servers.proxy import proxy_before
 from tests.support.sinks.people import a_task

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -14,15 +14,10 @@ import pyarrow.types as pt
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal
-from dbt_reverse_etl.sinks.sql.table import Name, Table, object_name, quoted
+from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, object_name, quoted
 from dbt_reverse_etl.sinks.sql.values import Form, IsType
 
-if TYPE_CHECKING:
-    from dbt_reverse_etl.sinks.sql.record import Record
-    from dbt_reverse_etl.sinks.sql.rights import Lack, Need
-    from dbt_reverse_etl.sinks.sql.rows import Writer
-
-Wrong = tuple[str, str, str]  # what was found, what was expected, what to do next
 Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
 OpenMode = Literal["ro", "rw", "rwc"]  # of a file: read, write, and make it if it is not there
 
@@ -53,7 +48,9 @@ class Dialect(ABC):
         object_suffix: ends the DDL of an object.
         id_type, table_suffix: of our own tables.
         raise_fence: writes a fence unless a newer one is there.
+        hold_fence: a statement that locks the fence where a query cannot.
         lock_fence, lock_record: end of a query that locks the row against others.
+        hides_commits: a query does not see a record whose COMMIT is still on its way, nor wait for it.
         forms: how values are written, by Arrow type.
         created: types of columns that are made, by Arrow type.
         fits: whether a column keeps values, by Arrow type.
@@ -79,8 +76,10 @@ class Dialect(ABC):
         "INSERT INTO {fences} AS f VALUES (?, ?) ON CONFLICT (sync_id) DO UPDATE SET fence = excluded.fence "
         "WHERE f.fence {lt} excluded.fence"
     )
+    hold_fence: ClassVar[str] = ""
     lock_fence: ClassVar[str] = ""
     lock_record: ClassVar[str] = ""
+    hides_commits: ClassVar[bool] = False
     forms: ClassVar[Sequence[Form]]
     created: ClassVar[Sequence[tuple[IsType, str]]]
     fits: ClassVar[Sequence[tuple[IsType, Callable[[Any, pa.DataType], bool]]]]
@@ -160,14 +159,6 @@ class Dialect(ABC):
     def serialize(self, connection: Any, word: str) -> None:  # noqa: B027  (most databases need none)
         """Let others that say the same word wait until the transaction ends."""
 
-    def hold_fence(self, connection: Any, record: Record) -> None:  # noqa: B027  (most databases lock by a query)
-        """Lock the fence where a query cannot."""
-
-    def has_record(self, connection: Any, record: Record, claim: str, part: str) -> bool:
-        """Whether a batch was recorded. Waits for the transaction that wrote the record, if that has not ended yet."""
-        query = "SELECT 1 FROM {claims} WHERE sync_id {eq} ? AND claim {eq} ? AND part {eq} ?" + self.lock_record
-        return record.run(connection, query, record.sync_id, claim, part).fetchone() is not None
-
     def unsafe_record(self, connection: Any, name: Name) -> Wrong | None:
         """Why a table of ours cannot be trusted."""
         return None
@@ -239,12 +230,6 @@ class Dialect(ABC):
     def unfit(self, array: Any, written: Any, column: Any) -> list[Refusal]:
         """Values, before and after their conversion, that a column would cut or change instead of refusing them."""
         return []
-
-    # Rows
-
-    @abstractmethod
-    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
-        """Writes the rows of one run."""
 
 
 class FileDialect(Dialect):

@@ -78,7 +78,8 @@ class Record:
 
     def lost(self, connection: Any) -> str | None:
         """Lock the fence; why it is no longer ours, or None."""
-        self.dialect.hold_fence(connection, self)
+        if self.dialect.hold_fence:
+            self.run(connection, self.dialect.hold_fence, self.sync_id)
         stored = self.fence(connection, lock=True)
         if stored is None:
             return LOST_RECORD
@@ -91,8 +92,17 @@ class Record:
         self.run(connection, f"INSERT INTO {{claims}} VALUES {places}", *(value for row in rows for value in row))
 
     def has(self, connection: Any, claim: str, part: Part) -> bool:
-        """Whether a batch was recorded; to be asked while the fence is held."""
-        return self.dialect.has_record(connection, self, claim, part.text)
+        """Whether a batch was recorded; to be asked while the fence is held. Waits for the transaction that wrote the record."""
+        values = (self.sync_id, claim, part.text)
+        if not self.dialect.hides_commits:
+            query = "SELECT 1 FROM {claims} WHERE sync_id {eq} ? AND claim {eq} ? AND part {eq} ?"
+            return self.run(connection, query + self.dialect.lock_record, *values).fetchone() is not None
+        # The primary key makes a second writer wait for the first.
+        query = "INSERT INTO {claims} VALUES (?, ?, ?, false, 0) ON CONFLICT DO NOTHING"
+        self.dialect.run(connection, "SAVEPOINT asking")
+        is_there = bool(self.run(connection, query, *values).rowcount == 0)
+        self.dialect.run(connection, "ROLLBACK TO asking")
+        return is_there
 
     def parts(self, connection: Any, claim: str | None = None) -> list[tuple[str, Part]]:
         """Each record with its claim, of all claims or of one."""

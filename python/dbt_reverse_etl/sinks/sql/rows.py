@@ -12,9 +12,9 @@ import pyarrow as pa
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns, columns_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.table import Name, Table
-from dbt_reverse_etl.sinks.sql.values import Changes, Columns, columns_of
 
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"

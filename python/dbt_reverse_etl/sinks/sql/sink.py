@@ -17,21 +17,14 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Pr
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
+from dbt_reverse_etl.sinks.sql.checks import add_column, create_table, missing_fields, table_problems, task_problems
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.record import Record
 from dbt_reverse_etl.sinks.sql.rights import UNTRIED, needs
 from dbt_reverse_etl.sinks.sql.rows import Writer
-from dbt_reverse_etl.sinks.sql.table import (
-    Name,
-    Table,
-    add_column,
-    create_table,
-    missing_fields,
-    table_problems,
-    task_problems,
-)
-from dbt_reverse_etl.sinks.sql.values import Changes
+from dbt_reverse_etl.sinks.sql.table import Name, Table
 
 LOST_AT_COMMIT = "the connection was lost at the commit"
 REPLACED = "the file was removed or replaced during the run"
@@ -42,6 +35,7 @@ class SqlSink(Sink):
 
     Class attributes:
         dialect_type: of its database.
+        writer_type: writes the rows of a run.
     """
 
     modes = frozenset({Mode.MIRROR, Mode.UPSERT, Mode.INSERT_ONLY, Mode.UPDATE_ONLY})
@@ -51,6 +45,7 @@ class SqlSink(Sink):
     promise = "Exactly-once effect, in order per key: the rows and their record are one transaction."
 
     dialect_type: ClassVar[type[Dialect]]
+    writer_type: ClassVar[type[Writer]]
 
     _task: SinkTask
     _record: Record
@@ -193,7 +188,10 @@ class SqlSink(Sink):
             with nullcontext() if whole else self._transaction(connection):
                 self._take_fence(connection)
             name, table = self._name(self._task), self._prepared_table(connection)
-            self._writer = self._dialect.writer(connection, self._task, name, table)
+            self._writer = self._writer_for(connection, name, table)
+
+    def _writer_for(self, connection: Any, name: Name, table: Table) -> Writer:
+        return self.writer_type(self._dialect, self._task, name, table)
 
     def _deliver(self, batch: Batch, changes: Changes) -> Delivery:
         rows = batch.rows.num_rows

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.rows import Step, Writer
 from dbt_reverse_etl.sinks.sql.table import OURS, soft_delete
-from dbt_reverse_etl.sinks.sql.values import Changes
 
 STAGE = f"{OURS}stage"
 EVERY_ROW = "true"

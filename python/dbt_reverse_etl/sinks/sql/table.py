@@ -1,26 +1,16 @@
-"""What a table must be like for a sync, and the DDL that makes it so."""
+"""A table that is there, and how names are written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.types as pt
-
-from dbt_reverse_etl.base.errors import Problem
-from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
-from dbt_reverse_etl.values.arrow import plain_type
-from dbt_reverse_etl.values.encoding import unsupported
-
-if TYPE_CHECKING:
-    from dbt_reverse_etl.sinks.sql.dialect import Dialect, Wrong
+from dbt_reverse_etl.sinks.base import SinkTask
 
 OURS = "_dbt_reverse_etl_"
-MOMENT = pa.timestamp("us", "UTC")
+
+Wrong = tuple[str, str, str]  # what was found, what was expected, what to do next
 
 
 @dataclass(frozen=True)
@@ -93,116 +83,3 @@ def object_name(text: str, quote: str, schema: str | None) -> Name | None:
 def soft_delete(task: SinkTask) -> str | None:
     """The column that a delete sets, or None."""
     return getattr(task.options, "soft_delete", None)
-
-
-def task_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
-    """What makes a task impossible on any table."""
-    where, names, found = f"sync {task.sync}", list(task.schema.names), list[Problem]()
-    name, expected = dialect.object_name(task.object), f"{dialect.object_form}, not a reserved one"
-    if name is None or dialect.fold(name.name).startswith((OURS, *dialect.reserved)):
-        found.append(Problem(f"{where}, object", repr(task.object), expected, "choose another object"))
-    found += unmapped_key(task)
-    if len({dialect.fold(field) for field in names}) < len(names) or not all(map(dialect.is_name, names)):
-        found.append(Problem(f"{where}, fields", str(names), dialect.name_form, "rename a field under `fields:`"))
-    found += inexact_types(task, dialect.name, lambda kind: _is_supported(dialect, plain_type(kind)))
-    for key in task.key:
-        kind = plain_type(task.schema.field(key).type) if key in names else pa.int64()
-        if pt.is_nested(kind) or pt.is_floating(kind):
-            said = "a nested type" if pt.is_nested(kind) else f"the type {kind}"
-            expected = "a type that is compared exactly"
-            found.append(Problem(f"{where}, key", f"{key}, of {said}", expected, "choose another key"))
-    return found + _soft_delete_problems(task, dialect)
-
-
-def _is_supported(dialect: Dialect, plain: pa.DataType) -> bool:
-    return not unsupported(pa.schema([("", plain)])) if pt.is_nested(plain) else dialect.is_supported(plain)
-
-
-def _soft_delete_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
-    soft = soft_delete(task)
-    names = {dialect.fold(name) for name in task.schema.names}
-    if soft is None or (task.mode is Mode.MIRROR and dialect.fold(soft) not in names):
-        return []
-    expected = "a column that is no field, and mode: mirror"
-    where = f"sync {task.sync}, options.soft_delete"
-    return [Problem(where, soft, expected, "change the option or the mode")]
-
-
-def missing_fields(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Field]:
-    """The fields that have no column."""
-    return [field for field in task.schema if dialect.fold(field.name) not in table.columns]
-
-
-def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> list[Problem]:
-    """What an existing object lacks for this task."""
-    where = f"sync {task.sync}, object {name}"
-    if table.wrong:
-        return [Problem(where, *table.wrong)]
-    wrong = [_field_problem(field, table, name, task, dialect) for field in task.schema]
-    wrong += [_soft_problem(table, name, task, dialect), _key_problem(table, name, task, dialect)]
-    if task.mode is not Mode.UPDATE_ONLY:
-        mapped = {dialect.fold(field) for field in task.schema.names}
-        unmapped = [column for folded, column in table.columns.items() if folded not in mapped]
-        wrong += [_unfilled(column.name) for column in unmapped if column.required]
-    return [Problem(where, *one) for one in wrong if one]
-
-
-def _unfilled(column: str) -> Wrong:
-    found, expected = f"column {column} is NOT NULL, has no default and is not mapped", "a value for each such column"
-    return found, expected, f"map a column to {column}, or give it a default"
-
-
-def _soft_problem(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> Wrong | None:
-    soft = soft_delete(task)
-    if soft is None:
-        return None
-    column = table.columns.get(dialect.fold(soft))
-    if column and column.nullable and column.kind in dialect.moment_types:
-        return None
-    found = f"no column {soft} of a timestamp type that takes NULL"
-    return found, "one for soft_delete", f"run: {add_column(dialect, name, pa.field(soft, MOMENT))}"
-
-
-def _key_problem(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> Wrong | None:
-    if frozenset(map(dialect.fold, task.key)) in table.unique:
-        return None
-    columns = ", ".join(map(dialect.indexed, task.key))
-    found = f"no unique index over {', '.join(task.key)} alone{dialect.key_form}"
-    index = dialect.quoted(f"{name.name}_key")
-    return found, "one, so that a key is one row", f"run: CREATE UNIQUE INDEX {index} ON {name.sql} ({columns})"
-
-
-def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, dialect: Dialect) -> Wrong | None:
-    column = table.columns.get(dialect.fold(field.name))
-    if column is None:
-        next_step = f"run: {add_column(dialect, name, field)}"
-        return f"no column {field.name}", "a column for each field", next_step
-    if not column.writable:
-        found = f"{column.name} is a generated column or GENERATED ALWAYS AS IDENTITY"
-        return found, "a column to write", "leave the field out"
-    wrong = dialect.column_problem(column, field, task, name)
-    if wrong or dialect.keeps(column, plain_type(field.type)):
-        return wrong
-    found = f"column {column.name} of type {column.kind or 'none'}, which changes values of type {field.type}"
-    expected = f"a column of type {dialect.column_type(plain_type(field.type))}"
-    return found, expected, "change the column, or cast in the model"
-
-
-def create_table(dialect: Dialect, name: Name, task: SinkTask) -> str:
-    """A table for the model's types, with the key as its primary key."""
-    columns = [_declared(dialect, field, in_key=field.name in task.key) for field in task.schema]
-    soft = soft_delete(task)
-    if soft:
-        columns.append(_declared(dialect, pa.field(soft, MOMENT)))
-    key = ", ".join(map(dialect.quoted, task.key))
-    return f"CREATE TABLE {name.sql} ({', '.join(columns)}, PRIMARY KEY ({key})){dialect.object_suffix}"
-
-
-def add_column(dialect: Dialect, name: Name, field: pa.Field) -> str:
-    """Adds one column for a field."""
-    return f"ALTER TABLE {name.sql} ADD COLUMN {_declared(dialect, field)}"
-
-
-def _declared(dialect: Dialect, field: pa.Field, *, in_key: bool = False) -> str:
-    kind = dialect.column_type(plain_type(field.type), in_key=in_key)
-    return f"{dialect.quoted(field.name)} {kind}{' NOT NULL' if in_key else ''}"

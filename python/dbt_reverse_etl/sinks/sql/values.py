@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
-from dbt_reverse_etl.sinks.base import OPERATION
-from dbt_reverse_etl.sinks.refusals import Converted, null_keys, one_array, positions, reasons_of, utf8, without
-from dbt_reverse_etl.values.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND, plain_array
-from dbt_reverse_etl.values.encoding import TOO_FINE, encode_values
-
-if TYPE_CHECKING:
-    from dbt_reverse_etl.sinks.sql.dialect import Dialect
-    from dbt_reverse_etl.sinks.sql.table import Column
+from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
+from dbt_reverse_etl.values.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND
+from dbt_reverse_etl.values.encoding import TOO_FINE
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 YEAR = "a year outside 1 to 9999"
@@ -26,85 +19,6 @@ YEAR = "a year outside 1 to 9999"
 Convert = Callable[[Any], Converted]
 IsType = Callable[[pa.DataType], bool]
 Form = tuple[IsType, str, Convert]  # of a kind of Arrow type: how it is called in the database, and the conversion
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The rows of a batch in the values of a database.
-
-    Attributes:
-        fields: the values of each field. What is refused is NULL.
-        deleted: whether a row is a delete, as a boolean array.
-        kept: places of the rows to apply.
-        refused: place -> reason.
-    """
-
-    fields: Mapping[str, Any]
-    deleted: Any
-    kept: Sequence[int]
-    refused: dict[int, str]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every row is kept."""
-        return len(self.kept) == len(self.deleted)
-
-    def without(self, refused: Mapping[int, str]) -> Columns:
-        """The same, but for these rows."""
-        kept = [row for row in self.kept if row not in refused]
-        return replace(self, kept=kept, refused={**self.refused, **refused})
-
-
-@dataclass(frozen=True)
-class Changes:
-    """One batch, ready to be written.
-
-    Attributes:
-        rows: rows of the batch; the places of those in `data` are below it.
-        data: the rows in the form of the database.
-        writes, deletes: how many rows of each kind are in it.
-        refused: place -> reason, for rows that are not in it.
-    """
-
-    rows: int
-    data: Any
-    writes: int
-    deletes: int
-    refused: dict[int, str]
-
-
-def columns_of(
-    batch: pa.Table, columns: Mapping[str, Column], key: Sequence[str], dialect: Dialect, deletes: str | None
-) -> Columns:
-    """Convert one batch; rows with a value that its column cannot hold exactly are refused, and all deletes if `deletes` says why.
-
-    `columns`: field -> its column, in the order of the fields.
-    """
-    deleted = pc.equal(one_array(batch.column(OPERATION)), "delete")
-    gone = frozenset(positions(deleted))
-    refused: dict[int, str] = dict.fromkeys(gone, deletes) if deletes else {}
-    absent: set[int] = set()  # deletes of keys that the table cannot hold: nothing to do
-    fields = {}
-    for name, column in columns.items():
-        fields[name], wrong, unfit = _written(name, plain_array(one_array(batch.column(name))), column, dialect)
-        refused |= wrong | {row: reason for row, reason in unfit.items() if row not in gone}
-        absent |= gone & unfit.keys() if name in key else set()
-    refused |= null_keys(batch, key)
-    out = refused.keys() | absent
-    kept = [row for row in range(batch.num_rows) if row not in out] if out else range(batch.num_rows)
-    return Columns(fields, deleted, kept, refused)
-
-
-def _written(name: str, array: Any, column: Column, dialect: Dialect) -> tuple[Any, dict[int, str], dict[int, str]]:
-    """The values of a field, the rows with values that the database cannot hold, and those that the column cannot."""
-    if pt.is_nested(array.type):
-        encoded = encode_values(array, name=name)
-        texts = pa.array([None if row == b"null" else row for row in encoded.rows], pa.large_binary())
-        written, wrong = texts.cast(pa.large_string()), encoded.rejected
-    else:
-        written, refusals = dialect.converted(array, column)
-        wrong = reasons_of(name, refusals)
-    return written, wrong, reasons_of(name, dialect.unfit(array, written, column))
 
 
 def as_it_is(array: Any) -> Converted:

@@ -17,17 +17,15 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, parsed
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
-from dbt_reverse_etl.sinks.sql.record import Record
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective, Writer
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective
 from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
 from dbt_reverse_etl.sinks.sql.values import (
-    Changes,
-    Columns,
     Form,
     as_it_is,
     cast_to,
@@ -141,6 +139,8 @@ class DuckdbDialect(FileDialect):
     limits = Limits(rows=50_000, bytes=32 * 2**20)
     object_form = "table or schema.table"
     name_form = "different names, also without upper and lower case"
+    # Of the key: two updates of another column would not collide.
+    hold_fence = "UPDATE {fences} SET sync_id = sync_id WHERE sync_id {eq} ?"
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: DuckdbSettings
@@ -188,10 +188,6 @@ class DuckdbDialect(FileDialect):
         if isinstance(error, duckdb.IntegrityError):
             raise RolledBack(self.failure(error)[1]) from None
         return isinstance(error, duckdb.TransactionException)
-
-    def hold_fence(self, connection: Any, record: Record) -> None:
-        """An UPDATE of the key: two of another column would not collide."""
-        record.run(connection, "UPDATE {fences} SET sync_id = sync_id WHERE sync_id {eq} ?", record.sync_id)
 
     def object_name(self, text: str) -> Name | None:
         return parsed(self, text, None)
@@ -246,9 +242,6 @@ class DuckdbDialect(FileDialect):
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         return f"DECIMAL{_digits(plain)}" if pt.is_decimal(plain) else super().column_type(plain)
-
-    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
-        return DuckdbWriter(self, task, name, table)
 
 
 class DuckdbWriter(StagedWriter):
@@ -317,6 +310,7 @@ class DuckdbSink(SqlSink):
     type = "duckdb"
     settings_model = DuckdbSettings
     dialect_type = DuckdbDialect
+    writer_type = DuckdbWriter
 
     def _open(self, connection: Any) -> None:
         """Of two that make our tables at once, one fails without waiting for the other: it looks again."""

@@ -21,15 +21,14 @@ import pyarrow.types as pt
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
-from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, Wrong
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, Step, Writer
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
 from dbt_reverse_etl.sinks.sql.values import (
-    Changes,
-    Columns,
     Form,
     as_it_is,
     cast_to,
@@ -251,17 +250,6 @@ class SqliteDialect(FileDialect):
             return affinity == "TEXT" or bool(plain.precision <= EXACT_DIGITS)
         return affinity == "TEXT" or not is_text(plain)
 
-    def writer(self, connection: Any, task: SinkTask, name: Name, table: Table) -> Writer:
-        return SqliteWriter(self, task, name, table)
-
-
-class SqliteSink(SqlSink):
-    """Keeps one table of an SQLite file equal to a model."""
-
-    type = "sqlite"
-    settings_model = SqliteSettings
-    dialect_type = SqliteDialect
-
 
 @dataclass(frozen=True)
 class _Rows:
@@ -397,3 +385,12 @@ def _text_of(value: Any) -> bytes | None:
         return value.hex().encode()
     text = value if value is None or isinstance(value, str) else repr(value)
     return None if text is None else text.encode(errors="surrogateescape")
+
+
+class SqliteSink(SqlSink):
+    """Keeps one table of an SQLite file equal to a model."""
+
+    type = "sqlite"
+    settings_model = SqliteSettings
+    dialect_type = SqliteDialect
+    writer_type = SqliteWriter

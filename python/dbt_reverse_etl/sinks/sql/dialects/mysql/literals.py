@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8, without
+from dbt_reverse_etl.sinks.sql.columns import Columns
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn
 from dbt_reverse_etl.sinks.sql.values import (
-    Columns,
     Form,
     as_it_is,
     cast_to,

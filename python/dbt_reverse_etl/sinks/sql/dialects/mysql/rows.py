@@ -14,6 +14,7 @@ from pymysql.constants import ER
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import positions
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, condition, number, run
@@ -21,7 +22,6 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
-from dbt_reverse_etl.sinks.sql.values import Changes, Columns
 from dbt_reverse_etl.values.arrow import plain_type
 
 TOO_LARGE = "the row is larger than max_allowed_packet of the server"

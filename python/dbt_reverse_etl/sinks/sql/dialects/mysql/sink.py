@@ -12,13 +12,12 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
-from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, Wrong, parsed
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rights import Lack, Need
-from dbt_reverse_etl.sinks.sql.rows import Writer
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
 
 try:
@@ -188,10 +187,6 @@ class MysqlDialect(Dialect):
     def unfit(self, array: Any, written: Any, column: MysqlColumn) -> list[Refusal]:
         return unfit(written, column)
 
-    def writer(self, connection: Connection[Any], task: SinkTask, name: Name, table: Any) -> Writer:
-        row = run(connection, "SELECT @@max_allowed_packet").fetchone()
-        return MysqlWriter(self, task, name, table, int(row[0]) if row else 2**20)
-
 
 class MysqlSink(SqlSink):
     """Keeps one table of a MySQL or MariaDB database equal to a model."""
@@ -201,6 +196,11 @@ class MysqlSink(SqlSink):
     options_model = SoftDeleteOptions
     distributable = True
     dialect_type = MysqlDialect
+    writer_type = MysqlWriter
+
+    def _writer_for(self, connection: Connection[Any], name: Name, table: Any) -> MysqlWriter:
+        row = run(connection, "SELECT @@max_allowed_packet").fetchone()
+        return MysqlWriter(self._dialect, self._task, name, table, int(row[0]) if row else 2**20)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

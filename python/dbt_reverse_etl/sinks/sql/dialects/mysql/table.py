@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pymysql.connections import Connection
 
-from dbt_reverse_etl.sinks.sql.dialect import Wrong
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
-from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 Fits = Callable[["MysqlColumn", pa.DataType], bool]

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 from psycopg import sql
 
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import NO_EFFECT, condition
@@ -19,7 +20,6 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import OURS, Name
-from dbt_reverse_etl.sinks.sql.values import Changes, Columns
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
 _STAGE = f'pg_temp."{STAGE}"'

@@ -12,13 +12,11 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Refusal
-from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, Wrong, parsed
-from dbt_reverse_etl.sinks.sql.record import Record
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, parsed
 from dbt_reverse_etl.sinks.sql.rights import Lack, Need
-from dbt_reverse_etl.sinks.sql.rows import Writer
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
 from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_array, plain_type
 
 try:
@@ -60,6 +58,7 @@ class PostgresDialect(Dialect):
     key_form = ", that holds for all rows and is not deferrable"
     moment_types = frozenset({"timestamptz", "timestamp"})
     lock_fence = " FOR SHARE"
+    hides_commits = True
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: PostgresSettings
@@ -123,14 +122,6 @@ class PostgresDialect(Dialect):
         query = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, %s))"
         self.run(connection, query, (word, LOCKS))
 
-    def has_record(self, connection: Connection, record: Record, claim: str, part: str) -> bool:
-        """A SELECT would not see a record whose COMMIT is still on its way; the primary key makes a second writer wait for it."""
-        query = "INSERT INTO {claims} VALUES (?, ?, ?, false, 0) ON CONFLICT DO NOTHING"
-        self.run(connection, "SAVEPOINT asking")
-        is_there: bool = record.run(connection, query, record.sync_id, claim, part).rowcount == 0
-        self.run(connection, "ROLLBACK TO asking")
-        return is_there
-
     def object_name(self, text: str) -> Name | None:
         return parsed(self, text, "public")
 
@@ -179,9 +170,6 @@ class PostgresDialect(Dialect):
             longer = pc.is_in(pa.array(range(len(array)), rows.type), rows)
         return [(longer, f"longer than the {most} characters of its column")]
 
-    def writer(self, connection: Connection, task: SinkTask, name: Name, table: Table) -> Writer:
-        return PostgresWriter(self, task, name, table)
-
 
 class PostgresSink(SqlSink):
     """Keeps one table of a Postgres database equal to a model."""
@@ -191,3 +179,4 @@ class PostgresSink(SqlSink):
     options_model = SoftDeleteOptions
     distributable = True
     dialect_type = PostgresDialect
+    writer_type = PostgresWriter
