@@ -13,7 +13,9 @@ __version__: str
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from dbt_reverse_etl.base.version import VERSION
+
+        return VERSION
     if name != "plugins":
         raise AttributeError(name)
     try:
@@ -21,13 +23,3 @@ def __getattr__(name: str) -> Any:
     except Exception:  # a broken environment of ours must never break a dbt command
         return []
     return [ReverseEtlPlugin]
-
-
-def _version() -> str:
-    """Looked up when it is asked for: the command hears of signals before it imports what this takes."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("dbt-reverse-etl")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "0"

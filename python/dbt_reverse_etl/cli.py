@@ -11,11 +11,11 @@ from typing import Any
 import click
 import orjson
 
-from dbt_reverse_etl import __version__
 from dbt_reverse_etl.app.place import Opened, Place
 from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.interrupts import interrupts
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.terminal.options import (
     PROJECT_DIR,
@@ -29,7 +29,7 @@ from dbt_reverse_etl.wide.commands import wide_table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.version_option(VERSION)
 def cli() -> None:
     """Push what changed in dbt models to the tools that need the rows.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.alerts import alerts
+from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import refuse_unknown

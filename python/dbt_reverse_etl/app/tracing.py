@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from dbt_reverse_etl import __version__
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.artifacts import ChangelogResult
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
@@ -47,7 +47,7 @@ def _tracer() -> Tracer | None:
         from opentelemetry import trace
     except ImportError:
         return None
-    return trace.get_tracer("dbt_reverse_etl", __version__)
+    return trace.get_tracer("dbt_reverse_etl", VERSION)
 
 
 def _nanoseconds(text: str) -> int:

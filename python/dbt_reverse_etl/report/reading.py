@@ -9,11 +9,11 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from dbt_reverse_etl import __version__
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.manifest import changelogs
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
@@ -71,7 +71,7 @@ def read(
         project=str(manifest.get("metadata", {}).get("project_name") or "dbt"),
         target=asked.target,
         made_at=datetime.now(timezone.utc),
-        version=__version__,
+        version=VERSION,
         syncs=worst_first(found),
         changelogs=[
             Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-asked.newest :])

@@ -11,7 +11,7 @@ from dbt_reverse_etl.app import versions
 
 @pytest.fixture(autouse=True)
 def runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "__version__", "0.3.1")
+    monkeypatch.setattr(versions, "VERSION", "0.3.1")
 
 
 def manifest(version: str) -> dict[str, Any]:

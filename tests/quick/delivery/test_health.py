@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.alerts import alerts
+from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult

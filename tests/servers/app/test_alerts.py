@@ -16,8 +16,8 @@ import yaml
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from dbt_reverse_etl.alerts import alerts
 from dbt_reverse_etl.alerts.channels import Channel, Mail, Slack, Webhook, collect_channels
+from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbt_reverse_etl import __version__
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
@@ -35,7 +35,7 @@ def pusher(**heads: int) -> Pusher:
     """The results know snapshot 5 of each changelog; the warehouse is at `heads`."""
     none: Any = None
     known = {name: HeadOfModel(5, "uuid") for name in heads}
-    asked = {name: Head(at, "uuid", 1, 1, ("id",), (), "prod", __version__) for name, at in heads.items()}
+    asked = {name: Head(at, "uuid", 1, 1, ("id",), (), "prod", VERSION) for name, at in heads.items()}
     return Pusher(none, none, known=known, _heads=_heads(asked))
 
 
