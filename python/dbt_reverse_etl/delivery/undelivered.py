@@ -67,7 +67,7 @@ def _waits(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> 
 def _unchanged(table: pa.Table, known: Mapping[str, Undelivered], chosen: Callable[[Undelivered], bool]) -> pa.Array:
     """Which rows are listed so, with the value that they have."""
     keys = [key for key, row in known.items() if chosen(row)]
-    if not keys:
+    if not keys or not table.num_rows:  # of a column without chunks Arrow before 26 dies in indices_nonzero
         return pa.repeat(False, table.num_rows)
     candidates = pc.indices_nonzero(pc.is_in(table.column(KEY), pa.array(keys, table.schema.field(KEY).type)))
     found = table.select([KEY, AFTER]).take(candidates).to_pylist()

@@ -93,7 +93,7 @@ PROFILES = ("profiles.example.yml", "examples/quickstart/profiles.yml", "docs/tu
 def test_every_profile_that_is_shown_has_the_same_versions_and_the_settings_for_one_machine(page: str) -> None:
     settings = dict(re.findall(r"^ +(spark\.[\w.]+): +\"?([^\"\n]*?)\"? *(?:#.*)?$", text(page), re.MULTILINE))
     pinned = dict(re.findall(r"^([\w-]+)==([\w.]+)$", text("constraints.txt"), re.MULTILINE))
-    scala_jar = f"delta-spark_{pinned['pyspark'].rpartition('.')[0]}_2.13:{pinned['delta_spark']}"
+    scala_jar = f"delta-spark_{pinned['pyspark'].rpartition('.')[0]}_2.13:{pinned['delta-spark']}"
     assert settings["spark.jars.packages"] == f"io.delta:{scala_jar}"
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
     assert settings.items() >= (LOCAL | quiet).items()

@@ -127,6 +127,21 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
     return max(kind.precision, kind.precision - kind.scale), max(kind.scale, 0)
 
 
+class _Rows:
+    """All rows of a statement: since DuckDB 2 a result that is not read to its end keeps the connection from other work."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def fetchone(self) -> Any:
+        """The first row, or None."""
+        return self._rows[0] if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        """Each row."""
+        return self._rows
+
+
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds
 
 
@@ -167,8 +182,8 @@ class DuckdbDialect(FileDialect):
         connection.execute("SET TimeZone = 'UTC'")
         return connection
 
-    def run(self, connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
-        return connection.execute(statement, values) if values else connection.execute(statement)
+    def run(self, connection: Any, statement: str, values: Sequence[Any] = ()) -> _Rows:
+        return _Rows(connection.execute(statement, values or None).fetchall())
 
     def begin(self, connection: Any, *, read_only: bool = False) -> None:
         connection.execute("BEGIN TRANSACTION")
@@ -232,8 +247,7 @@ class DuckdbDialect(FileDialect):
             f"SELECT {what} FROM duckdb_{of}() WHERE database_name = current_database() "
             "AND lower(schema_name) = lower(coalesce(?, current_schema())) AND lower(table_name) = lower(?)"
         )
-        found: list[Any] = self.run(connection, query, (name.schema, name.name)).fetchall()
-        return found
+        return self.run(connection, query, (name.schema, name.name)).fetchall()
 
     def read_rows(self, connection: Any, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         """The database writes every value as text."""
@@ -267,7 +281,8 @@ class DuckdbWriter(StagedWriter):
             named = max(names, key=len, default="")
             raise RolledBack(f"{reason}, {named}" if named else reason) from None
         finally:
-            connection.unregister(STAGE)
+            with suppress(duckdb.TransactionException):  # one that is aborted; its end takes the stage along
+                connection.unregister(STAGE)
 
     def changed(self, cursor: Any) -> int:
         return int(cursor.fetchone()[0])
