@@ -48,7 +48,7 @@ def read_head(
     Raises:
         ReverseEtlError: there is no such table.
     """
-    if not spark.catalog.tableExists(relation.replace("`", "")):
+    if not spark.catalog.tableExists(relation):
         raise ReverseEtlError(
             Problem(
                 relation,

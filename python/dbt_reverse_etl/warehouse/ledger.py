@@ -160,7 +160,7 @@ class DeltaLedger:
 
     def create(self) -> None:
         """Make the table if the model `reverse_etl_ledger` was not run yet."""
-        if not self._spark.catalog.tableExists(self.relation.replace("`", "")):
+        if not self._spark.catalog.tableExists(self.relation):
             self._spark.sql(sql.render("_create_ledger", self.relation, sql.render("_ledger_columns")))
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
@@ -297,9 +297,8 @@ class DeltaLedger:
 
     def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        frame.write.format("delta").mode("append").options(userMetadata=by, **options).saveAsTable(
-            self.relation.replace("`", "")
-        )
+        # A ledger that is gone by now is an error: saveAsTable would make it anew.
+        frame.writeTo(self.relation).options(userMetadata=by, **options).append()
 
 
 def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:

@@ -28,4 +28,4 @@ def _write(spark: SparkSession, relation: str, head: Head, sync_id: str, mark: s
     number = head.newest_mark + 1
     said = {"changelog_uuid": head.changelog, "kind": "ledger", "label": sync_id, "capture_uuid": mark, "base": number}
     row = spark.sql(sql.render("mark", json.dumps(said), form))
-    row.write.format("delta").mode("append").saveAsTable(relation.replace("`", ""))
+    row.writeTo(relation).append()

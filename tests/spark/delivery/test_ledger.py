@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
@@ -50,7 +51,7 @@ def ledger(spark: SparkSession) -> Iterator[DeltaLedger]:
     made.create()
     made.create()
     yield made
-    spark.sql("drop table ledger_tests.ledger")
+    spark.sql("drop table if exists ledger_tests.ledger")
 
 
 def started(fence: int, run_id: str, sync_id: str = "a1") -> RunStarted:
@@ -123,6 +124,15 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
         f"from (select {columns} from {ledger.relation} where fence = 5 and sync_id = 'a1')"
     )
     assert ledger.fence("a1") == 6, "a commit that does not say whose it is"
+
+
+@pytest.mark.guarantee("Leases and rivals")
+def test_a_ledger_that_is_dropped_while_a_push_is_under_way_is_not_made_anew(ledger: DeltaLedger) -> None:
+    assert ledger.start(started(1, "run"))
+    ledger._spark.sql(f"drop table {ledger.relation}")
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        ledger.append(DoubtRecorded("a1", 1, NOW, (), (), {}))
+    assert not ledger._spark.catalog.tableExists(ledger.relation)
 
 
 @pytest.mark.guarantee("Leases and rivals")
