@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,8 @@ from tests.support.effort import scaled
 PHASES = [one for one in Phase if one not in (Phase.shrink, Phase.explain) or os.environ.get("SHRINK") != "0"]
 settings.register_profile("effort", max_examples=scaled(settings.default.max_examples), deadline=None, phases=PHASES)
 settings.load_profile("effort")
+# In the background of a shell SIGINT is ignored, and would be by every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
