@@ -1,4 +1,4 @@
-"""Runs a few tests with other versions of Spark, Delta Lake and dbt, or with another adapter, each in an environment of its own below .matrix/.
+"""Runs a few tests with other versions of Spark, Delta Lake, dbt and the clients, or with another adapter, each in an environment of its own below .matrix/.
 
 python .ci/matrix.py             every row
 python .ci/matrix.py spark-4.0   these rows

@@ -67,7 +67,7 @@
 {% endmacro %}
 
 
-{# With AS OF Delta reads an older version, and the plan does not show it. Comments may stand in between, and in each other. #}
+{# With AS OF Delta reads an older version, and the plan does not show it. Comments, also nested ones, may stand between the two words. #}
 {% macro _travels_in_time(query) %}{{ return(modules.re.search('(?is)\\bas\\b(?:\\s|/[*].*[*]/|--[^\\r\\n]*)+of\\b', query) is not none) }}{% endmacro %}
 
 

@@ -297,7 +297,7 @@ class DeltaLedger:
 
     def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        # A ledger that is gone by now is an error: saveAsTable would make it anew.
+        # saveAsTable would create a ledger that was dropped meanwhile.
         frame.writeTo(self.relation).options(userMetadata=by, **options).append()
 
 

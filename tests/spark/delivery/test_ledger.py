@@ -127,7 +127,7 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
 
 
 @pytest.mark.guarantee("Leases and rivals")
-def test_a_ledger_that_is_dropped_while_a_push_is_under_way_is_not_made_anew(ledger: DeltaLedger) -> None:
+def test_a_push_does_not_create_a_ledger_again_that_was_dropped_meanwhile(ledger: DeltaLedger) -> None:
     assert ledger.start(started(1, "run"))
     ledger._spark.sql(f"drop table {ledger.relation}")
     with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):

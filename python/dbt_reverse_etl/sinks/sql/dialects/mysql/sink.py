@@ -196,7 +196,6 @@ class MysqlSink(SqlSink):
     options_model = SoftDeleteOptions
     distributable = True
     dialect_type = MysqlDialect
-    writer_type = MysqlWriter
 
     def _writer_for(self, connection: Connection[Any], name: Name, table: Any) -> MysqlWriter:
         row = run(connection, "SELECT @@max_allowed_packet").fetchone()
