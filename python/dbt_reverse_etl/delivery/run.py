@@ -171,6 +171,8 @@ class _Run:
         self._ports.progress(Number.FENCE, self._fence)
         self._step("run.started")
         late = self._late_claims()
+        if late or self._late_waves:
+            self._task = replace(self._task, full_load=False)  # what is planned anew is sent as changes
         self._sink.open(self._task)
         self._step("sink.opened")
         if claim is None or late or self._late_waves:
@@ -187,16 +189,9 @@ class _Run:
             alone=not self._task.full_load,
             progress=self._ports.progress,
         )
+        made = self._plan or self._make_plan()
         sender = WaveSender(
-            self._job,
-            self._ports,
-            self._policy,
-            self._state,
-            self._task,
-            engine,
-            self._lease,
-            self._plan or self._make_plan(),
-            self._begin,
+            self._job, self._ports, self._policy, self._state, self._task, engine, self._lease, made, self._begin
         )
         while claim is not None:
             if self._ports.interrupted():

@@ -12,10 +12,11 @@ import pytest
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery import position, run, sending
 from dbt_reverse_etl.delivery.facts import DoubtRecorded, Fact, Undelivered
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.sinks.base import Applied
 from dbt_reverse_etl.sinks.ranges import union
 from tests.support.delivery import reference
-from tests.support.delivery.histories import Bias, ends_wrong, history, settle
+from tests.support.delivery.histories import KEYS, Bias, ends_wrong, history, settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource, Planned, bucket
 from tests.support.delivery.world import Plan, World
@@ -215,6 +216,24 @@ def test_what_a_run_that_was_taken_for_dead_sent_late_without_an_answer_is_in_do
     world.push(Plan(), lease_expires=False)
     world.wake(0)
     assert settle(world) == []
+
+
+@pytest.mark.parametrize("tasks", [0, 2], ids=["from the driver", "from tasks"])
+def test_a_full_load_that_meets_a_doubt_sends_changes_instead(tasks: int) -> None:
+    world = World(PlainSink)
+    world.capture(dict.fromkeys(KEYS, 6))
+    world.push(Plan())
+    world.capture({"k0": 8, "k1": 8})
+    world.push(Plan(at=("batch.before", 1), then="asleep", wave_rows=1))
+    world.push(Plan())
+    world.capture({"k0": 12})
+    # The doubt of the run that slept comes between the plan of this one and its start.
+    world.push(Plan(at=("run.planned", 1), then="asleep", full_load=True, tasks=tasks), lease_expires=False)
+    world.wake(0)
+    planned = world.wake(0)
+    assert planned.result is not None
+    assert planned.result.status == Status.SUCCEEDED
+    assert (settle(world), world.destination.swaps) == ([], 0)
 
 
 def test_a_row_that_may_be_there_and_is_refused_later_stays_in_doubt() -> None:

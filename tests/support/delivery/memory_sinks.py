@@ -92,8 +92,8 @@ class PlainSink(Sink):
 
     def _put(self, row: Mapping[str, object]) -> None:
         if self.task.full_load:
-            assert row["_operation"] == "insert"
-            self.loaded[str(row["key"])] = int(str(row["value"]))
+            if row["_operation"] != "delete":
+                self.loaded[str(row["key"])] = int(str(row["value"]))
         else:
             self.destination.put(row)
 
