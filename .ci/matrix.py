@@ -31,14 +31,14 @@ WITH_SPARK = (
     "trustme",
     "requests-aws4auth",
 )
+OF_DBT = ("tests/spark/app/test_push.py", "tests/spark/app/test_cli.py")
 OF_SPARK = (
     "tests/spark/capture/test_capture.py::test_every_change_of_every_type_is_seen_by_hash_and_nothing_else",
     "tests/spark/capture/test_capture.py::test_of_two_runs_at_once_one_wins_and_the_other_fails_without_a_trace",
     "tests/spark/delivery/test_ledger.py::test_of_several_runs_with_one_fence_exactly_one_starts",
-    "tests/spark/app/test_push.py",
-    "tests/spark/app/test_cli.py",
     "tests/spark/delivery/test_executors.py",
     "tests/spark/sinks/test_delta.py",
+    *OF_DBT,
 )
 OF_CLIENTS = ("tests/quick", "tests/servers/sql", "tests/servers/kafka")
 
@@ -67,9 +67,14 @@ _SPARK = "pyspark|delta-spark|py4j"
 ROWS = {
     "spark-4.0": Row(("pyspark==4.0.1", "delta-spark==4.0.1"), _SPARK),
     "spark-4.1": Row(("pyspark==4.1.1", "delta-spark==4.3.1"), _SPARK),
-    "dbt-1.10": Row(("dbt-core==1.10.23", "dbt-spark==1.10.3"), rf"(?!{_SPARK}).+"),
+    "dbt-1.10": Row(("dbt-core==1.10.23", "dbt-spark==1.10.3"), rf"(?!{_SPARK}).+", tests=OF_DBT),
     # It wants a parser whose build downloads a binary from outside the package index, and runs without it.
-    "dbt-1.12": Row(("metricflow>=0.213", "python-dotenv>=1.2"), rf"(?!{_SPARK}).+", alone=("dbt-core==1.12.6",)),
+    "dbt-1.12": Row(
+        ("metricflow>=0.213", "python-dotenv>=1.2"),
+        rf"(?!{_SPARK}).+",
+        alone=("dbt-core==1.12.6",),
+        tests=OF_DBT,
+    ),
     "databricks": Row(
         ("dbt-databricks==1.12.8", "pyspark==4.1.1", "delta-spark==4.3.1"),
         tests=("tests/full/databricks/test_databricks.py",),  # the others are for dbt-spark

@@ -120,7 +120,6 @@ def test_rows_of_the_next_label_wait_until_the_open_one_closes_and_late_ones_may
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
-@pytest.mark.guarantee("Capture")
 def test_labels_of_a_changelog_that_began_empty_or_without_them_are_captured_as_of_any_other(project: Project) -> None:
     def source(name: str, *rows: str) -> None:
         project.table(name, f"select * from values {', '.join(rows)} as t (id, day)")
