@@ -9,12 +9,21 @@ from typing import Any
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, PositionLost
 from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    NOT_WELL,
+    Claim,
+    ClaimsSettled,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+)
 from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by
-from dbt_reverse_etl.delivery.starting import run_started
+from dbt_reverse_etl.delivery.starting import late_claims, late_waves, run_started
 from dbt_reverse_etl.warehouse.ledger import Request
 
 
@@ -33,8 +42,7 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
         ports.sink.open(replace(job.task, fence=started.fence, first=True))
     finally:
         ports.sink.close()
-    message = f"{request.operation} was asked for"
-    ports.ledger.append(_finished(started, job, ports, request.operation, message))
+    _end(started, job, ports, request.operation, f"{request.operation} was asked for")
 
 
 def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Ports, leftovers: str) -> None:
@@ -49,10 +57,11 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
     """
     kept, now = (*state.undelivered.values(), *rows), ports.clock.now()
     started = run_started(job, state, now, undelivered=kept, leftovers=leftovers)
-    if ports.ledger.start(started) is None:
+    before = ports.ledger.start(started)
+    if before is None:
         raise not_started(job, ports, started)
-    message = f"reconcile found {len(rows)} rows that differ"
-    ports.ledger.append(_finished(started, job, ports, "reconcile", message))
+    _state_late_facts_again(started, state, before, ports)
+    _end(started, job, ports, "reconcile", f"reconcile found {len(rows)} rows that differ")
 
 
 def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Policy) -> RunStarted:
@@ -66,7 +75,10 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
     while True:
         stated = _restated(request, state, job, lost, fence)
         started = run_started(job, state, now, fence=fence, abandoned=abandoned, **stated)
-        if ports.ledger.start(started) is not None:
+        before = ports.ledger.start(started)
+        if before is not None:
+            if request.operation == "resync" and lost is None:
+                _state_late_facts_again(started, state, before, ports)
             return started
         found = not_started(job, ports, started)
         if not isinstance(found, OtherLedger) or _was_asked_before(request, ports):
@@ -108,9 +120,24 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
     return stated
 
 
-def _finished(started: RunStarted, job: Job, ports: Ports, status: str, message: str) -> RunFinished:
+def _state_late_facts_again(started: RunStarted, state: State, before: State, ports: Ports) -> None:
+    """What was recorded between the read of the state and the start: nobody reads the facts of that fence any more."""
+    known = [claim.id for claim in state.claims]
+    claims = late_claims(known, before, transactional=ports.sink.transactional)
+    facts = late_waves(started, state, before)
+    if claims:
+        told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
+        facts += (
+            ClaimsSettled(**told, seq=len(facts) + 1, delivered=(), closes=(), claims=claims, specs=before.specs),
+        )
+    if facts:
+        ports.ledger.append(*facts)
+
+
+def _end(started: RunStarted, job: Job, ports: Ports, status: str, message: str) -> None:
     allowed, now = NOT_WELL if remaining(job, ports.sink, started.leftovers) else 0, ports.clock.now()
-    return RunFinished(started.sync_id, started.fence, 1, now, status, NO_COUNTS, NO_ROWS, message, allowed=allowed)
+    finished = RunFinished(started.sync_id, started.fence, 1, now, status, NO_COUNTS, NO_ROWS, message, allowed=allowed)
+    ports.ledger.append(finished)
 
 
 def _everything(request: Request, positions: tuple[Range, ...]) -> tuple[Claim, ...]:

@@ -41,7 +41,7 @@ from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
-from dbt_reverse_etl.delivery.starting import late_waves, run_started
+from dbt_reverse_etl.delivery.starting import late_claims, late_waves, run_started
 from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.ranges import coarse, singles
@@ -212,11 +212,8 @@ class _Run:
         self._sent = claim
 
     def _late_claims(self) -> tuple[Claim, ...]:
-        """Claims of the run before that were recorded after its state was read."""
-        late = tuple(claim for claim in self._before.claims if claim.id not in self._known)
         self._state = replace(self._state, specs={**self._before.specs, **self._state.specs})
-        # A transactional sink refuses what is under way; any other may still be receiving it.
-        return late if self._sink.transactional else tuple(replace(claim, everything=True) for claim in late)
+        return late_claims(self._known, self._before, transactional=self._sink.transactional)
 
     def _settle(self, late: tuple[Claim, ...], unsent: Claim | None) -> Claim | None:
         """Record what became of the open claims, plan on top of it, and claim the first wave; one commit."""

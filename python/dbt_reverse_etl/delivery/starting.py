@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS
-from dbt_reverse_etl.delivery.facts import ClaimsSettled, Fact, RunStarted, WaveAcknowledged
+from dbt_reverse_etl.delivery.facts import Claim, ClaimsSettled, Fact, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.delivery.position import State
 
@@ -40,6 +42,18 @@ def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStar
     used = {job.head, *(place.snapshot for place in places)}
     captures = {snapshot: uuid for snapshot, uuid in {**state.captures, **job.captures}.items() if snapshot in used}
     return RunStarted(**{"captures": captures, **restated})
+
+
+def late_claims(known: Collection[str], before: State, *, transactional: bool) -> tuple[Claim, ...]:
+    """Claims of the run before, and doubts, that were recorded after its state was read.
+
+    Args:
+        known: ids of those that were read.
+        before: as it was when this run began.
+    """
+    late = tuple(claim for claim in before.claims if claim.id not in known)
+    # A transactional sink refuses what is under way; any other may still be receiving it.
+    return late if transactional else tuple(replace(claim, everything=True) for claim in late)
 
 
 def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, ...]:

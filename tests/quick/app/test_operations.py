@@ -11,8 +11,9 @@ from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.warehouse.ledger import Request
 from tests.support.delivery.desk import Desk
+from tests.support.delivery.histories import settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
-from tests.support.delivery.world import Killed
+from tests.support.delivery.world import Killed, Plan, World
 
 SINKS = [PlainSink, TransactionalSink]
 
@@ -106,6 +107,37 @@ def test_a_resync_never_deletes_a_row_that_the_destination_refused_when_it_was_o
     desk.ask("resync")
     assert desk.push({"k0": 1}).status == Status.SUCCEEDED
     assert desk.sink.destination.rows == {"k0": 1, "k1": 99}
+
+
+@pytest.mark.guarantee("Crashes and claims")
+@pytest.mark.parametrize("operation", ["resync", "reconcile"])
+def test_a_doubt_that_comes_while_an_operation_begins_is_not_forgotten(operation: str) -> None:
+    world = World(PlainSink)
+    world.capture({"k0": 6})
+    world.push(Plan())
+    world.capture({"k0": 8, "k3": 6})
+    world.push(Plan(at=("batch.before", 1), then="asleep"))
+    world.capture({"k0": 12, "k3": None})
+    world.push(Plan())
+    # The first one was taken for dead: its rows come after the newer ones, and its doubt after the state was read.
+    world.ask(operation, lambda: world.wake(0))
+    assert world.destination.rows == {"k0": 4, "k3": 3}
+    assert settle(world) == []
+
+
+@pytest.mark.guarantee("Crashes and claims")
+@pytest.mark.parametrize("sink", SINKS)
+def test_waves_that_come_while_a_resync_begins_are_not_forgotten(sink: type[PlainSink]) -> None:
+    world = World(sink)
+    world.capture({"k0": 6})
+    world.push(Plan())
+    world.capture({"k1": 8, "k3": 6})
+    world.push(Plan(at=("batch.before", 1), then="asleep", wave_rows=1))
+    world.capture({"k1": None, "k3": None})
+    world._alive.clear()
+    world.ask("resync", lambda: world.wake(0))
+    assert settle(world) == []
+    assert world.destination.rows == {"k0": 3}
 
 
 def restored(desk: Desk) -> None:

@@ -81,6 +81,14 @@ class DeliveryMachine(RuleBasedStateMachine):
     def wake(self, data: st.DataObject) -> None:
         self.world.wake(data.draw(st.integers(0, len(self.world.sleeping) - 1)))
 
+    @rule(operation=st.sampled_from(["resync", "reconcile"]), wakes=st.booleans())
+    def ask(self, operation: str, wakes: bool) -> None:
+        def meanwhile() -> None:
+            if wakes and self.world.sleeping:
+                self.world.wake(0)
+
+        self.world.ask(operation, meanwhile)
+
     @rule(seconds=st.sampled_from([30, 3600]))
     def time_passes(self, seconds: int) -> None:
         self.world.clock.sleep(seconds)
@@ -129,7 +137,9 @@ def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[Plai
     start = random.SystemRandom().randrange(10**9)
     reached: set[str] = set()
     for seed in range(start, start + max(300, scaled(300))):
-        wrong = history(seed, sink, Bias(), lambda world: reached.update(*(actor.reached for actor in world.actors)))
+        wrong = history(
+            seed, sink, Bias(asked=0.1), lambda world: reached.update(*(actor.reached for actor in world.actors))
+        )
         assert wrong == [], f"seed {seed}"
     # A search that never gets anywhere proves nothing.
     assert reached | never == set(FAULT_POINTS)
@@ -147,6 +157,16 @@ def test_random_histories_of_tasks_that_outlive_their_lease_end_well(sink: type[
         seed = start + number
         assert history(seed, sink, bias, lambda world: left.update(reasons(world))) == [], f"seed {seed}"
     assert interrupted in left
+
+
+@pytest.mark.guarantee("Crashes and claims")
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_random_histories_of_operations_while_slow_runs_wake_end_well(sink: type[PlainSink]) -> None:
+    start = random.SystemRandom().randrange(10**9)
+    points = ("state.read", "run.planned", "batch.before", "batch.after", "wave.delivered")
+    bias = Bias(asked=0.5, thens=("asleep",), points=points, often=0.1, specs=0.05, prune=0.05)
+    for seed in range(start, start + scaled(300)):
+        assert history(seed, sink, bias) == [], f"seed {seed}"
 
 
 def reasons(world: World) -> set[str]:

@@ -34,6 +34,7 @@ class Bias:
         changes: most rows that a snapshot changes.
         batch_rows: fewest and most.
         scattered: how often tasks share buckets.
+        asked: how often there is an operation.
         specs: how often filter or mapping change. A change of another spec has another id, and again the first one if that comes back.
     """
 
@@ -50,6 +51,7 @@ class Bias:
     wave_rows: int = 5
     scattered: float = 0.2
     specs: float = 0.15
+    asked: float = 0
 
 
 def history(
@@ -66,8 +68,9 @@ def history(
             world.revert(rnd.randint(1, 3))
         if rnd.random() < bias.specs:
             world.use(Spec(rnd.choice([None, 2, 3, 5]), rnd.choice([1, 2])))
-        if world.sleeping and rnd.random() < 0.4:
-            world.wake(rnd.randrange(len(world.sleeping)))
+        wake_one(rnd, world, 0.4)
+        if rnd.random() < bias.asked:
+            world.ask(rnd.choice(["resync", "reconcile"]), lambda: wake_one(rnd, world, 0.5))
         if rnd.random() < 0.7:
             world.push(random_plan(rnd, bias), lease_expires=rnd.random() < 0.6)
         if rnd.random() < bias.prune:
@@ -75,6 +78,11 @@ def history(
     wrong = settle(world, bias.keys)
     seen(world)
     return wrong
+
+
+def wake_one(rnd: random.Random, world: World, often: float) -> None:
+    if world.sleeping and rnd.random() < often:
+        world.wake(rnd.randrange(len(world.sleeping)))
 
 
 def random_plan(rnd: random.Random, bias: Bias) -> Plan:

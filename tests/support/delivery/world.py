@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
+from dbt_reverse_etl.app.operations import carry_out, deliver_again
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
@@ -20,6 +22,7 @@ from dbt_reverse_etl.delivery.streams import Stripes
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
+from dbt_reverse_etl.warehouse.ledger import Request
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
 from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
 
@@ -216,6 +219,11 @@ class Nearby:
         return made
 
 
+def no_source(state: State) -> Source:
+    """Of an operation, which plans nothing."""
+    raise AssertionError
+
+
 class World:
     """The truth, the ledger, the destination, and every run that was ever started."""
 
@@ -270,6 +278,21 @@ class World:
             self._alive.discard(actor.name)
         return actor
 
+    def ask(self, operation: str, meanwhile: Callable[[], None]) -> None:
+        """A `resync`, or the record of a `reconcile`, on top of a state that was read before something happened."""
+        state = self.ledger.read("s").for_spec(self.spec.id, "{}")
+        meanwhile()
+        self._runs += 1
+        name, sink = f"asked{self._runs}", self._sink()
+        sink.destination = self.destination
+        job = self._job(name)
+        ports = Ports(self.ledger, no_source, sink, self.clock, lambda owner: owner in self._alive)
+        with suppress(SyncBusy):
+            if operation == "resync":
+                carry_out(Request(name, "sync", operation, self.clock.now()), state, job, ports, Policy())
+            elif state.fence and state.finished and state.is_at(job.head, job.spec):
+                deliver_again([], state, job, ports, "")
+
     def wake(self, index: int) -> Actor:
         actor = self.sleeping.pop(index)
         actor.wake()
@@ -321,8 +344,7 @@ class World:
             retry_now=plan.retry_now,
             most_listed=plan.most_listed,
         )
-        task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
-        job = Job(actor.name, "uuid", self.changelog.head, self.spec.id, "{}", task, owner=actor.name)
+        job = self._job(actor.name)
         spec, known = self.spec, dict(self.specs)
 
         def source_for(state: State) -> DictSource:
@@ -350,6 +372,10 @@ class World:
             full_load=full_load,
         )
         return run(job, ports, policy)
+
+    def _job(self, name: str) -> Job:
+        task = SinkTask("s", "sync", 0, "object", Mode.MIRROR, ("key",), SCHEMA)
+        return Job(name, "uuid", self.changelog.head, self.spec.id, "{}", task, owner=name)
 
     def _note(self, fact: Fact) -> None:
         claims: tuple[Claim, ...] = getattr(fact, "claims", ())
