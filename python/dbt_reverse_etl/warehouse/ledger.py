@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
+from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
@@ -297,8 +299,15 @@ class DeltaLedger:
 
     def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
-        # saveAsTable would create a ledger that was dropped meanwhile.
-        frame.writeTo(self.relation).options(userMetadata=by, **options).append()
+        try:
+            # saveAsTable would create a ledger that was dropped meanwhile.
+            frame.writeTo(self.relation).options(userMetadata=by, **options).append()
+        except AnalysisException as error:
+            if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                raise
+            found, expected = "no table: it was dropped during this push", "the ledger that the push began with"
+            next_step = "bring it back; or dbt run, which makes a new one and says what that cannot know"
+            raise ReverseEtlError(Problem(self.relation, found, expected, next_step)) from None
 
 
 def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:

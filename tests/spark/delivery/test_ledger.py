@@ -12,10 +12,10 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
@@ -130,7 +130,7 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
 def test_a_push_does_not_create_a_ledger_again_that_was_dropped_meanwhile(ledger: DeltaLedger) -> None:
     assert ledger.start(started(1, "run"))
     ledger._spark.sql(f"drop table {ledger.relation}")
-    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+    with pytest.raises(ReverseEtlError, match="it was dropped during this push"):
         ledger.append(DoubtRecorded("a1", 1, NOW, (), (), {}))
     assert not ledger._spark.catalog.tableExists(ledger.relation)
 
