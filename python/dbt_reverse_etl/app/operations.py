@@ -13,7 +13,7 @@ from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     NOT_WELL,
     Claim,
-    ClaimsSettled,
+    Fact,
     Range,
     RunFinished,
     RunStarted,
@@ -23,7 +23,7 @@ from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by
-from dbt_reverse_etl.delivery.starting import late_claims, late_waves, run_started
+from dbt_reverse_etl.delivery.starting import late_facts, run_started
 from dbt_reverse_etl.warehouse.ledger import Request
 
 
@@ -60,7 +60,7 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
     before = ports.ledger.start(started)
     if before is None:
         raise not_started(job, ports, started)
-    _state_late_facts_again(started, state, before, ports)
+    _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
     _end(started, job, ports, "reconcile", f"reconcile found {len(rows)} rows that differ")
 
 
@@ -78,7 +78,7 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
         before = ports.ledger.start(started)
         if before is not None:
             if request.operation == "resync" and lost is None:
-                _state_late_facts_again(started, state, before, ports)
+                _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
             return started
         found = not_started(job, ports, started)
         if not isinstance(found, OtherLedger) or _was_asked_before(request, ports):
@@ -120,18 +120,9 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
     return stated
 
 
-def _state_late_facts_again(started: RunStarted, state: State, before: State, ports: Ports) -> None:
-    """What was recorded between the read of the state and the start: nobody reads the facts of that fence any more."""
-    known = [claim.id for claim in state.claims]
-    claims = late_claims(known, before, transactional=ports.sink.transactional)
-    facts = late_waves(started, state, before)
-    if claims:
-        told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
-        facts += (
-            ClaimsSettled(**told, seq=len(facts) + 1, delivered=(), closes=(), claims=claims, specs=before.specs),
-        )
-    if facts:
-        ports.ledger.append(*facts)
+def _state_again(late: tuple[Fact, ...], ports: Ports) -> None:
+    if late:
+        ports.ledger.append(*late)
 
 
 def _end(started: RunStarted, job: Job, ports: Ports, status: str, message: str) -> None:

@@ -171,11 +171,12 @@ class _Run:
         self._ports.progress(Number.FENCE, self._fence)
         self._step("run.started")
         late = self._late_claims()
-        if late or self._late_waves:
-            self._task = replace(self._task, full_load=False)  # what is planned anew is sent as changes
+        is_planned_anew = claim is None or bool(late or self._late_waves)
+        if is_planned_anew:
+            self._task = replace(self._task, full_load=False)  # a second plan holds changes alone
         self._sink.open(self._task)
         self._step("sink.opened")
-        if claim is None or late or self._late_waves:
+        if is_planned_anew:
             claim = self._settle(late, claim)
         engine = Engine(
             self._sink,
@@ -212,6 +213,7 @@ class _Run:
         self._sent = claim
 
     def _late_claims(self) -> tuple[Claim, ...]:
+        """As `late_claims`; from here on their specs are known."""
         self._state = replace(self._state, specs={**self._before.specs, **self._state.specs})
         return late_claims(self._known, self._before, transactional=self._sink.transactional)
 

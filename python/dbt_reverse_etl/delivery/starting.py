@@ -87,3 +87,14 @@ def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, 
         for number, place in enumerate(before.positions, 2)
     )
     return (settled, *waves)
+
+
+def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:
+    """Waves and claims that were recorded after `state` was read, stated again by an operation, which sends nothing."""
+    waves = late_waves(started, state, before)
+    claims = late_claims([claim.id for claim in state.claims], before, transactional=transactional)
+    if not claims:
+        return waves
+    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
+    seq = len(waves) + 1
+    return (*waves, ClaimsSettled(**told, seq=seq, delivered=(), closes=(), claims=claims, specs=before.specs))

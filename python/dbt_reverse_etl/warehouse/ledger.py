@@ -305,8 +305,8 @@ class DeltaLedger:
         except AnalysisException as error:
             if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                 raise
-            found, expected = "no table: it was dropped during this push", "the ledger that the push began with"
-            next_step = "bring it back; or dbt run, which makes a new one and says what that cannot know"
+            found, expected = "no table: it was dropped meanwhile", "the ledger that was there before"
+            next_step = "bring it back; or dbt run, which makes a new one, and says what to do for each sync"
             raise ReverseEtlError(Problem(self.relation, found, expected, next_step)) from None
 
 

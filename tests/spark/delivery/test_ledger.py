@@ -130,7 +130,7 @@ def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedge
 def test_a_push_does_not_create_a_ledger_again_that_was_dropped_meanwhile(ledger: DeltaLedger) -> None:
     assert ledger.start(started(1, "run"))
     ledger._spark.sql(f"drop table {ledger.relation}")
-    with pytest.raises(ReverseEtlError, match="it was dropped during this push"):
+    with pytest.raises(ReverseEtlError, match="it was dropped meanwhile"):
         ledger.append(DoubtRecorded("a1", 1, NOW, (), (), {}))
     assert not ledger._spark.catalog.tableExists(ledger.relation)
 
