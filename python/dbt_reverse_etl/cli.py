@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,15 +36,15 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """The command: errors of the user without a traceback."""
+def main() -> int:
+    """The command, and its exit code: errors of the user without a traceback."""
     with interrupts() as signals:
         kept: dict[str, Any] = {}
         try:
             code = int(cli(standalone_mode=False, obj=kept) or 0)
         except BaseException as error:
             code = _said(error, kept, interrupted=signals.received)
-        sys.exit(int(ExitCode.INTERRUPTED) if signals.received else code)
+        return ExitCode.INTERRUPTED if signals.received else code
 
 
 def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -> int:
@@ -60,7 +59,7 @@ def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -
         error.show()
         return error.exit_code
     if isinstance(error, SystemExit):
-        raise error
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     screen_of(kept).say(str(unexpected(error, "dbt-reverse-etl")), "error")
     return ExitCode.FAILED
 

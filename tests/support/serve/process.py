@@ -37,4 +37,4 @@ def main(words: Sequence[str], env: Mapping[str, str], log: Path) -> None:
     connections.LIFE = float(env.get("LIFE", connections.LIFE))
     surroundings.Surroundings = partial(surroundings.Surroundings, patience=QUICK, step=at_step)  # type: ignore[misc, assignment]
     sys.argv = ["dbt-reverse-etl", *words]
-    cli.main()
+    sys.exit(cli.main())
