@@ -35,7 +35,7 @@ test-full: check $(CLASSES) ## Before a release: all campaigns, mutants, other v
 	@$(JAVA) EFFORT=$(EFFORT) $(PYTEST) $(FILES) tests/full tests/spark tests/servers tests/quick examples/sink
 	@$(JAVA) $(BIN)/python .ci/mutants.py
 	@$(JAVA) $(BIN)/python .ci/matrix.py
-	@$(BIN)/python -m tests.full.soak --seconds 120
+	@$(BIN)/python -m tests.full.soak --seconds 60
 
 mutants: $(CLASSES) ## Plant the faults of tests/mutants.yml, one at a time: a test must notice each; or WORDS=ledger
 	@$(JAVA) exec $(BIN)/python .ci/mutants.py $(WORDS)

@@ -40,7 +40,12 @@ OF_SPARK = (
     "tests/spark/sinks/test_delta.py",
     *OF_DBT,
 )
-OF_CLIENTS = ("tests/quick", "tests/servers/sql", "tests/servers/kafka")
+OF_CLIENTS = (
+    *(f"tests/quick/{part}" for part in ("app", "base", "config", "serve", "sinks", "values", "wide")),
+    *(f"tests/quick/delivery/test_{name}.py" for name in ("buckets", "chunks", "prepared", "run", "waves")),
+    "tests/servers/sql",
+    "tests/servers/kafka",
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ ROWS = {
         tests=OF_DBT,
     ),
     "databricks": Row(
-        ("dbt-databricks==1.12.8", "pyspark==4.1.1", "delta-spark==4.3.1"),
+        ("dbt-databricks==1.12.7", "pyspark==4.1.1", "delta-spark==4.3.1"),
         tests=("tests/full/databricks/test_databricks.py",),  # the others are for dbt-spark
     ),
     "oldest": Row(is_lowest=True, installs=(".[dev]",), tests=OF_CLIENTS),
