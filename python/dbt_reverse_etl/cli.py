@@ -78,8 +78,7 @@ def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tup
     """Push each sync that is behind, whichever dbt command ran last."""
     from dbt_reverse_etl.app import invocation
 
-    target = place.pushed_target()
-    project = place.project(target)
+    project = place.project()
     project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
     ask = invocation.Ask.IF_DUE if if_due else invocation.Ask.PUSH
     return _pushed(project, place, as_json, selectors=selectors, ask=ask)
@@ -102,7 +101,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     if project.newest_results() in (None, before):
         return code  # dbt has run nothing
     ask = Ask.DBT_RETRY if dbt_arguments[0] == dbt_command.RETRY else Ask.RUN
-    return max(code, _pushed(place.project(place.pushed_target()), place, as_json, selectors=selectors, ask=ask))
+    return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
 
 
 @cli.command()
@@ -111,7 +110,7 @@ def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
     from dbt_reverse_etl.app.invocation import Ask
 
-    return _pushed(place.project(place.pushed_target()), place, as_json, selectors=selectors, ask=Ask.RETRY)
+    return _pushed(place.project(), place, as_json, selectors=selectors, ask=Ask.RETRY)
 
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
@@ -326,7 +325,7 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
 
-    project = place.project()
+    project = place.project(place.asked_target())
     manifest, source = checks.parsed(place, project.target, dbt_arguments), ""
     if manifest is None:
         manifest, source = project.manifest(), str(project.artifacts / "manifest.json")

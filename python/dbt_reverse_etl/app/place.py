@@ -10,22 +10,26 @@ from typing import Any
 
 import yaml
 
+from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
 from dbt_reverse_etl.config.profiles import read_profile, render
+
+_SETTINGS = "dbt_project.yml"
 
 
 class Place:
     """A dbt project on disk, and the target that holds for it."""
 
-    def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path) -> None:
+    def __init__(self, folder: Path, profiles_dir: Path | None, target: str | None, target_path: Path | None) -> None:
         folder = folder.resolve()
         self.folder, self.env = folder, dict(os.environ)
         self.profiles = profile_directories(profiles_dir, folder, self.env)
-        self.artifacts = folder / target_path
+        self.artifacts = artifacts_folder(folder, target_path, self.env)
         self._target = target
-        given = {"--profiles-dir": profiles_dir and profiles_dir.resolve(), "--target": target}
-        self._given = {**given, "--target-path": target_path if target_path != Path("target") else None}
+        profiles_dir = profiles_dir and profiles_dir.resolve()
+        self._given = {"--profiles-dir": profiles_dir, "--target": target, "--target-path": target_path}
 
     def dbt_options(self, target: str | None = None) -> list[str]:
         """What tells dbt of the same place, and with `target` of the very target and profile that hold for this command."""
@@ -36,13 +40,14 @@ class Place:
         return [str(part) for name, value in given.items() if value for part in (name, value)]
 
     def project(self, target: str | None = None) -> Any:
+        """The project for a target; by default for that of its artifacts."""
         from dbt_reverse_etl.app.invocation import Project
 
-        target = target or self._target or self._default_target()
+        target = self.target() if target is None else target
         return Project(self.artifacts, self.profiles, target, self.folder, self.env)
 
-    def pushed_target(self) -> str:
-        """The target of run_results.json, where it tells of one; another one that is asked for is an error."""
+    def target(self) -> str:
+        """That of the artifacts, where they tell of one; another one that is asked for is an error: they name its tables."""
         from dbt_reverse_etl.app.invocation import Ask
 
         project = self.project("")
@@ -53,8 +58,11 @@ class Place:
                     "--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"
                 )
             )
-        found = self._target or written or self.env.get("DBT_TARGET")
-        return found or self._default_target()
+        return written or self.asked_target()
+
+    def asked_target(self) -> str:
+        """The one that dbt would take now."""
+        return self._target or told("TARGET", self.env) or self._default_target()
 
     def session(self, target: str) -> Callable[[], Any]:
         """What gives the Spark session that the dbt profile describes; the profile is read and checked at once.
@@ -83,18 +91,7 @@ class Place:
         return partial(connect, {name: str(value) for name, value in rendered.value.items()})
 
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
-        file = self.folder / "dbt_project.yml"
-        if not file.is_file():
-            raise ReverseEtlError(
-                Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-            )
-        try:
-            read = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValueError, RecursionError):
-            read = None
-        if not isinstance(read, Mapping):
-            raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
-        return read_profile(self.profiles, str(read.get("profile")))
+        return read_profile(self.profiles, told("PROFILE", self.env) or str(_settings(self.folder).get("profile")))
 
     def _default_target(self) -> str:
         place, profile = self._profile()
@@ -102,6 +99,33 @@ class Place:
         if rendered.problems:
             raise ConfigurationError(*rendered.problems)
         return str(rendered.value)
+
+
+def artifacts_folder(project: Path, target_path: Path | None, env: Mapping[str, str]) -> Path:
+    """Where dbt leaves its artifacts: where it was told to, or where dbt_project.yml says."""
+    if target_path is None and (project / _SETTINGS).is_file():
+        place = validation.Place(_SETTINGS, ("target-path",))
+        rendered = render(_settings(project).get("target-path"), env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
+        target_path = rendered.value and Path(str(rendered.value))
+    return project / (target_path or "target")
+
+
+def _settings(project: Path) -> Mapping[str, Any]:
+    """dbt_project.yml."""
+    file = project / _SETTINGS
+    if not file.is_file():
+        raise ReverseEtlError(
+            Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+        )
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        read = None
+    if not isinstance(read, Mapping):
+        raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
+    return read
 
 
 class Opened:

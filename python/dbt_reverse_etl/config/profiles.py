@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
+from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.validation import Place, described
 
@@ -31,8 +32,8 @@ def profile_directories(
     flag: Path | None, project_dir: Path, env: Mapping[str, str], home: Path | None = None
 ) -> list[Path]:
     """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice."""
-    named = flag or (Path(env["DBT_PROFILES_DIR"]) if env.get("DBT_PROFILES_DIR") else None)
-    return [named] if named else [project_dir, (home or Path.home()) / ".dbt"]
+    named = flag or told("PROFILES_DIR", env)
+    return [Path(named)] if named else [project_dir, (home or Path.home()) / ".dbt"]
 
 
 def read_target(directories: Sequence[Path], target: str, project: str = "") -> tuple[Place, object]:

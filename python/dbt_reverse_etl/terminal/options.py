@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from dbt_reverse_etl.app.place import Place
+from dbt_reverse_etl.base.dbt_options import nearest_project, variables
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.terminal.output import FORMATS, screen
@@ -20,14 +21,18 @@ from dbt_reverse_etl.terminal.screen import Screen
 PROJECT_DIR = click.option(
     "--project-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="The dbt project; default: here.",
+    envvar=variables("PROJECT_DIR"),
+    default=lambda: nearest_project(Path.cwd()),
+    help="The dbt project; default: here, or the nearest folder above.",
 )
 PROFILES_DIR = click.option(
     "--profiles-dir", type=click.Path(path_type=Path, file_okay=False), help="Where profiles.yml stands."
 )
 TARGET_PATH = click.option(
-    "--target-path", type=click.Path(path_type=Path), default=Path("target"), help="Folder of dbt's artifacts."
+    "--target-path",
+    type=click.Path(path_type=Path),
+    envvar=variables("TARGET_PATH"),
+    help="Folder of dbt's artifacts; default: that of dbt_project.yml, or target.",
 )
 
 
@@ -66,7 +71,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         PROJECT_DIR,
         PROFILES_DIR,
-        click.option("--target", help="The dbt target; default: that of the last run, then of profiles.yml."),
+        click.option("--target", help="The dbt target; default: that of the last run, then dbt's own."),
         TARGET_PATH,
         click.option(
             "--select",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,11 @@ def wide_table() -> None:
 @PROJECT_DIR
 @TARGET_PATH
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the tree into this file.")
-def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) -> int:
+def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path | None) -> int:
     """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
-    from dbt_reverse_etl.app.invocation import read_json
     from dbt_reverse_etl.wide import picture, trees
 
-    wide = trees.wide_table(read_json(project_dir.resolve() / target_path / "manifest.json"), model)
+    wide = trees.wide_table(_manifest(project_dir.resolve(), target_path), model)
     click.echo(trees.as_text(wide))
     if svg:
         svg.write_text(picture.as_svg(wide), encoding="utf-8")
@@ -47,17 +47,16 @@ def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path) 
 @click.option(
     "--partition-by", metavar="COLUMN|NAME=SQL", help="Partition the wide table by a column of it, or by one more."
 )
-def generate(model: str, project_dir: Path, target_path: Path, **wanted: Any) -> int:
+def generate(model: str, project_dir: Path, target_path: Path | None, **wanted: Any) -> int:
     """Write the wide table that MODEL declares as a chain of ordinary dbt models, which ends in MODEL_chain.
 
     Run again it writes nothing; what a person changed is never overwritten. Starts no Spark.
     """
-    from dbt_reverse_etl.app.invocation import read_json
     from dbt_reverse_etl.wide import chain, files, trees
     from dbt_reverse_etl.wide.inputs import Inputs
 
     project = project_dir.resolve()
-    manifest = read_json(project / target_path / "manifest.json")
+    manifest = _manifest(project, target_path)
     node, plan = trees.declared_plan(manifest, model)
     models = chain.chain(Inputs(manifest, node, plan), plan, chain.Wanted(**wanted))
     done = files.write(files.folder_of(project, manifest, models), models)
@@ -69,3 +68,10 @@ def generate(model: str, project_dir: Path, target_path: Path, **wanted: Any) ->
         click.echo(f"Nothing to write: the {len(models)} models are as declared")
     click.echo(f"Next: dbt run --select +{models[-1].name}")
     return ExitCode.OK
+
+
+def _manifest(project: Path, target_path: Path | None) -> dict[str, Any]:
+    from dbt_reverse_etl.app.invocation import read_json
+    from dbt_reverse_etl.app.place import artifacts_folder
+
+    return read_json(artifacts_folder(project, target_path, os.environ) / "manifest.json")

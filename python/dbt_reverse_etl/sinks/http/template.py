@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dbt_reverse_etl.base.dbt_options import nearest_project, told
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.preset import DIRECTORY as PRESETS
 from dbt_reverse_etl.values.encoding import encode_rows
@@ -43,8 +44,7 @@ def _file(name: str, project: Path | None) -> Traversable:
 
 def _project() -> Path:
     """The dbt project of this process: as dbt looks for it."""
-    start = Path(os.environ.get("DBT_PROJECT_DIR") or Path.cwd()).resolve()
-    return next((folder for folder in (start, *start.parents) if (folder / "dbt_project.yml").is_file()), start)
+    return nearest_project(Path(told("PROJECT_DIR", os.environ) or Path.cwd()).resolve())
 
 
 def samples(schema: pa.Schema, count: int, constants: Mapping[str, Any]) -> list[bytes]:
