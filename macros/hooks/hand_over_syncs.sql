@@ -8,7 +8,7 @@
     {%- if execute -%}
     {%- set syncs = {'invocation_id': invocation_id, 'command': flags.WHICH, 'target': target.name, 'refers_to': model.depends_on.nodes, 'nodes': {}, 'exposures': {}} -%}
     {%- for unique_id, node in graph.nodes.items() if unique_id == 'model.reverse_etl.reverse_etl_ledger' or node.config.get('materialized') == 'changelog' or unique_id in model.depends_on.nodes -%}
-        {%- do syncs.nodes.update({unique_id: reverse_etl._handed_over(node, ['unique_id', 'name', 'alias', 'database', 'schema', 'relation_name', 'original_file_path'], ['materialized', 'unique_key'])}) -%}
+        {%- do syncs.nodes.update({unique_id: reverse_etl._handed_over(node, ['unique_id', 'name', 'version', 'alias', 'database', 'schema', 'relation_name', 'original_file_path'], ['materialized', 'unique_key'])}) -%}
     {%- endfor -%}
     {#- Under --empty and --sample the changelogs captured nothing, and nothing is sent. -#}
     {%- for unique_id, exposure in graph.exposures.items() if not reverse_etl._is_partial() -%}

@@ -38,11 +38,7 @@
 
 {% macro _maintained_node(name) %}
     {%- set known = graph.nodes.values() | selectattr('resource_type', 'in', ['model', 'snapshot', 'seed']) | list -%}
-    {%- set found = known | selectattr('name', 'equalto', name) | list -%}
-    {%- if not found -%}
-        {{ exceptions.raise_compiler_error("model: found '" ~ name ~ "'; expected a model, snapshot or seed of this project. Next: correct --args") }}
-    {%- endif -%}
-    {{ return(found[0]) }}
+    {{ return(reverse_etl._the_one(name, known, 'a model, snapshot or seed of this project')) }}
 {% endmacro %}
 
 

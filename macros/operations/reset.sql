@@ -9,13 +9,22 @@
 
 
 {% macro _changelog_node(name) %}
-    {%- set found = [] -%}
-    {%- for node in graph.nodes.values() if node.resource_type == 'model' and node.name == name and node.config.materialized == 'changelog' -%}
+    {%- set known = graph.nodes.values() | selectattr('resource_type', 'equalto', 'model') | selectattr('config.materialized', 'equalto', 'changelog') | list -%}
+    {{ return(reverse_etl._the_one(name, known, "a model with materialized='changelog' (" ~ (known | map(attribute='name') | join(', ') or 'there is none') ~ ')')) }}
+{% endmacro %}
+
+
+{# The node that a user names: people, people.v2 of a model with versions, or shop.people where another package has one, too. #}
+{% macro _the_one(name, known, expected) %}
+    {%- set found, names = [], [] -%}
+    {%- for node in known if node.name == name or node.unique_id.split('.', 1)[1] in [name, node.package_name ~ '.' ~ name] -%}
         {%- do found.append(node) -%}
+        {%- do names.append(node.unique_id.split('.', 1)[1]) -%}
     {%- endfor -%}
-    {%- if not found -%}
-        {%- set known = graph.nodes.values() | selectattr('resource_type', 'equalto', 'model') | selectattr('config.materialized', 'equalto', 'changelog') | map(attribute='name') | join(', ') -%}
-        {{ exceptions.raise_compiler_error("model: found '" ~ name ~ "'; expected a model with materialized='changelog' (" ~ (known or 'there is none') ~ '). Next: correct --args') }}
+    {%- if found | length != 1 -%}
+        {{ exceptions.raise_compiler_error(
+            "model: found '" ~ name ~ "'" ~ (', which is ' ~ names | join(' and ') if names) ~ '; expected ' ~ (expected if not names else 'one of them') ~ '. Next: correct --args'
+        ) }}
     {%- endif -%}
     {{ return(found[0]) }}
 {% endmacro %}

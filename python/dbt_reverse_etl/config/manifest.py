@@ -107,7 +107,9 @@ def _changelog(node: Node, problems: list[Problem]) -> Changelog | None:
     if not key or settings is None:
         return None
     alias = node.get("alias") or node["name"]
-    return Changelog(node["unique_id"], node["name"], alias, node.get("relation_name") or alias, key, settings)
+    version = node.get("version")
+    name = node["name"] if version is None else f"{node['name']}.v{version}"
+    return Changelog(node["unique_id"], name, alias, node.get("relation_name") or alias, key, settings)
 
 
 def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:
