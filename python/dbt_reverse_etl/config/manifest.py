@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
@@ -52,8 +52,19 @@ def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     found = [_sync(node, manifest, changelogs, problems) for node in manifest["exposures"].values() if _blocks(node)]
     found += [_paused(node, changelogs) for node in _disabled_exposures(manifest)]
     result = sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id)
+    _refuse_shared_names(result, problems)
     refuse_two_owners((((sync.settings.destination, sync.settings.object), sync) for sync in result), problems)
     return result
+
+
+def _refuse_shared_names(found: Iterable[Sync], problems: list[Problem]) -> None:
+    """Operations, selectors and alerts know a sync by its name; dbt wants it to be another one within each package only."""
+    seen: dict[str, Sync] = {}
+    for sync in found:
+        other = seen.setdefault(sync.name, sync)
+        if other is not sync:
+            where, known = Place(sync.file, ()).at(sync.name), f"the name of a sync in {other.file}, too"
+            problems.append(Problem(where, known, "a name that no other sync has", "rename one of them"))
 
 
 def _refuse_other_manifests(manifest: Node) -> None:
@@ -183,14 +194,21 @@ def _refuse_unmapped_key(changelog: Changelog, settings: SyncSettings, place: Pl
 
 
 def _disabled_exposures(manifest: Node) -> Iterator[Node]:
-    for nodes in (manifest.get("disabled") or {}).values():
-        yield from (node for node in nodes if node.get("resource_type") == "exposure" and _blocks(node))
+    """One of each name: a project may write it once for each target, and switch all but one off."""
+    for unique_id, nodes in (manifest.get("disabled") or {}).items():
+        ours = [node for node in nodes if node.get("resource_type") == "exposure" and _blocks(node)]
+        yield from ours[: unique_id not in manifest["exposures"]]
+
+
+def _is_named(changelog: Changelog, refs: Iterable[Node]) -> bool:
+    """Without a version, any of a model is as good: nothing is sent."""
+    name, _, version = changelog.name.partition(".v")
+    return any(ref.get("name") == name and str(ref.get("version") or version) == version for ref in refs)
 
 
 def _paused(node: Node, changelogs: Mapping[str, Changelog | None]) -> Sync | None:
     """A sync that is switched off: dbt leaves its `depends_on` empty, and its mistakes do not matter."""
-    names = {ref.get("name") for ref in node.get("refs", ())}
-    changelog = next((one for one in changelogs.values() if one and one.name in names), None)
+    changelog = next((one for one in changelogs.values() if one and _is_named(one, node.get("refs", ()))), None)
     file, keys = str(node.get("original_file_path", "manifest.json")), (node["name"], "config", "meta", "reverse_etl")
     settings = _read(node, SyncSettings, Place(file, keys), [])
     if changelog is None or settings is None:

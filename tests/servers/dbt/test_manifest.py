@@ -76,6 +76,12 @@ class TestSyncs:
         paused = syncs(manifest)[2]
         assert (paused.unique_id, paused.enabled, paused.changelog.unique_id) == (PAUSED, False, ORDERS)
 
+    def test_of_definitions_for_several_targets_the_one_that_is_switched_on_is_the_sync(self, manifest: Json) -> None:
+        assert len(manifest["disabled"][CRM]) == len(manifest["disabled"][PAUSED]) == 2
+        crm, _, paused = syncs(manifest)
+        assert (crm.enabled, crm.settings.object) == (True, settings_of(manifest)["object"])
+        assert not paused.enabled
+
     def test_a_list_of_fields_keeps_the_names_and_the_order(self, manifest: Json) -> None:
         changed = copy.deepcopy(manifest)
         settings_of(changed)["fields"] = ["email", "contact_id"]
@@ -124,6 +130,16 @@ class TestMistakes:
         changed = copy.deepcopy(manifest)
         changed["nodes"][CONTACTS]["config"]["unique_key"] = "CONTACT_id"
         assert syncs(changed)[0].changelog.key == ("CONTACT_id",)
+
+    def test_two_packages_with_one_name_of_a_sync_are_refused(self, manifest: Json) -> None:
+        changed = copy.deepcopy(manifest)
+        other = copy.deepcopy(changed["exposures"][CRM])
+        other.update(unique_id=CRM.replace("shop", "other"), package_name="other", original_file_path="models/b.yml")
+        other["config"]["meta"]["reverse_etl"]["object"] = "elsewhere"
+        changed["exposures"][other["unique_id"]] = other
+        text = problems_of(changed)
+        assert "crm_contacts: found the name of a sync in models/" in text
+        assert "expected a name that no other sync has. Next: rename one of them" in text
 
     def test_a_mirror_that_is_switched_off_owns_nothing(self, manifest: Json) -> None:
         changed = copy.deepcopy(manifest)

@@ -71,6 +71,15 @@ GOOD = {
             config={"enabled": False, "meta": block(destination="mail", object="orders", mode="mirror")},
         ),
         exposure("dashboard", "contacts", "contacts_changelog"),
+        # As written once for each target.
+        *(
+            exposure(
+                name,
+                "contacts_changelog",
+                config={"enabled": False, "meta": block(destination="mail", object="of_dev")},
+            )
+            for name in ("crm_contacts", "crm_contacts", "paused")
+        ),
     ],
 }
 LEAK = {"headers": {"X-Api-Key": "{{ env_var('CRM_KEY') }}"}, "url": f"https://u:{CANARY}@h/"}
