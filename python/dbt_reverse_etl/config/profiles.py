@@ -31,9 +31,10 @@ _EXPRESSION = re.compile(r"(\{\{(?![-+]).*?(?<![-+])\}\})", re.DOTALL)
 def profile_directories(
     flag: Path | None, project_dir: Path, env: Mapping[str, str], home: Path | None = None
 ) -> list[Path]:
-    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice."""
+    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice. dbt never looks beside dbt_project.yml."""
     named = flag or told("PROFILES_DIR", env)
-    return [Path(named)] if named else [project_dir, (home or Path.home()) / ".dbt"]
+    places = [Path(named)] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
+    return list(dict.fromkeys(places))
 
 
 def read_target(directories: Sequence[Path], target: str, project: str = "") -> tuple[Place, object]:

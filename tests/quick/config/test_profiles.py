@@ -45,12 +45,16 @@ def refused(directory: Path, target: str = "prod") -> list[str]:
 
 
 class TestWhereProfilesAreFound:
-    def test_a_directory_that_is_named_leaves_no_other_choice(self, tmp_path: Path) -> None:
+    def test_a_directory_that_is_named_leaves_no_other_choice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
         env = {"DBT_PROFILES_DIR": str(tmp_path / "env")}
         flag, project, home = tmp_path / "flag", tmp_path / "project", tmp_path / "home"
         assert profile_directories(flag, project, env, home) == [flag]
         assert profile_directories(None, project, env, home) == [tmp_path / "env"]
-        assert profile_directories(None, project, {}, home) == [project, home / ".dbt"]
+        assert profile_directories(None, project, {}, home) == [tmp_path, home / ".dbt", project]
+        assert profile_directories(None, tmp_path, {}, home) == [tmp_path, home / ".dbt"]
 
     def test_the_first_file_that_is_there_decides(self, tmp_path: Path) -> None:
         for name, outputs in {"a": "{}", "b": "{dev: plan}", "c": "{dev: {}}"}.items():

@@ -99,6 +99,25 @@ def test_a_command_finds_the_project_the_artifacts_and_the_target_where_dbt_does
 
 
 @pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("cwd", ["shop", ".", "shop/models"])
+@pytest.mark.parametrize("there", [("shop", "home/.dbt"), (".", "shop", "home/.dbt"), ("home/.dbt",)])
+def test_a_command_reads_the_profiles_yml_that_dbt_reads(
+    project: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, there: tuple[str, ...]
+) -> None:
+    root = project.parent
+    for folder, target in zip(there, PROFILE["outputs"], strict=False):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        written = {**PROFILE, "target": target}
+        (root / folder / "profiles.yml").write_text(yaml.safe_dump({"my_project": written}))
+    monkeypatch.setenv("HOME", str(root / "home"))
+    monkeypatch.chdir(root / cwd)
+    arguments = ["--project-dir", str(project)]
+    forks.dbt(Path.cwd(), os.environ, "parse", *arguments)
+    alias = json.loads((project / "target" / "manifest.json").read_text())["nodes"]["model.shop.one"]["alias"]
+    assert f"at_{place(*arguments).asked_target()}" == alias
+
+
+@pytest.mark.guarantee("dbt and its commands")
 def test_a_command_takes_the_target_of_the_last_run_whose_tables_the_manifest_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
