@@ -65,13 +65,10 @@ class Stranger:
 
     def ours(self, step: str, *arguments: str) -> Said:
         places = ["--project-dir", str(self.folder), "--profiles-dir", str(self.folder)]
-        shown, code = io.StringIO(), 0
+        shown = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown), redirect_stderr(shown):
             patch.setattr(sys, "argv", ["dbt-reverse-etl", *arguments, *places])
-            try:
-                main()
-            except SystemExit as ended:
-                code = int(str(ended.code))
+            code = main()
         self.said[step] = Said(code, shown.getvalue())
         return self.said[step]
 
