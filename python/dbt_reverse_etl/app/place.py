@@ -91,7 +91,7 @@ class Place:
         return partial(connect, {name: str(value) for name, value in rendered.value.items()})
 
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
-        return read_profile(self.profiles, told("PROFILE", self.env) or str(_settings(self.folder).get("profile")))
+        return read_profile(self.profiles, told("PROFILE", self.env) or str(_setting("profile", self.folder, self.env)))
 
     def _default_target(self) -> str:
         place, profile = self._profile()
@@ -104,16 +104,12 @@ class Place:
 def artifacts_folder(project: Path, target_path: Path | None, env: Mapping[str, str]) -> Path:
     """Where dbt leaves its artifacts: where it was told to, or where dbt_project.yml says."""
     if target_path is None and (project / _SETTINGS).is_file():
-        place = validation.Place(_SETTINGS, ("target-path",))
-        rendered = render(_settings(project).get("target-path"), env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
-        target_path = rendered.value and Path(str(rendered.value))
-    return project / (target_path or "target")
+        target_path = _setting("target-path", project, env)
+    return project / str(target_path or "target")
 
 
-def _settings(project: Path) -> Mapping[str, Any]:
-    """dbt_project.yml."""
+def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
+    """What dbt_project.yml says."""
     file = project / _SETTINGS
     if not file.is_file():
         raise ReverseEtlError(
@@ -125,7 +121,10 @@ def _settings(project: Path) -> Mapping[str, Any]:
         read = None
     if not isinstance(read, Mapping):
         raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
-    return read
+    rendered = render(read.get(name), env, validation.Place(_SETTINGS, (name,)))
+    if rendered.problems:
+        raise ConfigurationError(*rendered.problems)
+    return rendered.value
 
 
 class Opened:

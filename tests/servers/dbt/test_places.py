@@ -69,6 +69,7 @@ def place(*arguments: str) -> Place:
         ({"DBT_PROFILES_DIR": "{}/profiles", "DBT_PROJECT_DIR": "{}"}, "..", {"target_path": CONFIGURED}, []),
         ({"DBT_PROFILES_DIR": "{}/profiles", "FOLDER": "a/b"}, "models", {"target_path": CONFIGURED}, []),
         ({"DBT_PROFILES_DIR": "{}/profiles", "DBT_PROFILE": "other"}, ".", {}, []),
+        ({"DBT_PROFILES_DIR": "{}/profiles"}, ".", {"profile": "{{ env_var('WHICH', 'other') }}"}, []),
         (
             {"DBT_TARGET_PATH": "old", "DBT_TARGET": "prod", "DBT_PROJECT_DIR": "/nowhere"},
             "..",
