@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 
-from dbt_reverse_etl.base.interrupts import INTERRUPTED, end_at_once
-
-_UNFLUSHED = 120  # as Python has it
+from dbt_reverse_etl.base.interrupts import INTERRUPTED, end_at_once, end_in_peace
 
 
 def main() -> None:
     """Entry point."""
     end_at_once()
-    code = 1  # of what nobody caught
-
-    def leave() -> None:
-        # Python's own end gives the signals back first, and dies of a SIGINT that an `exec` saw.
-        os._exit(code if _flushed() else code or _UNFLUSHED)
-
-    atexit.register(leave)  # before all others, to be the last of them
+    atexit.register(end_in_peace)  # before all others, to be the last of them
     from dbt_reverse_etl import cli
 
     try:
@@ -30,15 +21,9 @@ def main() -> None:
             end_at_once()
     except KeyboardInterrupt:  # while the command was ending
         code = INTERRUPTED
-
-
-def _flushed() -> bool:
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    except (OSError, ValueError):  # full, or closed
-        return False
-    return True
+    # Python ends itself by SIGINT once an `exec` has seen one, unless another one came after it.
+    exec("")  # noqa: S102
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,12 @@ def end_at_once() -> None:
     _handle(lambda *_: os._exit(INTERRUPTED))
 
 
-def _handle(handler: Callable[..., None]) -> None:
+def end_in_peace() -> None:
+    """From here on a signal is too late: the process ends with the code that it has. Python's own end gives the signals back, and dies of one."""
+    _handle(signal.SIG_IGN)
+
+
+def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup`, or a shell for what it starts with &, wants it
             signal.signal(number, handler)

@@ -162,6 +162,7 @@ def said(*about, **more):
 
 cli._said = said
 sys.argv = ["dbt-reverse-etl", "plan"]
+atexit.register(print, "of whoever watches Python")
 print("started", flush=True)
 __main__.main()
 """
@@ -173,6 +174,7 @@ def test_a_signal_in_the_very_exit_of_a_command_is_no_traceback(when: str, tmp_p
     said = rest_of(process)
     assert process.returncode == (INTERRUPTED if when != "after them all" else ExitCode.FAILED), said
     assert "Traceback" not in said
+    assert ("of whoever watches Python" in said) == (when != "in a callback of Python's end"), said
 
 
 CUT = """
