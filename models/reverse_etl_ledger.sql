@@ -1,3 +1,4 @@
-{{ config(materialized='ledger') }}
+{#- The name of the target: dbt's manifest tells of it nowhere else. -#}
+{{ config(materialized='ledger', meta={'reverse_etl': {'target': target.name}}) }}
 
 {{ reverse_etl._ledger_columns() }}

@@ -19,7 +19,7 @@ from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.overlap import Overlap
-from dbt_reverse_etl.app.push import LEDGER_NODE, Display, Pusher, Say
+from dbt_reverse_etl.app.push import Display, Pusher, Say
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.tracing import traced
@@ -28,6 +28,7 @@ from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
+from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy

@@ -14,6 +14,7 @@ from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
+from dbt_reverse_etl.config.manifest import target_of
 from dbt_reverse_etl.config.profiles import read_profile, render
 
 _SETTINGS = "dbt_project.yml"
@@ -47,17 +48,11 @@ class Place:
         return Project(self.artifacts, self.profiles, target, self.folder, self.env)
 
     def target(self) -> str:
-        """That of the artifacts, where they tell of one; another one that is asked for is an error: they name its tables."""
-        from dbt_reverse_etl.app.invocation import Ask
-
-        project = self.project("")
-        written = project.invocation(project.manifest(), Ask.PUSH).target
+        """That of the manifest, which names its tables; another one that is asked for is an error."""
+        written = target_of(self.project("").manifest())
         if self._target and written and self._target != written:
-            raise ReverseEtlError(
-                Problem(
-                    "--target", self._target, f"{written}, the target of run_results.json", "run dbt with that target"
-                )
-            )
+            expected, next_step = f"{written}, the target of manifest.json", f"run dbt with --target {self._target}"
+            raise ReverseEtlError(Problem("--target", self._target, expected, next_step))
         return written or self.asked_target()
 
     def asked_target(self) -> str:

@@ -28,8 +28,6 @@ from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.warehouse.ledger import Overview
 
-LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
-
 
 class Say(Protocol):
     """Writes a line."""

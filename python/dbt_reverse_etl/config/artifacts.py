@@ -61,7 +61,6 @@ class Invocation:
         invocation_id: dbt's.
         command: `run`, `build`, `test` ...; for `dbt retry` the command that was retried.
         empty, sample: under these flags the models do not hold the real rows.
-        target: the name of the dbt target; None where the artifacts do not tell, for dbt notes only an explicit one.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed.
         passed_tests: unique ids of all tests that passed.
@@ -73,7 +72,6 @@ class Invocation:
     command: str
     empty: bool
     sample: bool
-    target: str | None
     changelogs: Mapping[str, ChangelogResult]
     failed_tests: Mapping[str, tuple[str, ...]]
     passed_tests: frozenset[str] = frozenset()
@@ -103,7 +101,6 @@ def run(run_results: Node, manifest: Node) -> Invocation:
         command=str(args.get("which", "")),
         empty=bool(args.get("empty")),
         sample=bool(args.get("sample")),
-        target=args.get("target") or (metadata.get("env") or {}).get("DBT_TARGET"),
         changelogs=_changelog_results(results, manifest),
         failed_tests=_failed_tests(results, manifest),
         passed_tests=frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED),
@@ -115,7 +112,7 @@ def run(run_results: Node, manifest: Node) -> Invocation:
 
 def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
     """A command that asks for all of these syncs, of whose results nothing is known here."""
-    return _decided(Invocation(invocation_id, command, False, False, None, {}, {}), found)
+    return _decided(Invocation(invocation_id, command, False, False, {}, {}), found)
 
 
 def _decided(invocation: Invocation, due: Sequence[Sync]) -> Invocation:

@@ -16,11 +16,18 @@ from dbt_reverse_etl.sinks.base import Settings
 Node = Mapping[str, Any]
 S = TypeVar("S", bound=Settings)
 
+LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
 _OLDEST_MANIFEST = 12
 _DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"})
 # Every row of a changelog has these, so that a test of theirs can pass.
 _ALWAYS_SET = frozenset({"_change", "_snapshot_id", "_captured_at"})
 _OWN_COLUMN = re.compile(r"\b_(change|snapshot_id)\b", re.IGNORECASE)
+
+
+def target_of(manifest: Node) -> str:
+    """The target that it was made for, whose tables it names; empty: an older version of the dbt package did not say."""
+    ledger = manifest.get("nodes", {}).get(LEDGER_NODE, {})
+    return next((str(block["target"]) for block in _blocks(ledger) if block and block.get("target")), "")
 
 
 def syncs(manifest: Node) -> list[Sync]:

@@ -71,7 +71,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         PROJECT_DIR,
         PROFILES_DIR,
-        click.option("--target", help="The dbt target; default: that of the last run, then dbt's own."),
+        click.option("--target", help="The dbt target; default: that of the last dbt command."),
         TARGET_PATH,
         click.option(
             "--select",

@@ -17,7 +17,7 @@ from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
 from tests.support.delivery.pushers import at, pusher, sync
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-RUN = Invocation("inv-1", "run", False, False, "prod", {}, {})
+RUN = Invocation("inv-1", "run", False, False, {}, {})
 
 
 A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")

@@ -100,7 +100,7 @@ class TestRun:
 
     def test_what_dbt_itself_wrote_for_compile_pushes_nothing(self, manifest: Json, compiled: Json) -> None:
         invocation = run(compiled, manifest)
-        assert (invocation.command, invocation.target, invocation.push) == ("compile", "prod", ())
+        assert (invocation.command, invocation.push) == ("compile", ())
         assert invocation.invocation_id == manifest["metadata"]["invocation_id"]
         assert not invocation.empty
         assert not invocation.sample
@@ -134,12 +134,6 @@ class TestRun:
         results = ran(compiled, {CONTACTS: "success"})
         results["results"][0]["adapter_response"] = response
         assert run(results, manifest).changelogs[CONTACTS].snapshot is None
-
-    def test_the_target_is_unknown_unless_the_artifacts_name_it(self, manifest: Json, compiled: Json) -> None:
-        results = ran(compiled, {}, target=None)
-        assert run(results, manifest).target is None
-        results["metadata"]["env"] = {"DBT_TARGET": "ci"}
-        assert run(results, manifest).target == "ci"
 
     @pytest.mark.guarantee("dbt and its commands")
     def test_results_of_another_invocation_are_stale(self, manifest: Json, compiled: Json) -> None:

@@ -12,6 +12,7 @@ import yaml
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.cli import cli
+from tests.support import ROOT
 from tests.support.servers import forks
 
 SESSION = {"type": "spark", "method": "session", "schema": "s", "host": "NA"}
@@ -124,13 +125,16 @@ def test_a_command_takes_the_target_of_the_last_run_whose_tables_the_manifest_na
 ) -> None:
     monkeypatch.chdir(project)
     monkeypatch.setenv("DBT_PROFILES_DIR", str(project / "profiles"))
-    forks.dbt(project, os.environ, "compile", "--no-introspect", "--no-populate-cache", "--target", "prod")
-    assert place().project().target == "prod"
-    assert place("--target", "prod").project().target == "prod"
-    with pytest.raises(ReverseEtlError, match=r"run_results\.json"):
-        place("--target", "dev").project()
-    forks.dbt(project, os.environ, "parse", "--target", "ci")
-    assert place("--target", "ci").project().target == "ci", "the results are of another manifest"
+    (project / "packages.yml").write_text(yaml.safe_dump({"packages": [{"local": str(ROOT)}]}))
+    (project / "dbt_packages").mkdir()
+    (project / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
+    for asked, target in ((["--target", "prod"], "prod"), ([], "dev"), (["--target", "ci"], "ci")):
+        forks.dbt(project, os.environ, "parse", *asked)  # partial parsing included
+        assert place().project().target == target
+        assert place("--target", target).project().target == target
+        for other in PROFILE["outputs"].keys() - {target}:
+            with pytest.raises(ReverseEtlError, match=rf"expected {target}, the target of manifest\.json"):
+                place("--target", other).project()
 
 
 def test_a_target_path_that_only_dbt_can_read_is_asked_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
