@@ -41,7 +41,7 @@ class Place:
         return [str(part) for name, value in given.items() if value for part in (name, value)]
 
     def project(self, target: str | None = None) -> Any:
-        """The project for a target; by default for that of its artifacts."""
+        """The project for a target, by default for that of its artifacts; empty where none is needed."""
         from dbt_reverse_etl.app.invocation import Project
 
         target = self.target() if target is None else target
@@ -51,7 +51,10 @@ class Place:
         """That of the manifest, which names its tables; another one that is asked for is an error."""
         written = target_of(self.project("").manifest())
         if self._target and written and self._target != written:
-            expected, next_step = f"{written}, the target of manifest.json", f"run dbt with --target {self._target}"
+            expected, next_step = (
+                f"{written}, the target of manifest.json",
+                f"run dbt with --target {self._target}, or leave it out here",
+            )
             raise ReverseEtlError(Problem("--target", self._target, expected, next_step))
         return written or self.asked_target()
 

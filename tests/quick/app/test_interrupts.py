@@ -131,9 +131,8 @@ def test_a_signal_ends_the_command_while_it_starts_and_while_it_ends(
     time.sleep(seconds)
     process.send_signal(number)
     said = rest_of(process)
-    late = (
-        (2, 1) if "a dbt project" in said or "dbt run" in said else ()
-    )  # without a project it ends by itself, and early
+    # Without a project it ends by itself, and early.
+    late = (2, 1) if "a dbt project" in said or "dbt run" in said else ()
     assert process.returncode in (INTERRUPTED, *late), said
     assert not [word for word in ("Traceback", "unexpected", "KeyboardInterrupt") if word in said], said
 

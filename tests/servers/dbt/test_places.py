@@ -97,7 +97,7 @@ def test_a_command_finds_the_project_the_artifacts_and_the_target_where_dbt_does
     assert found.folder == project.resolve()
     assert found.artifacts.resolve() == manifest.parent.resolve()
     assert f"at_{found.asked_target()}" == alias
-    assert found.target() == found.asked_target(), "no run has told of another one"
+    assert found.target() == found.asked_target(), "without the package no manifest tells of one"
 
 
 @pytest.mark.guarantee("dbt and its commands")
@@ -120,7 +120,7 @@ def test_a_command_reads_the_profiles_yml_that_dbt_reads(
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_a_command_takes_the_target_of_the_last_run_whose_tables_the_manifest_names(
+def test_a_command_takes_the_target_that_the_manifest_was_made_for_and_refuses_another(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)

@@ -43,4 +43,4 @@ def test_each_version_of_a_model_is_delivered_and_an_operation_wants_to_know_whi
     again = shop.run()
     assert "resync --args '{sync: crm_people_1}'" in again.text, "its changelog is another one now"
     assert again.sync("crm_people_2") == "nothing to send"
-    assert heads(shop) == [1, 2], "the first began anew, the second has a savepoint"
+    assert heads(shop) == [1, 2], "version 1 began anew, version 2 has one more: the savepoint"
