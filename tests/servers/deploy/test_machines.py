@@ -61,6 +61,8 @@ def on_systemd(project: World, build: str = "", env: dict[str, str] | None = Non
         build: what its user did in the project before.
         env: the file of variables, secrets of dbt Cloud beside.
     """
+    if any(Path(one).is_relative_to("/tmp") for one in (ROOT, sys.prefix)):
+        pytest.fail("found the project below /tmp, which PrivateTmp of the unit hides; expected it elsewhere: move it")
     (user,), (folder,), (command,) = (UNIT[key] for key in ("User", "WorkingDirectory", "ExecStart"))
     given = {"HOME": f"/home/{user}", "USER": user, "PATH": "/usr/local/bin:/usr/bin:/bin"}
     (project.folder / "build.sh").write_text(build)
