@@ -7,6 +7,12 @@
 
 {# Before anything is read: {reading: whether this compiles for a capture, since: positions in the head's header} #}
 {% macro _feed_source(name) %}
+    {%- if model.resource_type == 'unit_test' -%}
+        {%- do reverse_etl._view_refuse(
+            'unit test ' ~ model.name, name ~ '(), which reads from outside of dbt', 'rows in its place',
+            'give them in the test: `overrides: {macros: {reverse_etl.' ~ name ~ ': "(select ...)"}}`'
+        ) -%}
+    {%- endif -%}
     {%- set capture = config.get('meta', {}).get('reverse_etl', {}).get('capture') -%}
     {%- set strategy = capture.strategy if capture is mapping else capture -%}
     {%- if config.get('materialized') != 'changelog' or strategy != 'feed' -%}

@@ -7,8 +7,11 @@
         {#- While dbt parses, each table is named, so that dbt knows on what the model depends. The configuration is not there yet. -#}
         {%- for node in declaration.nodes or [] if node is mapping and node.table is string -%}
             {%- set table = reverse_etl._wide_named(node.table) -%}
-            {%- if node.reverse_index is string -%}{%- set index = ref(node.reverse_index) -%}{%- endif -%}
+            {%- if node.reverse_index is string and model.resource_type != 'unit_test' -%}{%- set index = ref(node.reverse_index) -%}{%- endif -%}
         {%- endfor -%}
+    {%- elif model.resource_type == 'unit_test' -%}
+        {%- set plan = reverse_etl._plan_of_unit_test(declaration) -%}
+        {{- reverse_etl._wide_query(plan, plan.relations) -}}
     {%- else -%}
         {%- set plan = reverse_etl._checked_plan(declaration or config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
         {{- reverse_etl._wide_query(plan, plan.relations) -}}
@@ -19,6 +22,21 @@
 {# `source.table`, or the name of a model, seed or snapshot. #}
 {% macro _wide_named(table) %}
     {{ return(source(*table.split('.', 1)) if '.' in table else ref(table)) }}
+{% endmacro %}
+
+
+{# The plan, with `relations`: the rows that the test gives, also in place of a changelog. dbt tells it neither the configuration of its model nor the graph. #}
+{% macro _plan_of_unit_test(declaration) %}
+    {%- if declaration is none -%}
+        {%- do reverse_etl._view_refuse('unit test ' ~ model.name, 'no wide table in the SQL of its model', 'one that is passed: wide_table({...})', 'move it there from the YAML, which dbt does not tell a unit test') -%}
+    {%- endif -%}
+    {%- set plan = reverse_etl._wide_plan(declaration) -%}
+    {%- do reverse_etl._refuse_wide_table(plan.problems) -%}
+    {%- do plan.update({'relations': {}}) -%}
+    {%- for node in plan.nodes.values() -%}
+        {%- do plan.relations.update({node.name: reverse_etl._wide_named(node.table)}) -%}
+    {%- endfor -%}
+    {{ return(plan) }}
 {% endmacro %}
 
 
@@ -55,10 +73,14 @@
         {%- do plan.problems.append('wide_table.nodes: found ' ~ missing | unique | sort | join(', ') ~ ', on which the model does not depend; expected tables that it does depend on ('
             ~ (known | sort | join(', ') or 'none') ~ '); correct the names, or add to the model: ' ~ reverse_etl._dependency_lines(missing)) -%}
     {%- endif -%}
-    {%- if plan.problems -%}
-        {{ exceptions.raise_compiler_error('wide table ' ~ model.name ~ ':\n  ' ~ plan.problems | join('\n  ')) }}
-    {%- endif -%}
+    {%- do reverse_etl._refuse_wide_table(plan.problems) -%}
     {{ return(plan) }}
+{% endmacro %}
+
+{% macro _refuse_wide_table(problems) %}
+    {%- if problems -%}
+        {{ exceptions.raise_compiler_error('wide table ' ~ model.name ~ ':\n  ' ~ problems | join('\n  ')) }}
+    {%- endif -%}
 {% endmacro %}
 
 {% macro _dependency_lines(tables) -%}
