@@ -64,13 +64,13 @@
 {% endmacro %}
 
 
-{# Rows that lose a value with a column, and that no event names. #}
+{# Rows that lose a value with a column, and that no event names. A sub-query takes the name outside of it for a column of its own, where it has one. #}
 {% macro _stage_emptied(target, stage, head, columns) %}
     {%- call statement('emptied') -%}
         insert into {{ stage }} by name
         select 'update' as _stage, {{ reverse_etl._columns(columns.names) }}, {{ reverse_etl._null_columns(columns.dropped) }}, {{ reverse_etl._model_hash(columns.model) }} as _row_hash, _snapshot_id as _old_snapshot_id
-        from ({{ reverse_etl._image(target, columns.key, columns.names + columns.gone, head.base, head.snapshot_id, newest=true) }}) image
-        where not {{ reverse_etl._all_null(columns.gone) }} and not exists (select 1 from {{ stage }} s where {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+        from ({{ reverse_etl._image(target, columns.key, columns.names + columns.gone, head.base, head.snapshot_id, newest=true) }}) _reverse_etl_row
+        where not {{ reverse_etl._all_null(columns.gone) }} and not exists (select 1 from {{ stage }} s where {{ reverse_etl._same_key(columns.key, 's', '_reverse_etl_row') }})
     {%- endcall -%}
 {% endmacro %}
 
@@ -118,7 +118,7 @@
             {%- set open_label = captured.header.open_label if captured.header is not none else none -%}
             {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label}) -%}
         {%- endif -%}
-        {%- if changes or loop.last and (tombstones or columns.widened or columns.gone or reverse_etl._says_more(facts, head)) -%}
+        {%- if changes or loop.last and (tombstones or columns.widened or columns.added or columns.gone or reverse_etl._says_more(facts, head)) -%}
             {%- set part = reverse_etl._part_of(target, stage, group, capture_uuid) -%}
             {%- set header = reverse_etl._next_header(captured.header, group, columns, capture_uuid, said, checkpoint=columns.widened | length + facts.undone | length > 0 if loop.last else none) -%}
             {%- do reverse_etl._commit(target, part, captured.header, header, columns, old_images) -%}

@@ -86,8 +86,8 @@
     union all
     {#- What stands in a column that the model has no more goes, with an event or without. #}
     select 'update', {{ names }}, {{ reverse_etl._model_hash(columns.model) }}, _snapshot_id
-    from ({{ reverse_etl._image(target, columns.key, columns.names + dropped, head.base, head.snapshot_id, newest=true) }}) image
-    where not {{ reverse_etl._all_null(dropped) }} and not exists (select 1 from changes where {{ reverse_etl._same_key(columns.key, 'changes', 'image') }})
+    from ({{ reverse_etl._image(target, columns.key, columns.names + dropped, head.base, head.snapshot_id, newest=true) }}) _reverse_etl_row
+    where not {{ reverse_etl._all_null(dropped) }} and not exists (select 1 from changes where {{ reverse_etl._same_key(columns.key, 'changes', '_reverse_etl_row') }})
     {%- endif %}
 {% endmacro %}
 

@@ -21,8 +21,8 @@
             {{ 'union all' if wanted and checkpoint }}
             {%- if checkpoint %}
             select 'checkpoint' as _stage, {{ reverse_etl._columns(names) }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id as _old_snapshot_id
-            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, newest=true) }}) image
-            where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', 'image') }})
+            from ({{ reverse_etl._image(target, columns.key, names, head.base, head.snapshot_id, newest=true) }}) _reverse_etl_row
+            where not exists (select 1 from {{ stage }} s where s._stage in ('update', 'delete') and {{ reverse_etl._same_key(columns.key, 's', '_reverse_etl_row') }})
             {%- endif %}
         {%- endcall -%}
     {%- endif -%}

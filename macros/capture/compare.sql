@@ -64,9 +64,9 @@
     classified as (
         {{ reverse_etl._classify(columns, 'true') }}
     )
-    select * from classified
+    select * from classified _reverse_etl_row
     where _stage in ('null_key', 'duplicate_key')
-        or exists (select 1 from different where {{ reverse_etl._same_key(columns.key, 'different', 'classified') }})
+        or exists (select 1 from different where {{ reverse_etl._same_key(columns.key, 'different', '_reverse_etl_row') }})
 {% endmacro %}
 
 

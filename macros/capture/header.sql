@@ -71,7 +71,8 @@
     {%- if head is not none and checkpoint is not none and (checkpoint or header.since_base * 4 > header.live_rows) -%}
         {%- do header.update({'base': header.snapshot_id, 'since_base': 0}) -%}
     {%- endif -%}
-    {%- if changes or header.base == header.snapshot_id -%}{%- do header.update({'changed': header.snapshot_id}) -%}{%- endif -%}
+    {#- A column that is NULL everywhere changes no row, and a sync that sends it asks for it all the same. -#}
+    {%- if changes or columns.added or header.base == header.snapshot_id -%}{%- do header.update({'changed': header.snapshot_id}) -%}{%- endif -%}
     {{ return(header) }}
 {% endmacro %}
 

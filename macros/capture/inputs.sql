@@ -19,8 +19,12 @@
         {%- if not newest | length -%}{{ return(none) }}{%- endif -%}
         {%- do known.append(table ~ ' ' ~ newest[0]['version'] ~ ' ' ~ newest[0]['timestamp']) -%}
     {%- endfor -%}
-    {%- for view in read.views if reverse_etl._travels_in_time(run_query('show create table ' ~ view).rows[0][0]) -%}{{ return(none) }}{%- endfor -%}
-    {{ return(local_md5(read.plan ~ known | join('\n'))) }}
+    {%- for view in read.views -%}
+        {%- do known.append(run_query('show create table ' ~ view).rows[0][0]) -%}
+        {%- if reverse_etl._travels_in_time(known[-1]) -%}{{ return(none) }}{%- endif -%}
+    {%- endfor -%}
+    {#- The plan does not show the values of an inline table. -#}
+    {{ return(local_md5(sql ~ read.plan ~ known | join('\n'))) }}
 {% endmacro %}
 
 

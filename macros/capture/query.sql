@@ -58,7 +58,7 @@
     {%- set problems = [] -%}
     {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
-        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before',
+        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before', '_reverse_etl_row',
     ] -%}
     {%- for column in columns -%}
         {%- if column.name | lower in reserved -%}
@@ -67,6 +67,9 @@
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}
         {%- endif -%}
+        {%- for name in modules.re.findall('[<,]([^:<>,]*):', modules.re.sub('[(][0-9, ]*[)]', '', column.type)) if not modules.re.fullmatch('\\w+', name) -%}
+            {%- do problems.append('column ' ~ column.name ~ " has a field '" ~ name ~ "' inside it, a name that Spark shows without the quotes that it needs; expected letters, digits and _; rename it in the model") -%}
+        {%- endfor -%}
         {%- for kind, found in reverse_etl._refused_types().items() if modules.re.search('(^|[<:,])' ~ kind ~ '($|[ (>,])', column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' ' ~ found) -%}
         {%- endfor -%}

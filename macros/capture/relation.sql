@@ -64,9 +64,14 @@
 
 {# The columns of a table or view, [{name, type}], with types as Spark writes them: each adapter has a way of its own. #}
 {% macro _columns_of(relation) %}
-    {%- set columns = [] -%}
-    {%- for row in run_query('describe table ' ~ relation).rows -%}
-        {%- if not row[0] or row[0].startswith('# ') -%}{{ return(columns) }}{%- endif -%}
+    {%- set columns, described = [], run_query('describe table ' ~ relation) -%}
+    {%- if ' more fields' in described.columns[1].values() | join('\n') -%}
+        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
+        {%- set described = run_query('describe table ' ~ relation) -%}
+        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+    {%- endif -%}
+    {%- for row in described.rows -%}
+        {%- if not row[0] or (row[0].startswith('# ') and row[1] in [none, '', 'data_type']) -%}{{ return(columns) }}{%- endif -%}
         {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
     {%- endfor -%}
     {{ return(columns) }}

@@ -35,7 +35,7 @@
         'key': key,
         'capture': capture,
         'label': label,
-        'only_captured': [capture.get('deleted'), capture.get('operation'), '_topic', '_partition', '_offset', '_file_modified'] | reject('equalto', capture.get('sequence')) | list,
+        'only_captured': ([capture.get('deleted'), capture.get('operation')] + (['_topic', '_partition', '_offset', '_file_modified'] if capture.get('strategy') == 'feed' else [])) | reject('equalto', capture.get('sequence')) | list,
         'compare': given.get('compare', 'hash'),
         'on_bad_key': given.get('on_bad_key', 'fail'),
         'on_column_change': given.get('on_column_change', 'append_new_columns'),

@@ -134,7 +134,8 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
         'over', 'select', 'table', '(from', 'limit', 'rand', 'randn', 'random', 'randstr', 'uniform', 'uuid', 'shuffle', 'now', 'curdate', 'getdate', 'current_date', 'current_time',
         'current_timestamp', 'localtimestamp', 'unix_timestamp', 'user', 'current_user', 'session_user', 'monotonically_increasing_id', 'input_file_name', 'spark_partition_id',
     ] -%}
-    {%- set time = "\\b(?:date|timestamp\\w*)\\s*r?['\"]\\s*(?:now|today|tomorrow|yesterday)[^'\"]*['\"]" -%}
+    {#- Spark takes such a text for the time wherever it becomes a date. -#}
+    {%- set time = "(?:\\b(?:date|timestamp\\w*)\\s*)?r?['\"]\\s*(?:now|today|tomorrow|yesterday)\\b[^'\"]*['\"]" -%}
     {%- set strings = ["\\br'[^']*'", '\\br"[^"]*"', "'(?:[^'\\\\]|\\\\.)*'", '"(?:[^"\\\\]|\\\\.)*"'] -%}
     {#- A comment in another one ends where Spark says; what stands in it is not told from SQL. -#}
     {%- set comments = ['--[^\\r\\n]*', '/[*](?:(?!/[*]).)*?[*]/', '/[*]'] -%}

@@ -183,7 +183,11 @@ def test_what_is_no_declaration_is_refused(given: Any, words: str) -> None:
         (r"note <> r'\' and at > now()", ["now"]),
         ("at >= date'today' or at < date \"Tomorrow UTC\"", ["date'today'", 'date "tomorrow utc"']),
         ("at <= timestamp 'now'", ["timestamp 'now'"]),
-        ("at > date '2026-01-01' and day <> 'today'", []),
+        (
+            "at > cast('today' as date) and at < to_date(' Now') and at < 'tomorrow'::date",
+            ["'today'", "' now'", "'tomorrow'"],
+        ),
+        ("at > date '2026-01-01' and day <> 'not today' and day <> 'todays'", []),
         ("at = current_time() or at < getdate()", ["current_time", "getdate"]),
         ("name <> user() and x < uniform(0, 10) and y <> randstr(3)", ["user", "uniform", "randstr"]),
         ("id in (table other)", ["table"]),
