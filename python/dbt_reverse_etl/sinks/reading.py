@@ -30,6 +30,8 @@ import pyarrow.types as pt
 from dbt_reverse_etl.values.arrow import is_bytes, is_list, plain_type
 
 UNREADABLE = "_unreadable"
+# What a column of a wider type shows behind the value: `2024-01-01 00:00:00` of a date, `5.00` of a whole number.
+_MIDNIGHT, _POINT = r"[ T]00:00:00(\.0+)?$", r"\.0+$"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
 _WRONG = (
     pa.ArrowInvalid,
@@ -118,7 +120,13 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         plain = pc.replace_substring_regex(texts, pattern=r"(Z|\+00(:00)?)$", replacement="")
         instants = plain.cast(pa.timestamp("us"))
         return instants.cast(pa.timestamp("us", "UTC")).cast(kind) if kind.tz else instants.cast(kind)
-    return texts.cast(kind)
+    try:
+        return texts.cast(kind)
+    except _WRONG:
+        trailing = _MIDNIGHT if pt.is_date(kind) else _POINT if pt.is_integer(kind) or pt.is_boolean(kind) else None
+        if trailing is None:
+            raise
+    return pc.replace_substring_regex(texts, pattern=trailing, replacement="").cast(kind)
 
 
 def _of_one(kind: pa.DataType) -> Callable[[str], Any] | None:

@@ -180,6 +180,27 @@ def test_an_update_that_a_trigger_ignores_is_rejected_and_one_of_a_missing_row_h
     assert db.rows("SELECT id, name FROM people ORDER BY 1") == [(1, "new"), (2, "old"), (3, "old"), (4, "new")]
 
 
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "IF new.name = 'bad' THEN SELECT relname INTO STRICT new.name FROM pg_catalog.pg_class WHERE false; END IF; RETURN new;",
+        "IF new.name = 'bad' THEN SELECT relname INTO STRICT new.name FROM pg_catalog.pg_class; END IF; RETURN new;",
+        "ASSERT new.name <> 'bad'; RETURN new;",
+    ],
+)
+def test_whatever_an_error_in_a_trigger_is_called_it_is_that_of_its_row_alone(body: str, db: Database) -> None:
+    db.table(people_of(db))
+    db.run(
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body} END$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    found = refused(db, people(person(1, "a"), person(2, "bad"), person(3, "c")))
+    assert [*found] == [1]
+    assert "(P000" in found[1]
+    assert db.rows("SELECT id FROM people ORDER BY 1") == [(1,), (3,)]
+
+
 def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Database) -> None:
     db.table("CREATE TABLE people (id uuid PRIMARY KEY, v text)")
     key = "6ecd8c99-4036-403d-bf84-cf8400f67836"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
 from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
@@ -72,6 +74,30 @@ def test_a_value_of_another_type_marks_its_row_alone(kind: pa.DataType, wrong: s
     assert table.column("id").to_pylist() == [1, 2, 3]
 
 
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize(
+    ("kind", "shown", "value"),
+    [
+        (pa.date32(), "2024-02-29 00:00:00", date(2024, 2, 29)),
+        (pa.date32(), "2024-02-29 00:00:00.000000", date(2024, 2, 29)),
+        (pa.int32(), "5.00", 5),
+        (pa.int64(), "-9223372036854775808.0", -(2**63)),
+        (pa.bool_(), "1.0", True),
+    ],
+    ids=str,
+)
+def test_what_a_column_of_a_wider_type_shows_is_the_value_that_was_sent(
+    kind: pa.DataType, shown: str, value: Any
+) -> None:
+    texts = pa.array([shown.encode(), None], pa.binary())
+    read = rows_of({"value": texts}, pa.schema([("value", kind)]))
+    assert read.to_pylist() == [{"value": value, UNREADABLE: False}, {"value": None, UNREADABLE: False}]
+    other = shown.replace("00:00:00", "00:00:01").replace(".0", ".5")
+    assert rows_of({"value": pa.array([other.encode()])}, read.schema.remove(1)).column(UNREADABLE).to_pylist() == [
+        True
+    ]
+
+
 def test_an_sqlite_table_is_read_whatever_other_programs_wrote(tmp_path: Path) -> None:
     path = tmp_path / "crm.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -102,3 +128,18 @@ def test_a_postgres_table_is_read_whatever_other_programs_wrote_without_rows_mar
     assert [row.pop(UNREADABLE) for row in rows] == [False, True, True]
     assert [rows[0]["text"], rows[0]["tags"], rows[0]["raw"]] == ["", [1, None], b"\x00\xff"]
     assert [row["text"] for row in rows[1:]] == [None, 'a,"b"\n\r c']
+
+
+@pytest.mark.guarantee("What is sent")
+def test_settings_of_a_postgres_role_round_no_number_that_is_read_and_a_huge_row_is_an_error_with_a_way_out() -> None:
+    database = new_database()
+    user = database.settings()["user"]
+    database.run(
+        f"create table people (id bigint primary key, v double precision, t text); grant all on people to {user};"
+        f"alter role {user} set extra_float_digits = -3; insert into people values (1, 0.1::float8 + 0.2, '')"
+    )
+    schema = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("t", pa.string())])
+    assert [row["v"] for row in found(database.sink(), task(schema=schema))] == [0.1 + 0.2]
+    database.run("insert into people select n, 0, repeat('x', 17000000) from generate_series(2, 3) n")
+    with pytest.raises(DestinationError, match="found a row of more than 8 MiB as text"):
+        found(database.sink(), task(schema=schema))

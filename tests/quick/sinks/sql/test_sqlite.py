@@ -112,6 +112,18 @@ def test_text_that_is_not_utf8_is_rejected_alone(path: Path, db: sqlite3.Connect
     assert table(db) == [(2, "ok")]
 
 
+@pytest.mark.guarantee("SQLite")
+def test_a_second_index_that_takes_two_keys_for_one_overwrites_no_row(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE people (id TEXT PRIMARY KEY, name TEXT)")
+    db.execute("CREATE UNIQUE INDEX ci ON people (id COLLATE NOCASE)")
+    task = a_task(pa.schema([("id", pa.string()), ("name", pa.string())]))
+    rows = people({"id": "Ada", "name": "first"}, {"id": "ADA", "name": "second"}, {"id": "Bob", "name": "b"})
+    with opened(sink_on(path), task) as sink:
+        assert deliver(sink, task, rows) == [DELIVERED, REJECTED, DELIVERED]
+        assert deliver(sink, task, people({"id": "Ada", "name": "third"})) == [DELIVERED]
+    assert table(db) == [("Ada", "third"), ("Bob", "b")]
+
+
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 
 

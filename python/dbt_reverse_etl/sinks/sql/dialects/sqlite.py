@@ -37,7 +37,7 @@ from dbt_reverse_etl.sinks.sql.values import (
     time_text,
     timestamp_text,
 )
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
 EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
@@ -283,10 +283,10 @@ class SqliteWriter(Writer):
         assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
         action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
         # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
-        return (
-            f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) "
-            f"ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
-        )
+        # Without it, a second index of another collation would take 'ADA' for 'Ada'.
+        texts = {name for name in key if is_text(plain_type(self.task.schema.field(name).type))}
+        target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
+        return f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
 
     def _update(self, names: Sequence[str]) -> str:
         others = [name for name in names if name not in self.task.key] or self.task.key

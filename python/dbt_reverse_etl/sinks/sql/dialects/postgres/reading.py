@@ -10,6 +10,7 @@ import pyarrow as pa
 from psycopg import Connection
 from pyarrow import csv
 
+from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.reading import rows_of
 
@@ -32,8 +33,16 @@ def read_copy(connection: Connection[Any], query: str, task: SinkTask) -> Iterat
         stream = io.BufferedReader(_Stream(copy), BLOCK)
         if not stream.peek(1):
             return
-        for batch in csv.open_csv(stream, read, parse, convert):
-            yield rows_of({field: batch.column(field) for field in names}, task.schema)
+        try:
+            for batch in csv.open_csv(stream, read, parse, convert):
+                yield rows_of({field: batch.column(field) for field in names}, task.schema)
+        except pa.ArrowInvalid:
+            found, expected = (
+                f"a row of more than {BLOCK // 2**20} MiB as text",
+                "smaller rows, for they are compared here",
+            )
+            next_step = "reconcile other syncs; this one can be pushed, and a resync sends every row"
+            raise DestinationError(Problem(task.object, found, expected, next_step)) from None
 
 
 class _Stream(io.RawIOBase):

@@ -53,7 +53,7 @@ BEGIN
                     RAISE EXCEPTION USING ERRCODE = '{no_effect}';
                 END IF;
             END IF;
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation OR raise_exception
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation OR plpgsql_error
                 OR with_check_option_violation OR program_limit_exceeded OR SQLSTATE '{no_effect}' THEN
             IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
                 middle := (search.first OPERATOR(pg_catalog.+) search.after) OPERATOR(pg_catalog./) 2;

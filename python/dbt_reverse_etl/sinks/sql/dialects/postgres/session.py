@@ -17,8 +17,8 @@ NO_FILE = f"{os.devnull}/none"  # names no file, so that libpq looks for none in
 LOST = "the connection to the server was lost"
 NO_EFFECT = "DR001"  # our own SQLSTATE: a statement did less than it should
 
-ROW_CLASSES = ("22", "23", "44", "54")
-ROW_STATES = ("21000", "P0001", NO_EFFECT)
+ROW_CLASSES = ("22", "23", "44", "54", "P0")
+ROW_STATES = ("21000", NO_EFFECT)
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})

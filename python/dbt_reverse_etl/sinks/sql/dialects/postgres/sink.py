@@ -101,6 +101,7 @@ class PostgresDialect(Dialect):
             "statement_timeout": f"{round(self.settings.statement_timeout * 1000)}ms",
             "TimeZone": "UTC",
             "DateStyle": "ISO, YMD",
+            "extra_float_digits": "1",
         }
         calls = (f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items())
         self.run(connection, f"SELECT {', '.join(calls)}")

@@ -52,7 +52,7 @@ class PostgresColumn(Column):
 
     @property
     def is_exact(self) -> bool:
-        """Whether two different texts are never equal in it (citext, uuid, char(n), a nondeterministic collation)."""
+        """Whether two different texts are never equal in it (citext, uuid, char(n), a nondeterministic collation), nor in a unique index over it."""
         return self.kind in EXACT_TEXTS and self.type.schema == "pg_catalog" and self.deterministic
 
 
@@ -68,7 +68,11 @@ WITH RECURSIVE base AS (
 SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
     tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
-    coalesce(c.collisdeterministic, true)
+    coalesce(c.collisdeterministic, true) AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_index i,
+            ROWS FROM (pg_catalog.unnest(i.indkey::int2[]), pg_catalog.unnest(i.indcollation::oid[])) part (attnum, compared)
+        JOIN pg_catalog.pg_collation pc ON pc.oid = part.compared
+        WHERE i.indrelid = a.attrelid AND i.indisunique AND part.attnum = a.attnum AND NOT pc.collisdeterministic)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type own ON own.oid = a.atttypid
 JOIN base ON base.origin = a.atttypid AND base.typtype <> 'd'
