@@ -92,7 +92,12 @@ doubted as (
     from before
 ),
 planned as (
-    select *, case when _after_hash is null then 'delete' when _before_hash is null {{ 'and false' if mode == 'update_only' }} then 'insert' else 'update' end as _operation
+    select *, case when _after_hash is null then 'delete'
+        {#- The rows of a resync, which may be gone; one that is there stays as it is. #}
+        {%- if mode == 'insert_only' %}{% for claim in claims if claim.everything and claim.ordered %}
+        when {{ reverse_etl._in_doubt(claim, claim.number) }} then 'insert'
+        {%- endfor %}{% endif %}
+        when _before_hash is null {{ 'and false' if mode == 'update_only' }} then 'insert' else 'update' end as _operation
     from doubted
     where (_before_hash is distinct from _after_hash or _doubt)
         and (_after_hash is not null or _maybe{{ ' or _before_hash is not null' if not kept }})

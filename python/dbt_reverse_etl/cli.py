@@ -174,7 +174,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 
     if how["leftovers"] and not how["repaired"]:
         raise click.UsageError("--leftovers goes with --repair")
-    with Opened(place, selectors, reaches=True) as opened:
+    with Opened(place, selectors, reaches=True, sends=how["repaired"]) as opened:
         results = [opened.pusher.reconcile(one, opened.overview, **how) for one in opened.chosen]
         due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]
         reports: list[Any] = []
@@ -263,7 +263,7 @@ def send_one(place: Place, selectors: tuple[str, ...], as_json: bool, sync: str,
 
     if selectors:
         raise click.UsageError("name one sync, without --select")
-    found = Opened(place, (sync,), reaches=True)
+    found = Opened(place, (sync,), reaches=True, sends=True)
     if len(found.chosen) != 1:
         raise click.UsageError(f"{sync} names {len(found.chosen)} syncs")
     fitting(key, [one.sync.changelog for one in found.chosen])

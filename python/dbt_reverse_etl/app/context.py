@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -69,12 +69,17 @@ class PushContext:
     step: Step = no_step
     watch: Watch = field(default_factory=Watches)
     _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
+    _marks: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @apart
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
         """The head of a changelog, or what was its head at a snapshot; asked once a push, for all syncs."""
         if (relation, snapshot) not in self._heads:
-            head = self._heads[relation, snapshot] = read_head(self.spark, relation, snapshot, self.reached)
-            if head is not None:
+            head = read_head(self.spark, relation, snapshot, self.reached)
+            if (
+                head is not None
+            ):  # read more than once, by several syncs or snapshots: what one says of its ledger holds for all
+                head = replace(head, marks=self._marks.setdefault(relation, head.marks))
                 self._heads[relation, head.snapshot] = head
+            self._heads[relation, snapshot] = head
         return self._heads[relation, snapshot]

@@ -128,13 +128,16 @@ def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
 class Opened:
     """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session.
 
-    With `reaches`, the destinations are asked, so that their secrets are needed.
+    With `reaches`, the destinations are asked, so that their secrets are needed; with `sends`, rows are sent to them.
     """
 
-    def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False) -> None:
+    def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False) -> None:
+        from dbt_reverse_etl.app.invocation import ON, SWITCH
         from dbt_reverse_etl.config.artifacts import select
 
         self._project = place.project()
+        if sends and (word := self._project.switch) != ON:
+            raise ReverseEtlError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
         self._place = place
         self.manifest = self._project.manifest()
         configuration = self._project.configuration(self.manifest)

@@ -9,7 +9,7 @@ from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.config.destinations import ResolvedSync
-from dbt_reverse_etl.delivery.health import ended
+from dbt_reverse_etl.delivery.health import ended, reached_its_end
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Overview
 
@@ -19,7 +19,7 @@ def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str
 
     def is_left(one: ResolvedSync) -> bool:
         state, name = overview.states.get(id_of(one), State()), one.sync.name
-        is_bad = not ended(state) or bool(state.undelivered) or overview.refused(name) is not None
+        is_bad = not ended(state) or bool(state.undelivered or state.claims) or overview.refused(name) is not None
         return is_bad or overview.must_tell(name)
 
     return {one.sync.name for one in resolved if is_left(one)}
@@ -61,7 +61,8 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
         started = overview.started.get(id_of(one))
         same = started is not None and started.invocation_id == invocation.invocation_id
         is_open = one.sync.name in overview.requests or overview.must_tell(one.sync.name)
-        return same and not is_open and pusher.health(one, overview).is_well
+        ran = reached_its_end(overview.states.get(id_of(one), State()).status)  # an operation sends nothing
+        return same and ran and not is_open and pusher.health(one, overview).is_well
 
     return {one.sync.name for one in due if is_pushed(one)}
 

@@ -18,7 +18,7 @@ from dbt_reverse_etl.app.operations import carry_out
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base import owner
-from dbt_reverse_etl.base.errors import ExitCode, PositionLost
+from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range, RunStarted
@@ -68,6 +68,7 @@ class SyncPush(OneSync):
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         stopped = self._stopped(spec)
         if only is not None:
+            self._refuse_before_older_events(known)
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
         result = self._replay(known) or self._run(job, spec)
         at_head = reached_its_end(result.status) and only is None
@@ -123,7 +124,8 @@ class SyncPush(OneSync):
         return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
-        job = replace(job, unsure=tuple((place.lo, place.hi) for place in self._unsure(self.state, spec)))
+        unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
+        job = replace(job, unsure=tuple((place.lo, place.hi) for place in unsure))
         ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
         if not result.given_up:
@@ -146,6 +148,11 @@ class SyncPush(OneSync):
                 return result
             self._begin_anew()
         return None
+
+    def _refuse_before_older_events(self, known: HeadOfModel) -> None:
+        if self._settings.mode is Mode.CHANGELOG and any(one.snapshot != known.snapshot for one in self.state.claims):
+            found, expected = "events of an interrupted run, which go before those of this row", "none"
+            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "dbt-reverse-etl push"))
 
     def _watched(self, job: Job, ports: Ports) -> RunResult:
         seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
@@ -227,13 +234,11 @@ class SyncPush(OneSync):
         return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
 
     def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
-        modes = {place: Spec.of(state.specs[place.spec]).mode for place in state.positions}
         unsure = tuple(
             Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
             for place in self._unsure(state, spec)
         )
-        deletes = spec.mode.deletes and any(not mode.deletes and place.snapshot for place, mode in modes.items())
-        kept = self._kept_rows(head, spec) if deletes else None
+        kept = self._kept_rows(head, spec) if self._kept_places(state, spec) else None
         shared_by = self._others(head).filters if spec.mode.deletes else ()
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
@@ -254,8 +259,14 @@ class SyncPush(OneSync):
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
         """Ranges of which it is not known what the destination holds: updates were not sent in insert_only, and some fields not for a while."""
-        earlier = ((place, Spec.of(state.specs[place.spec])) for place in state.positions if place.snapshot)
-        return [place for place, one in earlier if one.mode is Mode.INSERT_ONLY is not spec.mode or spec.resumes(one)]
+        if spec.mode is Mode.INSERT_ONLY:
+            return []
+        return [place for place, one in _earlier(state) if one.mode is Mode.INSERT_ONLY or spec.resumes(one)]
+
+    @staticmethod
+    def _kept_places(state: State, spec: Spec) -> list[Range]:
+        """Ranges in which rows stayed that left the model: the mode did not delete."""
+        return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
     def _guard(self, planned: PerOperation, state: State) -> str:
         if not planned.total:
@@ -272,6 +283,10 @@ class SyncPush(OneSync):
         if not (self.state.first and counts.no_match.total and counts.no_match == counts.planned):
             return ""
         return "the destination has none of these rows: if that is not what you expect, look at object, fields and key"
+
+
+def _earlier(state: State) -> list[tuple[Range, Spec]]:
+    return [(place, Spec.of(state.specs[place.spec])) for place in state.positions if place.snapshot]
 
 
 class _Prefetched:

@@ -111,6 +111,8 @@ def health(state: State, allowed: int | None, *, refused: bool = False, lag: int
     undelivered = sum(map(is_undelivered, state.undelivered.values()))
     if not ended(state) or (allowed is not None and undelivered > allowed):
         return Health.FAILING
+    if state.claims:  # of a resync that nobody has pushed, or of a run that woke up late
+        return Health.UNSETTLED
     return Health.BEHIND if lag else Health.OK
 
 
@@ -155,6 +157,8 @@ def _reason(state: State, word: Health, allowed: int | None, lag: int, undeliver
         return _why_failing(state, allowed, undelivered)
     if word is Health.UNSETTLED:
         began = f"the run that began at {_minute(state.started_at)} UTC" if state.started_at else "the newest run"
+        if ended(state):
+            return "in doubt: some rows may not be there, or older than they were; the next push sends them again"
         if state.finished:
             return f"interrupted: {began} did not end; the next one settles what it sent"
         return f"unfinished: {began} has not ended; if it was killed, the next one settles what it sent"

@@ -11,7 +11,7 @@ from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
-from dbt_reverse_etl.delivery.facts import RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
 from tests.support.delivery.pushers import at, pusher, sync
@@ -24,15 +24,29 @@ A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")
 DUE = [A, B, C]
 
 
-def overview(invocation: str, status: str, *left: Undelivered) -> Overview:
+def overview(invocation: str, status: str, *left: Undelivered, claims: tuple[Claim, ...] = ()) -> Overview:
     """Sync `a` was last pushed by this invocation, and ended so."""
     started = RunStarted(id_of(A), 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation)
-    state = State(fence=1, status=status, undelivered={row.key: row for row in left})
+    state = State(fence=1, status=status, undelivered={row.key: row for row in left}, claims=claims)
     return Overview({id_of(A): state}, {id_of(A): "a"}, {}, {id_of(A): started})
 
 
 def row(outcome: str) -> Undelivered:
     return Undelivered("k", 1, None, 1, False, False, 1, "update", outcome, "r", 1, NOW, None)
+
+
+DOUBT = (
+    Claim("doubt", 0, 9, 5, "s", everything=True),
+)  # of a resync that was not pushed, or of a run that woke up late
+
+
+def in_doubt(told: Overview) -> Overview:
+    """The same with rows of which a resync, or a run that woke up late, says that they may not be there."""
+    states = {
+        name: replace(state, claims=(replace(DOUBT[0], spec=state.positions[0].spec),))
+        for name, state in told.states.items()
+    }
+    return replace(told, states=states)
 
 
 REJECTED, UNMATCHED = row("rejected"), row("no_match")
@@ -47,6 +61,8 @@ REJECTED, UNMATCHED = row("rejected"), row("no_match")
         (overview("inv-1", "failed"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (overview("inv-1", "partial", REJECTED), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (overview("inv-1", "succeeded", UNMATCHED), {"orders": 5, "customers": 5}, ["b", "c"]),
+        (overview("inv-1", "succeeded", claims=DOUBT), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
+        (overview("inv-1", "forget"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (overview("inv-0", "succeeded"), {"orders": 5, "customers": 5}, ["a", "b", "c"]),
         (
             replace(overview("inv-1", "succeeded"), heard={"a": Heard("failing")}),
@@ -77,6 +93,7 @@ def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> Non
         (Overview(), set()),
         (overview("inv-1", "succeeded"), set()),
         (overview("inv-1", "reconcile"), set()),
+        (overview("inv-1", "succeeded", claims=DOUBT), {"a"}),
         (overview("inv-1", "failed"), {"a"}),
         (overview("inv-1", "interrupted"), {"a"}),
         (overview("inv-1", "partial", REJECTED), {"a"}),
@@ -107,6 +124,7 @@ def test_a_retry_pushes_what_did_not_end_well_or_left_a_row_and_that_of_whose_re
         (at(A, 5, status="failed"), {"orders": 5}, True),
         (at(A, 5, status="partial", undelivered={"k": REJECTED}), {"orders": 5}, True),
         (at(A, 5, finished=False), {"orders": 5}, True),
+        (in_doubt(at(A, 5)), {"orders": 5}, True),
         (replace(at(A, 5), refusals={"a": Refusal("blocked", "", NOW)}), {"orders": 5}, True),
     ],
 )

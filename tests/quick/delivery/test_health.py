@@ -14,7 +14,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.facts import BUCKETS, Range, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.health import Health, exit_code, explained, health, next_attempt, standing
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.ports import Status
@@ -162,6 +162,9 @@ SOON, LATER = NOW + timedelta(minutes=5), NOW + timedelta(hours=2)
         (left(status=Status.INTERRUPTED), {}, Health.UNSETTLED),
         (left(status="running", finished=False), {}, Health.UNSETTLED),
         (left(status="resync"), {}, Health.OK),
+        (left(status="resync", claims=(Claim("c", 0, BUCKETS, 1, "s", everything=True),)), {}, Health.UNSETTLED),
+        (left(status=Status.SUCCEEDED, claims=(Claim("c", 0, 9, 1, "s"),)), {"lag": 1}, Health.UNSETTLED),
+        (left(status=Status.FAILED, claims=(Claim("c", 0, 9, 1, "s"),)), {}, Health.FAILING),
         (left(row("a", "rejected", next_attempt_at=LATER)), {}, Health.FAILING),
         (left(row("a", "rejected", next_attempt_at=LATER), status=Status.SUCCEEDED), {}, Health.FAILING),
         (left(row("a", "rejected")), {"lag": 2}, Health.FAILING),

@@ -137,6 +137,27 @@ def test_each_mode_plans_only_what_it_may_do(
 
 
 @pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("mode", Mode)
+def test_a_resync_plans_every_row_in_each_mode(
+    spark: SparkSession, relation: str, images: list[Image], mode: Mode
+) -> None:
+    places = bucket_of(spark, sorted({key for image in images for key in image}))
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    spec = Spec(FIELDS, None, mode)
+    asked = Claim("resync-1", 0, BUCKETS, SNAPSHOTS, "all", everything=True, ordered=True)
+    state = State(1, "c", (Range(0, BUCKETS, SNAPSHOTS, "all"),), (asked,), specs={"all": spec.text})
+    source = PendingRows(spark, Pending(relation, head, "abc", "all", spec, state))
+    try:
+        found = {row["_key"]: row["_operation"] for row in source.wave(0, BUCKETS).to_pylist()}
+    finally:
+        source.close()
+    rows = {places[key][0] for key in images[SNAPSHOTS]}
+    operation = "insert" if mode is Mode.INSERT_ONLY else "update"
+    assert {name: done for name, done in found.items() if done != "delete"} == dict.fromkeys(rows, operation)
+
+
+@pytest.mark.guarantee("What is sent")
 def test_fields_that_come_and_go_send_just_the_rows_that_differ_and_one_that_comes_back_is_sent_for_every_row(
     spark: SparkSession, images: list[Image]
 ) -> None:

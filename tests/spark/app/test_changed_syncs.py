@@ -1,0 +1,121 @@
+"""Syncs that change, or whose destination or model does, in ways that leave nothing for the changes themselves to say."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dbt_reverse_etl.base.errors import ExitCode
+from tests.support.dbt.command import call
+from tests.support.dbt.project import Project
+from tests.support.servers.http import http_server
+from tests.support.servers.people_api import PeopleApi
+
+
+@pytest.fixture
+def api(project: Project) -> Iterator[PeopleApi]:
+    here, api = Path.cwd(), PeopleApi()
+    with http_server(api) as server:
+        project.spark.sql(f"create schema {project.schema}_lake")
+        project.destinations |= {
+            "api": {"type": "http", "url": server.url},
+            "lake": {"type": "delta", "schema": f"{project.schema}_lake"},
+        }
+        yield api
+    os.chdir(here)
+
+
+def write(project: Project, mode: str, columns: str = "") -> None:
+    """The syncs of one changelog: of the API, a Delta table that is its own, and SQLite."""
+    project.changelog("people", f"select id, name{columns} from {project.schema}.source")
+    fields = ["id", "name", *(["segment"] if columns else [])]
+    project.sync(
+        "api_people", "people", destination="api", object="people", mode=mode, on_unknown="park", fields=["id", "name"]
+    )
+    project.sync(
+        "lake_people",
+        "people",
+        destination="lake",
+        object="people",
+        mode="mirror",
+        owns_object=True,
+        fields=["id", "name"],
+    )
+    project.sync("once", "people", object="once", mode="insert_only", fields=["id", "name"])
+    project.sync("wide", "people", object="wide", mode="mirror", fields=fields)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_what_a_change_of_a_sync_or_of_its_destination_asks_for_is_sent_though_no_row_changed(
+    project: Project, api: PeopleApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.table("source", "select * from values (1, 'Ada'), (2, 'Bob'), (3, 'Cyd') as t (id, name)")
+    write(project, "upsert")
+    assert project.run().success
+    project.table("source", "select * from values (1, 'Ada') as t (id, name)")
+    assert project.run().success
+    assert (api.rows, api.deleted) == ({1: "Ada", 2: "Bob", 3: "Cyd"}, [])
+
+    write(project, "mirror", ", cast(null as string) as segment")
+    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
+        connection.execute("alter table wide add column segment text")
+    third = project.run()
+    assert third.success, third.text
+    assert third.sync("api_people") == "+0 ~0 -2", "no request for these was ever made, so nothing parks them"
+    assert api.rows == {1: "Ada"}
+    again = call(project, "push")
+    assert (again.exception, again.return_value) == (None, ExitCode.OK), (
+        "nor does the header of an empty column stop it"
+    )
+
+    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
+        connection.execute("delete from once")
+        connection.execute("insert into once values (1, 'by hand')")
+    project.table("source", "select * from values (1, 'Ada'), (4, 'Dan') as t (id, name)")
+    assert project.dbt("run-operation", "resync", "--args", "{sync: once}").success
+    for switch in ("plan", "off"):
+        monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", switch)
+        for words in (("test", "once", "--key", '{"id": 4}'), ("reconcile", "--repair")):
+            refused = call(project, *words)
+            assert "expected on: this command sends rows" in str(refused.exception)
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    assert project.crm("select count(*) from once") == [(1,)]
+    fourth = project.run()
+    assert fourth.success, fourth.text
+    assert project.crm("select id, name from once order by id") == [(1, "by hand"), (4, "Dan")]
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_resync_of_rows_that_are_only_inserted_sends_those_that_the_destination_lost(
+    project: Project, api: PeopleApi
+) -> None:
+    project.table("source", "select * from values (1, 'Ada'), (2, 'Bob') as t (id, name)")
+    write(project, "upsert")
+    assert project.run().success
+    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
+        connection.execute("delete from once where id = 2")
+        connection.execute("update once set name = 'by hand' where id = 1")
+    assert project.dbt("run-operation", "resync", "--args", "{sync: once}").success
+    again = project.run()
+    assert again.success, again.text
+    assert project.crm("select id, name from once order by id") == [(1, "by hand"), (2, "Bob")]
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_full_load_of_a_model_that_became_empty_empties_the_table_that_is_its_own(
+    project: Project, api: PeopleApi
+) -> None:
+    project.table("source", "select * from values (1, 'Ada'), (2, 'Bob') as t (id, name)")
+    write(project, "mirror")
+    assert project.run().success
+    project.table("source", "select * from values (1, 'Ada') as t (id, name) where false")
+    guarded = project.run()
+    asked = next(line for line in guarded.lines if "lake_people@" in line)
+    override = asked.split("--override ")[1].split("'")[1]
+    pushed = call(project, "push", "--select", "lake_people", "--override", override)
+    assert (pushed.exception, pushed.return_value) == (None, ExitCode.OK), pushed.output
+    assert project.rows("select * from {s}_lake.people") == []
