@@ -80,14 +80,15 @@ class Webhook(_Channel):
     url: Url
     token: SecretStr | None = None
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (data has all of it)
-        """One request.
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
+        """One request; what is to be said of it beside.
 
         Raises:
             Exception: it was not taken.
         """
         token = {"Authorization": f"Bearer {self.token.get_secret_value()}"} if self.token else {}
         _post(self.url, {**data, "link": self.link}, token, self._tls())
+        return ""
 
 
 class Slack(_Channel):
@@ -96,8 +97,8 @@ class Slack(_Channel):
     type: Literal["slack"]
     url: Url
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (it takes text)
-        """One request.
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
+        """One request; what is to be said of it beside.
 
         Raises:
             Exception: it was not taken.
@@ -106,6 +107,7 @@ class Slack(_Channel):
         for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
             shown = shown.replace(sign, name)
         _post(self.url, {"text": shown}, {}, self._tls())
+        return ""
 
 
 class Mail(_Channel):
@@ -128,8 +130,8 @@ class Mail(_Channel):
             raise ValueError("user and password together, or none of them")
         return self
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> None:  # noqa: ARG002  (it takes text)
-        """One message.
+    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
+        """One message; what is to be said of it beside.
 
         Raises:
             Exception: the server did not take it.
@@ -144,7 +146,8 @@ class Mail(_Channel):
                 server.starttls(context=self._tls())
             if self.user is not None and self.password is not None:
                 server.login(self.user, self.password.get_secret_value())
-            server.send_message(message)
+            refused = server.send_message(message)
+        return f"the server refused {len(refused)} of {len(self.to)} recipients: correct `to`" if refused else ""
 
     def _connected(self) -> smtplib.SMTP:
         if self.security == "tls":

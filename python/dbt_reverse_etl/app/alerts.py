@@ -132,10 +132,12 @@ def send(channels: Sequence[Channel], changes: Sequence[Change], target: str, in
 
 def _is_taken(number: int, channel: Channel, message: tuple[str, str, dict[str, Any]], say: Say) -> bool:
     try:
-        channel.send(*message)
+        note = channel.send(*message)
     except Exception as error:
         say(f"alert {number} ({channel.type}) was not sent: {_why(error)}", "error")
         return False
+    if note:
+        say(f"alert {number} ({channel.type}): {note}", "warn")
     return True
 
 

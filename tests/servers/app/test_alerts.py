@@ -130,6 +130,12 @@ class Mailbox:
         self.taken.append((session.authenticated, envelope.rcpt_tos, message))
         return "250 OK"
 
+    async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        if address.startswith("gone"):
+            return "550 No such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
 
 def _only_growth(server: Any, session: Any, envelope: Any, mechanism: str, login: Any) -> AuthResult:
     right = isinstance(login, LoginPassword) and login.password == CANARY.encode()
@@ -179,6 +185,16 @@ def test_mail_goes_over_verified_tls_with_a_login(post: Callable[..., Any], secu
         "",
         "https://ci.example.com",
     ]
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_recipient_that_the_mail_server_refuses_is_said_and_the_others_get_the_message(
+    post: Callable[..., Any],
+) -> None:
+    box, settings = post("tls")
+    [(text, level)] = sent(Mail(**{**settings, "to": ["gone@example.com", "b@example.com"]}))
+    assert (text, level) == ("alert 0 (email): the server refused 1 of 2 recipients: correct `to`", "warn")
+    assert [recipients for _, recipients, _ in box.taken] == [["b@example.com"]]
 
 
 @pytest.mark.guarantee("Report and alerts")

@@ -19,7 +19,7 @@ import orjson
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
-from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions
+from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions, SuccessOptions
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
 _SURELY_NOT_APPLIED = frozenset({408, 425, 429, 503})
@@ -66,19 +66,22 @@ class Sent:
         ids: the key of each as text, where the answer speaks of rows by id.
         deletes: the request deletes.
         alone: single-row mode, in which a status speaks of the row and not of the batch.
-        results: where the answer speaks of each row, for this operation.
+        success, results: when the answer acknowledges, and where it speaks of each row, for this operation.
     """
 
     rows: int
     ids: Sequence[str] = ()
     deletes: bool = False
     alone: bool = True
+    success: SuccessOptions | None = None
     results: ResultsOptions | None = None
 
 
 def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
     """The outcome of each row, by its index in the request; `now` is for a date at which to come back."""
     status = answer.status
+    if sent.success is not None:
+        options = options.model_copy(update={"success": sent.success})
     if status in options.success.status:
         return replace(_success(answer, sent, options), retry_after=None)
     pause = _pause(answer, options, now)
@@ -120,6 +123,8 @@ def _other(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
         return _not_understood(sent, f"HTTP {status} is not listed in success.status")
     if 500 <= status < 600:
         return Delivery.of_all(sent.rows, Outcome.UNKNOWN, _reason(answer, options))
+    if status == 300 and sent.alone:
+        return Delivery.of_all(sent.rows, Outcome.REJECTED, "HTTP 300: several records match the key")
     return Delivery.of_all(sent.rows, Outcome.FATAL, f"HTTP {status}, a redirect or an unknown status: not followed")
 
 

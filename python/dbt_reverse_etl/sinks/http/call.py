@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION
 from dbt_reverse_etl.sinks.http.body import BodyTemplate
-from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions
+from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions, SuccessOptions
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE
 from dbt_reverse_etl.values.encoding import encode_rows, texts
 
@@ -46,7 +46,7 @@ class Call:
     Attributes:
         rows: most rows of one request; 1 sends each alone.
         template: writes the body instead of `body`.
-        results: where the answer speaks of each row.
+        success, results: when an answer acknowledges, and where it speaks of each row; without `success` that of the sync.
     """
 
     method: str
@@ -56,6 +56,7 @@ class Call:
     deletes: bool
     rows: int = 1
     template: BodyTemplate | None = None
+    success: SuccessOptions | None = None
     results: ResultsOptions | None = None
 
     @property

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from http.client import HTTPResponse
+from http.client import HTTPResponse, parse_headers
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
@@ -105,6 +105,14 @@ class _Response(HTTPResponse):
         until = min(_exchange.until, time.monotonic() + (sock.gettimeout() or math.inf))
         self._bounded = _Bounded(self.fp.detach(), sock, until)
         self.fp = io.BufferedReader(self._bounded)
+
+    def _read_status(self) -> tuple[str, int, str]:
+        """Of the final answer (RFC 9110, 15.2): http.client takes every interim one but 100 for it."""
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        while 101 < status < 200:
+            parse_headers(self.fp)
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+        return version, status, reason
 
     def begin(self) -> None:
         super().begin()

@@ -98,6 +98,20 @@ class ResultsOptions(Strict):
         return self
 
 
+class SuccessOptions(Strict):
+    """When an answer acknowledges the rows: if all conditions hold.
+
+    Attributes:
+        status: status codes of success.
+        content_type: the answer's content type.
+        body: a value in the answer.
+    """
+
+    status: list[Status] = Field([200, 201, 202, 204], min_length=1)
+    content_type: str | None = None
+    body: JsonIs | None = Field(None, alias="json")
+
+
 class OperationOptions(Strict):
     """The request of one operation.
 
@@ -109,7 +123,7 @@ class OperationOptions(Strict):
         headers: additional headers.
         body: all fields, the key fields, or none. Default: `fields`, for a delete `none` (in batches `key`).
         body_template: a Jinja file of the dbt project that writes the body instead.
-        rows, results: for this operation, instead of those of the sync.
+        rows, success, results: for this operation, instead of those of the sync.
     """
 
     method: Literal["POST", "PUT", "PATCH", "DELETE"] | None = None
@@ -118,6 +132,7 @@ class OperationOptions(Strict):
     body: Literal["fields", "key", "none"] | None = None
     body_template: str | None = None
     rows: int | None = Field(None, ge=1, le=100_000)
+    success: SuccessOptions | None = None
     results: ResultsOptions | None = None
 
 
@@ -145,20 +160,6 @@ class RetryAfterOptions(Strict):
 
     header: HeaderName
     unit: Literal["seconds", "epoch"]
-
-
-class SuccessOptions(Strict):
-    """When an answer acknowledges the rows: if all conditions hold.
-
-    Attributes:
-        status: status codes of success.
-        content_type: the answer's content type.
-        body: a value in the answer.
-    """
-
-    status: list[Status] = Field([200, 201, 202, 204], min_length=1)
-    content_type: str | None = None
-    body: JsonIs | None = Field(None, alias="json")
 
 
 class HttpOptions(Options):
@@ -202,12 +203,14 @@ class HttpOptions(Options):
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:
-        if self.results is None and any(status >= 300 for status in self.success.status):
+        own = (one.success for one in (self.insert, self.update, self.upsert, self.delete) if one and one.success)
+        statuses = {status for success in (self.success, *own) for status in success.status}
+        if self.results is None and any(status >= 300 for status in statuses):
             raise ValueError(
                 "found a success.status outside 2xx; expected it only with results, which judge each row; "
                 "next: remove the status or describe results"
             )
-        if any(300 <= status < 400 for status in self.success.status):
+        if any(300 <= status < 400 for status in statuses):
             raise ValueError(
                 "found a redirect in success.status; expected none, for they are never followed; next: remove it"
             )

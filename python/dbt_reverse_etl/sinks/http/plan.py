@@ -84,6 +84,7 @@ def _call(written: OperationOptions, name: str, task: SinkTask, options: HttpOpt
         body=written.body or (without if name == "delete" else "fields"),
         deletes=name == "delete",
         rows=rows,
+        success=written.success,
         results=written.results or options.results,
     )
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.sinks.base import OPERATION, Mode
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.call import Call, Ready, ready
-from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions
+from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions, SuccessOptions
 from dbt_reverse_etl.values.encoding import json_array, ndjson
 
 
@@ -38,6 +38,7 @@ class Request:
     ids: tuple[str, ...] = ()
     deletes: bool = False
     alone: bool = True
+    success: SuccessOptions | None = None
     results: ResultsOptions | None = None
 
 
@@ -56,8 +57,9 @@ class Plan:
     @property
     def reads_answers(self) -> bool:
         """Whether the body of an answer matters."""
-        results = any(call.results for call in self.calls.values())
-        return results or self.options.success.body is not None or self.options.error is not None
+        successes = (self.options.success, *(call.success for call in self.calls.values()))
+        checked = any(success.body is not None for success in successes if success)
+        return checked or self.options.error is not None or any(call.results for call in self.calls.values())
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -169,6 +171,7 @@ class Plan:
             ids=tuple(row.id for _, row in rows) if call.by_id else (),
             deletes=call.deletes,
             alone=call.alone,
+            success=call.success,
             results=call.results,
         )
 

@@ -208,7 +208,7 @@ def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) ->
         request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
     if not isinstance(answer, Answer):
         return Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
-    sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.results)
+    sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.success, request.results)
     return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
+from http.client import BadStatusLine, RemoteDisconnected
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ import certifi
 import requests
 from requests.auth import AuthBase
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnectionError, ReadTimeoutError
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure
@@ -180,7 +181,8 @@ class Transport:
             return token
         headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(request.headers)
         headers.update(self._secret_headers)
-        url = f"{self._settings.url.rstrip('/')}/{request.path}"
+        url, path = self._settings.url, request.path
+        url = f"{url.rstrip('/')}/{path}" if path and not path.startswith("?") else url + path
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         elif isinstance(self._auth, StandardWebhooks):
@@ -226,6 +228,9 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
     (ReadTimeoutError, Failure(Outcome.UNKNOWN, "no answer in time")),
     (MetadataHost, Failure(Outcome.FATAL, "the host name leads to an address of cloud metadata")),
+    (RemoteDisconnected, Failure(Outcome.UNKNOWN, "the connection ended without an answer")),
+    (BadStatusLine, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
+    (InvalidHeader, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
     (ValueError, Failure(Outcome.FATAL, "a request that the client refuses to send")),
 )
 # Alerts by which a server ends a handshake: no request of the connection was read.

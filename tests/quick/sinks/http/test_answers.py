@@ -43,7 +43,8 @@ class TestOutcomes:
         [
             *((status, DELIVERED, DELIVERED) for status in (200, 201, 202, 204)),
             *((status, UNKNOWN, UNKNOWN) for status in (203, 206, 207)),
-            *((status, FATAL, FATAL) for status in (300, 301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
+            (300, REJECTED, FATAL),
+            *((status, FATAL, FATAL) for status in (301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
             *((status, REJECTED, REJECTED) for status in (400, 404, 409, 410, 413, 418, 422)),
             *((status, RETRYABLE, RETRYABLE) for status in (408, 425, 429, 503)),
             *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 504, 599)),

@@ -48,6 +48,12 @@ def leads_away(key: str) -> bool:
 
 
 class TestRequests:
+    @pytest.mark.parametrize(("path", "asked"), [("", "/hook/S3CRET"), ("?source=dbt", "/hook/S3CRET?source=dbt")])
+    def test_a_url_that_is_whole_is_asked_as_it_is(self, path: str, asked: str, server: HttpServer) -> None:
+        task = task_of({"insert": {"method": "POST", "path": path}}, mode=Mode.INSERT_ONLY)
+        assert send(f"{server.url}/hook/S3CRET", task, *inserts(7)).results == ()
+        assert [request.path for request in server.received] == [asked]
+
     def test_a_row_is_a_put_to_its_key_with_exact_json_and_its_event_id(self, server: HttpServer) -> None:
         task = task_of({"constants": {"source": "dbt"}})
         batch = batch_of(task, inserts(7))

@@ -65,6 +65,27 @@ class TestNetwork:
         server.default = Reply(raw=b"SSH-2.0-OpenSSH_9.9\r\n")
         assert one(server.url)[0] is UNKNOWN
 
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize(
+        "head", [b"HTTP/1.1 abc OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n"]
+    )
+    def test_an_answer_that_nobody_can_read_says_nothing_of_its_rows(self, head: bytes, server: HttpServer) -> None:
+        server.default = Reply(raw=head + b"\r\n")
+        assert one(server.url) == (UNKNOWN, "an answer that is no HTTP")
+
+    @pytest.mark.guarantee("HTTP")
+    def test_interim_answers_are_passed_over_and_never_taken_for_that_of_the_next_row(self, server: HttpServer) -> None:
+        interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+        server.script(
+            Reply(raw=interim + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+            Reply(raw=interim + b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n"),
+        )
+        task, sink = task_of(), HttpSink(settings_of(server.url))
+        sink.open(task)
+        found = [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)]
+        sink.close()
+        assert (found[0], [result.outcome for result in found[1]]) == ((), [Outcome.REJECTED])
+
     def test_an_answer_that_breaks_off_is_no_acknowledgement_where_its_body_matters(self, server: HttpServer) -> None:
         body = b'{"status": "ok"}'
         task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
