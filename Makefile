@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Of the tests, at once; each with a Spark wants two gigabytes.
 export JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 4 ] && echo 2 || echo 4)
 FILES := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
-EFFORT ?= 1
+EFFORT ?= 0.7
 ROWS :=
 WORDS :=
 

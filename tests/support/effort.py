@@ -1,10 +1,10 @@
-"""How long random searches go on. EFFORT scales them: 0.2 for `make quick`, 0.4 for `make test`, 1 for `make test-full`."""
+"""How long random searches go on. EFFORT scales them: 0.2 for `make quick`, 0.4 for `make test`, 0.7 for `make test-full`."""
 
 from __future__ import annotations
 
 import os
 
-EFFORT = float(os.environ.get("EFFORT", "1"))
+EFFORT = float(os.environ.get("EFFORT", "0.7"))
 
 
 def scaled(number: int) -> int:

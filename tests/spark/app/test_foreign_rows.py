@@ -22,7 +22,7 @@ SEED = 20261123
 IDS = 24
 PLANS = ["a", "b", "c", None]  # c is hidden from all; None: not in the model
 # What one sync does in turn: rows of an older mode or filter are left there, and later they are not.
-MOODS = [("upsert", "a"), ("upsert", "b"), ("insert_only", "a"), ("upsert", "a"), ("mirror", "b"), ("mirror", "a")]
+MOODS = [("upsert", "a"), ("upsert", "b"), ("insert_only", "a"), ("mirror", "a")]
 MIRROR, UPSERT, UNTOLD, SOMEBODY = "mirror", "upsert", "either of the two", "somebody"
 
 Model = dict[int, tuple[str, str]]  # plan, name
