@@ -20,7 +20,7 @@
         {%- do known.append(table ~ ' ' ~ newest[0]['version'] ~ ' ' ~ newest[0]['timestamp']) -%}
     {%- endfor -%}
     {%- for view in read.views -%}
-        {%- do known.append(run_query('show create table ' ~ view).rows[0][0]) -%}
+        {%- do known.append(modules.re.sub("'transient_lastDdlTime' = '[0-9]+'", '', run_query('show create table ' ~ view).rows[0][0])) -%}
         {%- if reverse_etl._travels_in_time(known[-1]) -%}{{ return(none) }}{%- endif -%}
     {%- endfor -%}
     {#- The plan does not show the values of an inline table. -#}

@@ -64,17 +64,19 @@ def test_a_nested_name_that_spark_shows_without_its_quotes_is_refused_with_what_
 def test_constants_that_were_edited_are_captured_though_no_input_changed(project: Project) -> None:
     project.table("source", "select id, 'DE' as country from range(4)")
     run = ("run", "--exclude", "package:reverse_etl", "--vars", "{reverse_etl_skip_from_rows: 1}")
-    join = f"select s.id, r.region from {project.schema}.source s join (values ('DE', '{{}}')) r(country, region) using (country)"
-    for region, said in (
-        ("EMEA", "+4 ~0 -0"),
-        ("EMEA", "+0 ~0 -0"),
-        ("EMEA", "no input changed"),
-        ("Europe", "+0 ~4 -0"),
-    ):
-        project.changelog("regions", join.format(region))
+    values, join = (
+        "(values ('DE', '{}')) r(country, region)",
+        f"from {project.schema}.source s join {{}} using (country)",
+    )
+    project.changelog("by_view", "select s.id, r.region " + join.format("{{ ref('spoken') }} r"))
+    steps = [("EMEA", "+4 ~0 -0"), ("EMEA", "+0 ~0 -0"), ("EMEA", "no input changed"), ("Europe", "+0 ~4 -0")]
+    for region, said in steps:
+        named = values.format(region)
+        project.model("spoken", f"select * from {named}", {"materialized": "view"})
+        project.changelog("regions", f"select s.id, r.region {join.format(named)}")
         done = project.dbt(*run)
         assert done.success, done.text
-        assert said in done.messages["regions"], done.messages
+        assert [said in done.messages[name] for name in ("regions", "by_view")] == [True, True], done.messages
 
 
 @pytest.mark.guarantee("Capture")
