@@ -75,18 +75,20 @@ class Place:
             raise ConfigurationError(
                 Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
             )
-        if output.get("type") != "spark" or output.get("method") != "session":
-            found = f"type {output.get('type')}, method {output.get('method')}"
+        wanted = {name: output.get(name) for name in ("type", "method")}
+        rendered = render({**wanted, "conf": output.get("server_side_parameters") or {}}, self.env, place)
+        if rendered.problems:
+            raise ConfigurationError(*rendered.problems)
+        kind, method, conf = (rendered.value[name] for name in ("type", "method", "conf"))
+        if (kind, method) != ("spark", "session"):
+            found = f"type {kind}, method {method}"
             raise ConfigurationError(
                 Problem(where, found, "type: spark with method: session", "push where Spark runs in the process")
             )
-        rendered = render(output.get("server_side_parameters") or {}, self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
         os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
         from dbt_reverse_etl.warehouse.session import connect
 
-        return partial(connect, {name: str(value) for name, value in rendered.value.items()})
+        return partial(connect, {name: str(value) for name, value in conf.items()})
 
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
         return read_profile(self.profiles, told("PROFILE", self.env) or str(_setting("profile", self.folder, self.env)))

@@ -271,7 +271,7 @@ def _write_profile(project: _Project, *, anywhere: bool) -> bool:
     profiles = read if isinstance(read, Mapping) else {}
     if BLOCK in profiles:
         return True
-    block = _block(profiles.get(str(project.settings.get("profile"))))
+    block = _block(profiles, project.settings)
     if file is None:
         project.say(f"There is no {FILE_NAME} yet. It needs, beside the dbt profile:\n{block}")
     elif not (anywhere or file.resolve().is_relative_to(project.folder.resolve())):
@@ -285,11 +285,14 @@ def _write_profile(project: _Project, *, anywhere: bool) -> bool:
     return False
 
 
-def _block(profile: object) -> str:
-    """Every target of the dbt profile plans: a target that is not named here is an error."""
+def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
+    """Every target of the dbt profile plans: a target that is not named here is an error. Beside other profiles it says whose it is."""
+    profile = profiles.get(str(settings.get("profile")))
     outputs = profile.get("outputs") if isinstance(profile, Mapping) else None
     targets = list(outputs) if isinstance(outputs, Mapping) and outputs else ["dev"]
-    block = {BLOCK: {"outputs": dict.fromkeys(targets, "plan")}}
+    several = sum(isinstance(one, Mapping) and "outputs" in one for one in profiles.values()) > 1
+    whose = {"projects": [settings["name"]]} if several else {}
+    block = {BLOCK: {**whose, "outputs": dict.fromkeys(targets, "plan")}}
     return _BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
 
 

@@ -18,9 +18,14 @@ _SECRET_NAME = re.compile(
 )
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
-    re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
     re.compile(r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature))=[^&{\s]", re.IGNORECASE),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
+)
+_OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
+    frozenset({"fields", "columns", "join_on"}),
+    ("capture", "key"),
+    frozenset({"where", "label", "object"}),
 )
 _SCHEME = re.compile(r"^\s*(bearer|basic|token|api-?key)?\s*", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{\w+\}")
@@ -96,12 +101,15 @@ def names_a_secret(name: str) -> bool:
 def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The key paths at which a value looks like a secret. A placeholder for a column, `{token}`, is none.
 
-    `fields` maps column names to field names; there a column may be called `token`.
+    Some settings map names of columns, of which one may be called `token`; SQL and the name of an object may have the word in it.
     """
     for leaf_path, text in text_leaves(value, path):
-        named = any(map(names_a_secret, leaf_path)) and "fields" not in leaf_path
+        named = (
+            any(map(names_a_secret, leaf_path)) and _OF_COLUMNS.isdisjoint(leaf_path) and leaf_path[:2] != _CAPTURE_KEY
+        )
         rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
-        if (named and rest.strip()) or any(pattern.search(text) for pattern in _CREDENTIAL_TEXT):
+        patterns = _CREDENTIAL_TEXT[:-1] if leaf_path and leaf_path[-1] in _OF_WORDS else _CREDENTIAL_TEXT
+        if (named and rest.strip()) or any(pattern.search(text) for pattern in patterns):
             yield leaf_path
 
 

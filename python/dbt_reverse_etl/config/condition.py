@@ -29,6 +29,11 @@ _BY_ITSELF = re.compile(
     r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id)\s*\(",
     re.IGNORECASE,
 )
+# Texts that Spark takes for the time wherever they become a date, with a zone or without.
+_SPECIAL_DATE = re.compile(
+    r"""r?(['"])\s*(now|today|tomorrow|yesterday)(\s*Z|\s+[A-Z]{1,4}|\s*[A-Z]\w*/\w+|\s*(UTC|GMT|UT)?[+-][\d:]+)?\s*\1""",
+    re.IGNORECASE,
+)
 OF_SESSION = re.compile(
     r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\s*\(",
     re.IGNORECASE,
@@ -54,6 +59,8 @@ def _misplaced(text: str) -> str:
 
 
 def _not_of_a_row(text: str) -> str:
+    if any(_SPECIAL_DATE.fullmatch(token["quoted"] or "") for token in _TOKEN.finditer(text)):
+        return "an expression that depends on the time or on the session"
     bare = _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
     if _SUB_QUERY.search(bare):
         return "a sub-query"

@@ -97,8 +97,23 @@ class TestRedaction:
         [
             {"headers": {"Authorization": "Bearer {token}", "X-Api-Key": "{api_key}"}},
             {"fields": {"password": "pw", "token": "device_token"}},
+            {"capture": {"strategy": "cdf", "key": {"account_key": "id"}}, "where": "token is not null"},
+            {"wide_table": {"nodes": [{"join_on": {"account_key": "account_key"}, "columns": {"auth_token": "x"}}]}},
+            {"object": "Token prices"},
             {"path": "https://h/contacts/{id}?page=1", "token": 5, "secret": None, "password": ""},
         ],
     )
     def test_a_placeholder_or_a_column_name_is_no_literal_secret(self, value: Any) -> None:
         assert list(literal_secrets(value)) == []
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"capture": {"token": "abc"}},
+            {"where": "url = 'https://me:pw@host'"},
+            {"headers": {"note": "Bearer abc"}},
+            {"options": {"account_key": "abc"}},
+        ],
+    )
+    def test_what_stands_elsewhere_is_one(self, value: Any) -> None:
+        assert len(list(literal_secrets(value))) == 1

@@ -170,6 +170,10 @@ OF_ANY: list[dict[str, Any]] = [
         "id in (select id from other)",
         "exists ( SELECT 1)",
         "current_date() > day",
+        "day >= date'today'",
+        "day >= cast('Tomorrow UTC' as date)",
+        'at < timestamp "now"',
+        "at < to_date(r' yesterday Europe/Berlin')",
         "f(`a)`, ')'))",
         "id > 1\0",
         "(" * 5000 + "1=1" + ")" * 5000,
@@ -286,6 +290,7 @@ def test_a_hostile_configuration_is_refused_before_dbt_runs_a_model(
         "name = 'a\\'b)' or `odd ``name(` = r'\\'",
         "exists(parts, part -> part.n > 1)",
         "name = 'current_date()' or rand = 1 or `select` > 2",
+        "name in ('now hiring', 'todays', 'not today', 'today or tomorrow') or `now` = 1",
         "(" * 100 + "1=1" + ")" * 100,
     ],
 )

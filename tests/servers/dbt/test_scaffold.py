@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.app import scaffold
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.sql import package_root
-from dbt_reverse_etl.config.destinations import PlanOnly, load_destinations
+from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
 from dbt_reverse_etl.config.manifest import syncs
 from tests.support import ROOT
 from tests.support.servers import forks
@@ -262,6 +262,18 @@ def test_a_profile_outside_of_the_project_is_written_only_when_asked(
     assert "prod: plan" in said
     assert str(home / "profiles.yml") in init(write_profile=True)[0]
     assert init(write_profile=True)[0] == []
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_the_block_that_is_written_is_read_whatever_other_profiles_stand_beside_it(
+    shop: Path, init: Initialize, others: int
+) -> None:
+    file = shop / "profiles.yml"
+    more = {f"other_{n}": {"outputs": {"dev": {"type": "duckdb"}}} for n in range(others)}
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **more}))
+    init(write_profile=True)
+    name = yaml.safe_load((shop / "dbt_project.yml").read_text())["name"]
+    assert isinstance(collect_destinations([shop], "prod", {}, name), PlanOnly)
 
 
 def test_without_any_profile_the_user_is_told_and_none_is_made(shop: Path, init: Initialize) -> None:
