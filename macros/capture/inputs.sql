@@ -62,13 +62,7 @@
 {% endmacro %}
 
 
-{% macro _plan_of(query) %}
-    {#- By default Spark cuts off long lists. -#}
-    {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
-    {%- set text = run_query('explain extended ' ~ query).rows[0][0] -%}
-    {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
-    {{ return(text) }}
-{% endmacro %}
+{% macro _plan_of(query) %}{{ return(reverse_etl._uncut('explain extended ' ~ query).rows[0][0]) }}{% endmacro %}
 
 
 {# With AS OF Delta reads an older version, and the plan does not show it. Comments, also nested ones, may stand between the two words. #}

@@ -66,15 +66,22 @@
 {% macro _columns_of(relation) %}
     {%- set columns, described = [], run_query('describe table ' ~ relation) -%}
     {%- if ' more fields' in described.columns[1].values() | join('\n') -%}
-        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
-        {%- set described = run_query('describe table ' ~ relation) -%}
-        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+        {%- set described = reverse_etl._uncut('describe table ' ~ relation) -%}
     {%- endif -%}
     {%- for row in described.rows -%}
         {%- if not row[0] or (row[0].startswith('# ') and row[1] in [none, '', 'data_type']) -%}{{ return(columns) }}{%- endif -%}
         {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
     {%- endfor -%}
     {{ return(columns) }}
+{% endmacro %}
+
+
+{# The result of a statement whose texts Spark cuts off by default, such as long types and plans. #}
+{% macro _uncut(statement) %}
+    {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
+    {%- set result = run_query(statement) -%}
+    {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+    {{ return(result) }}
 {% endmacro %}
 
 

@@ -38,7 +38,7 @@
     {%- set root = node.config.get('location_root') -%}
     {%- set place = modules.re.sub('^\\w+:/*', '/', root or '').rstrip('/') ~ '/' ~ node.alias -%}
     {%- if root and run_query('describe detail ' ~ relation).rows[0]['location'].rstrip('/').endswith(place) -%}
-        {#- Another name moves no files that stand where somebody put them. -#}
+        {#- A rename leaves the files of an external table where they are. -#}
         {{ exceptions.raise_compiler_error(relation ~ ': found its files below location_root, where the next run would find them again; expected another place for the new table. Next: give the model another location_root, and repeat this') }}
     {%- endif -%}
     {%- set aside = relation.incorporate(path={'identifier': relation.identifier ~ suffix ~ run_started_at.strftime('%Y%m%d%H%M%S')}) -%}

@@ -81,7 +81,7 @@ class Webhook(_Channel):
     token: SecretStr | None = None
 
     def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
-        """One request; what is to be said of it beside.
+        """One request. Returns what the console shall add.
 
         Raises:
             Exception: it was not taken.
@@ -98,7 +98,7 @@ class Slack(_Channel):
     url: Url
 
     def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
-        """One request; what is to be said of it beside.
+        """One request. Returns what the console shall add.
 
         Raises:
             Exception: it was not taken.
@@ -131,7 +131,7 @@ class Mail(_Channel):
         return self
 
     def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
-        """One message; what is to be said of it beside.
+        """One message. Returns what the console shall add.
 
         Raises:
             Exception: the server did not take it.

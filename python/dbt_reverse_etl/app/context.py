@@ -76,9 +76,8 @@ class PushContext:
         """The head of a changelog, or what was its head at a snapshot; asked once a push, for all syncs."""
         if (relation, snapshot) not in self._heads:
             head = read_head(self.spark, relation, snapshot, self.reached)
-            if (
-                head is not None
-            ):  # read more than once, by several syncs or snapshots: what one says of its ledger holds for all
+            # Several syncs, or snapshots, may each read a head: what one sync says of its ledger holds for all of them.
+            if head is not None:
                 head = replace(head, marks=self._marks.setdefault(relation, head.marks))
                 self._heads[relation, head.snapshot] = head
             self._heads[relation, snapshot] = head

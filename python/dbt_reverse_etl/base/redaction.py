@@ -101,7 +101,7 @@ def names_a_secret(name: str) -> bool:
 def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The key paths at which a value looks like a secret. A placeholder for a column, `{token}`, is none.
 
-    Some settings map names of columns, of which one may be called `token`; SQL and the name of an object may have the word in it.
+    A column in `fields`, `columns`, `join_on` or `capture.key` may be called `token`, and so may a word of SQL or of an object's name.
     """
     for leaf_path, text in text_leaves(value, path):
         named = (

@@ -41,7 +41,7 @@ DOUBT = (
 
 
 def in_doubt(told: Overview) -> Overview:
-    """The same with rows of which a resync, or a run that woke up late, says that they may not be there."""
+    """The same with rows in doubt: a resync was not pushed, or a run woke up late."""
     states = {
         name: replace(state, claims=(replace(DOUBT[0], spec=state.positions[0].spec),))
         for name, state in told.states.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def api(project: Project) -> Iterator[PeopleApi]:
         }
         yield api
     os.chdir(here)
+
+
+def by_hand(project: Project, *statements: str) -> None:
+    with closing(sqlite3.connect(project.folder / "crm.db", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def write(project: Project, mode: str, columns: str = "") -> None:
@@ -61,8 +68,7 @@ def test_what_a_change_of_a_sync_or_of_its_destination_asks_for_is_sent_though_n
     assert (api.rows, api.deleted) == ({1: "Ada", 2: "Bob", 3: "Cyd"}, [])
 
     write(project, "mirror", ", cast(null as string) as segment")
-    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
-        connection.execute("alter table wide add column segment text")
+    by_hand(project, "alter table wide add column segment text")
     third = project.run()
     assert third.success, third.text
     assert third.sync("api_people") == "+0 ~0 -2", "no request for these was ever made, so nothing parks them"
@@ -72,9 +78,7 @@ def test_what_a_change_of_a_sync_or_of_its_destination_asks_for_is_sent_though_n
         "nor does the header of an empty column stop it"
     )
 
-    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
-        connection.execute("delete from once")
-        connection.execute("insert into once values (1, 'by hand')")
+    by_hand(project, "delete from once", "insert into once values (1, 'by hand')")
     project.table("source", "select * from values (1, 'Ada'), (4, 'Dan') as t (id, name)")
     assert project.dbt("run-operation", "resync", "--args", "{sync: once}").success
     for switch in ("plan", "off"):
@@ -96,9 +100,7 @@ def test_a_resync_of_rows_that_are_only_inserted_sends_those_that_the_destinatio
     project.table("source", "select * from values (1, 'Ada'), (2, 'Bob') as t (id, name)")
     write(project, "upsert")
     assert project.run().success
-    with sqlite3.connect(project.folder / "crm.db", isolation_level=None) as connection:
-        connection.execute("delete from once where id = 2")
-        connection.execute("update once set name = 'by hand' where id = 1")
+    by_hand(project, "delete from once where id = 2", "update once set name = 'by hand' where id = 1")
     assert project.dbt("run-operation", "resync", "--args", "{sync: once}").success
     again = project.run()
     assert again.success, again.text

@@ -37,10 +37,7 @@ def read_copy(connection: Connection[Any], query: str, task: SinkTask) -> Iterat
             for batch in csv.open_csv(stream, read, parse, convert):
                 yield rows_of({field: batch.column(field) for field in names}, task.schema)
         except pa.ArrowInvalid:
-            found, expected = (
-                f"a row of more than {BLOCK // 2**20} MiB as text",
-                "smaller rows, for they are compared here",
-            )
+            found, expected = f"a row of more than {BLOCK // 2**20} MiB as text", "smaller rows, to compare them"
             next_step = "reconcile other syncs; this one can be pushed, and a resync sends every row"
             raise DestinationError(Problem(task.object, found, expected, next_step)) from None
 
