@@ -23,7 +23,7 @@ from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by
-from dbt_reverse_etl.delivery.starting import late_facts, run_started
+from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
 from dbt_reverse_etl.warehouse.ledger import Request
 
 
@@ -57,7 +57,7 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
     """
     kept, now = (*state.undelivered.values(), *rows), ports.clock.now()
     started = run_started(job, state, now, undelivered=kept, leftovers=leftovers)
-    before = ports.ledger.start(started)
+    before = begin(started, ports.ledger)
     if before is None:
         raise not_started(job, ports, started)
     _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
@@ -75,9 +75,9 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
     while True:
         stated = _restated(request, state, job, lost, fence)
         started = run_started(job, state, now, fence=fence, abandoned=abandoned, **stated)
-        before = ports.ledger.start(started)
+        before = begin(started, ports.ledger)
         if before is not None:
-            if request.operation == "resync" and lost is None:
+            if lost is None:
                 _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
             return started
         found = not_started(job, ports, started)
@@ -101,6 +101,7 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
         "positions": (Range(0, BUCKETS, job.head if adopted else 0, job.spec),),
         "claims": (),
         "undelivered": (),
+        "restates": False,
     }
     if adopted:
         stated["leftovers"] = ""
@@ -116,7 +117,7 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
         positions = state.positions if state.fence else stated["positions"]
         claims = _everything(request, positions) + state.claims
         kept = tuple(state.undelivered.values())
-        return {**stated, "positions": positions, "claims": claims, "undelivered": kept}
+        return {**stated, "positions": positions, "claims": claims, "undelivered": kept, "restates": True}
     return stated
 
 

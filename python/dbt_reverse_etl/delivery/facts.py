@@ -97,6 +97,7 @@ class RunStarted:
         known_from: fence of the run before which nobody knows what was delivered; 0: all of it is known.
         leftovers: why rows that were delivered before `known_from` may remain at the destination; empty: none do.
         captures: uuid of the capture that made a snapshot, for those that positions and claims refer to, as far as it is known.
+        restates: positions are as they were read; False: an operation moved them.
     """
 
     sync_id: str
@@ -121,6 +122,7 @@ class RunStarted:
     known_from: int = 0
     leftovers: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
+    restates: bool = True
 
 
 @dataclass(frozen=True)

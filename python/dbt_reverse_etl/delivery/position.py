@@ -80,6 +80,7 @@ class State:
         status, message: of the newest run; `running` until it finished.
         counts, allowed: see `RunFinished`.
         mark, known_from, leftovers, captures: see `RunStarted`.
+        only_began: id of the newest run, of which nothing else is known, and which stated again what it had read.
     """
 
     fence: int = 0
@@ -102,6 +103,7 @@ class State:
     known_from: int = 0
     leftovers: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
+    only_began: str = ""
 
     def for_spec(self, spec: str, text: str) -> State:
         """The state that a run with this spec starts from: before the first run, position 0 has the current spec."""
@@ -211,6 +213,7 @@ def apply(state: State, fact: Fact) -> State:
                 message=fact.message,
                 counts=fact.counts,
                 allowed=fact.allowed,
+                only_began="",
             )
 
 
@@ -274,6 +277,7 @@ def _started(fact: RunStarted) -> State:
         known_from=fact.known_from,
         leftovers=fact.leftovers,
         captures=dict(fact.captures),
+        only_began=fact.run_id if fact.restates else "",
     )
 
 
@@ -285,6 +289,7 @@ def _settled(state: State, fact: ClaimsSettled) -> State:
         undelivered=outside(state.undelivered, *ranges),
         claims=close(state.claims, fact.closes) + fact.claims,
         specs={**state.specs, **fact.specs},
+        only_began="",
     )
 
 
@@ -297,4 +302,5 @@ def _acknowledged(state: State, fact: WaveAcknowledged) -> State:
         claims=close(state.claims, fact.closes, fact.lo, fact.hi) + fact.claims,
         lease_until=max(state.lease_until or fact.lease_until, fact.lease_until),
         leftovers="" if fact.replaced else state.leftovers,
+        only_began="",
     )

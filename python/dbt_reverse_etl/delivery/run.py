@@ -41,7 +41,7 @@ from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
-from dbt_reverse_etl.delivery.starting import late_claims, late_waves, run_started
+from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
 from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.ranges import coarse, singles
@@ -149,11 +149,10 @@ class _Run:
             abandoned=abandoned_by(state, now, self._policy.abandoned_for),
             override=self._plan.override if self._plan else "",
         )
-        before = self._ledger.start(started)
+        before = begin(started, self._ledger)
         if before is None:
             raise not_started(job, self._ports, started)
-        self._before = before
-        self._late_waves = late_waves(started, state, before)
+        self._late = late_facts(started, state, before, transactional=self._sink.transactional)
         self._recorded = apply(state, started)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
@@ -164,20 +163,20 @@ class _Run:
         self._ledger.append(Heartbeat(self._sync_id, self._fence, self._clock.now(), until))
 
     def _deliver(self, claim: Claim | None) -> tuple[str, str]:
-        if self._late_waves:
-            self._seq = len(self._late_waves)
-            self._record(*self._late_waves)
-            self._state = reduce(apply, self._late_waves, self._state)
-        self._ports.progress(Number.FENCE, self._fence)
         self._step("run.started")
-        late = self._late_claims()
-        is_planned_anew = claim is None or bool(late or self._late_waves)
+        if self._late:
+            self._seq = len(self._late)
+            self._record(*self._late)
+            self._state = reduce(apply, self._late, self._state)
+            self._known |= {claim.id for claim in self._state.claims}
+        self._ports.progress(Number.FENCE, self._fence)
+        is_planned_anew = claim is None or bool(self._late)
         if is_planned_anew:
             self._task = replace(self._task, full_load=False)  # a second plan holds changes alone
         self._sink.open(self._task)
         self._step("sink.opened")
         if is_planned_anew:
-            claim = self._settle(late, claim)
+            claim = self._settle(claim)
         engine = Engine(
             self._sink,
             self._task,
@@ -212,17 +211,10 @@ class _Run:
     def _begin(self, claim: Claim) -> None:
         self._sent = claim
 
-    def _late_claims(self) -> tuple[Claim, ...]:
-        """As `late_claims`; from here on their specs are known."""
-        self._state = replace(self._state, specs={**self._before.specs, **self._state.specs})
-        return late_claims(self._known, self._before, transactional=self._sink.transactional)
-
-    def _settle(self, late: tuple[Claim, ...], unsent: Claim | None) -> Claim | None:
+    def _settle(self, unsent: Claim | None) -> Claim | None:
         """Record what became of the open claims, plan on top of it, and claim the first wave; one commit."""
-        open_claims = self._state.claims + late
-        known = self._ask_sink(open_claims) if self._sink.transactional else Settlement()
+        known = self._ask_sink(self._state.claims) if self._sink.transactional else Settlement()
         closes = known.closes + ((unsent.id,) if unsent else ())
-        kept = known.in_doubt + tuple(claim for claim in late if claim.id not in closes)
         settled = ClaimsSettled(
             sync_id=self._sync_id,
             fence=self._fence,
@@ -230,17 +222,19 @@ class _Run:
             at=self._clock.now(),
             delivered=known.delivered,
             closes=closes,
-            claims=kept,
+            claims=known.in_doubt,
             specs=self._state.specs,
         )
         self._step("claims.settled")
         self._state = apply(self._state, settled)
-        self._known |= {claim.id for claim in late}
         self._make_plan()
         claim = self._next_claim()
         first = (claim,) if claim else ()
-        self._record(replace(settled, claims=kept + first))
+        self._record(replace(settled, claims=known.in_doubt + first))
         self._step("claims.recorded")
+        # A run that began before this commit knows nothing of its claim.
+        if not self._lease.confirm(self._lease.until):
+            raise LeaseLost
         return claim
 
     def _ask_sink(self, claims: tuple[Claim, ...]) -> Settlement:

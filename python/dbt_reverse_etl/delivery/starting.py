@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS
-from dbt_reverse_etl.delivery.facts import Claim, ClaimsSettled, Fact, RunStarted, WaveAcknowledged
-from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.delivery.facts import ClaimsSettled, Fact, RunStarted, WaveAcknowledged
+from dbt_reverse_etl.delivery.ports import Job, LedgerPort
 from dbt_reverse_etl.delivery.position import State
 
 
@@ -44,31 +43,56 @@ def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStar
     return RunStarted(**{"captures": captures, **restated})
 
 
-def late_claims(known: Collection[str], before: State, *, transactional: bool) -> tuple[Claim, ...]:
-    """Claims of the run before, and doubts, that were recorded after its state was read.
-
-    Args:
-        known: ids of those that were read.
-        before: as it was when this run began.
-    """
-    late = tuple(claim for claim in before.claims if claim.id not in known)
-    # A transactional sink refuses what is under way; any other may still be receiving it.
-    return late if transactional else tuple(replace(claim, everything=True) for claim in late)
+def begin(started: RunStarted, ledger: LedgerPort) -> State | None:
+    """Start the run, and return the fence before as it stands after it; None: another run has this fence."""
+    before = ledger.start(started)
+    return before and _caught_up(before, started.sync_id, ledger)
 
 
-def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, ...]:
-    """What the run before acknowledged after its state was read, stated again: nobody reads the facts of its fence any more.
+def _caught_up(state: State, sync_id: str, ledger: LedgerPort) -> State:
+    """The state with what was recorded at the fence before it was stated: a run that was killed at once did not say it again."""
+    if not state.only_began or state.fence == 1:
+        return state
+    older = _caught_up(ledger.read(sync_id, state.fence - 1), sync_id, ledger)
+    if not older.fence:  # a restored ledger lacks it
+        return state
+    own = tuple(claim for claim in state.claims if claim.id.startswith(f"{state.only_began}-"))
+    caught_up = replace(state, claims=older.claims + own, specs={**older.specs, **state.specs})
+    if older.positions == state.positions:
+        return caught_up
+    return replace(caught_up, positions=older.positions, undelivered=older.undelivered)
+
+
+def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:
+    """Waves, claims and doubts that were recorded after `state` was read: nobody reads the facts of their fence any more.
 
     Args:
         state: as it was read, and stated again by `started`.
         before: as it was when this run began.
     """
-    if not before.fence or (before.positions, before.undelivered) == (state.positions, state.undelivered):
+    waves = _late_waves(started, state, before)
+    known = {claim.id for claim in state.claims}
+    claims = tuple(claim for claim in before.claims if claim.id not in known)
+    if not claims:
+        return waves
+    if not transactional:  # any other sink may still be receiving what is under way
+        claims = tuple(replace(claim, everything=True) for claim in claims)
+    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
+    seq = len(waves) + 1
+    return (*waves, ClaimsSettled(**told, seq=seq, delivered=(), closes=(), claims=claims, specs=before.specs))
+
+
+def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, ...]:
+    if not before.fence or not started.restates:
+        return ()
+    if (before.positions, before.undelivered) == (state.positions, state.undelivered):
         return ()
     told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
     known = tuple(claim.id for claim in state.claims)
     still_open = tuple(claim for claim in before.claims if claim.id in known)
     settled = ClaimsSettled(**told, seq=1, delivered=(), closes=known, claims=still_open, specs=before.specs)
+    listed_here = {row.key: row for row in started.undelivered if row.key not in state.undelivered}
+    undelivered = {**before.undelivered, **listed_here}
     waves = (
         WaveAcknowledged(
             **told,
@@ -78,7 +102,7 @@ def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, 
             snapshot=place.snapshot,
             spec=place.spec,
             counts=NO_COUNTS,
-            undelivered=tuple(row for row in before.undelivered.values() if place.lo <= row.bucket < place.hi),
+            undelivered=tuple(row for row in undelivered.values() if place.lo <= row.bucket < place.hi),
             closes=(),
             claims=(),
             lease_until=started.lease_until,
@@ -87,14 +111,3 @@ def late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, 
         for number, place in enumerate(before.positions, 2)
     )
     return (settled, *waves)
-
-
-def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:
-    """Waves and claims that were recorded after `state` was read, stated again by an operation, which sends nothing."""
-    waves = late_waves(started, state, before)
-    claims = late_claims([claim.id for claim in state.claims], before, transactional=transactional)
-    if not claims:
-        return waves
-    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
-    seq = len(waves) + 1
-    return (*waves, ClaimsSettled(**told, seq=seq, delivered=(), closes=(), claims=claims, specs=before.specs))

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.delivery import position, run, sending
+from dbt_reverse_etl.delivery import position, run, sending, starting
 from dbt_reverse_etl.delivery.facts import DoubtRecorded, Fact, Undelivered
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.sinks.base import Applied
@@ -169,7 +169,7 @@ def test_a_claim_that_was_recorded_while_the_next_run_planned_is_not_lost(
     rereads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not rereads:
-        monkeypatch.setattr(run._Run, "_late_claims", lambda _: ())
+        monkeypatch.setattr(run, "late_facts", lambda *_, **__: ())
     world = World(PlainSink)
     world.capture({"k0": 1, "k1": 6})
     world.push(Plan())
@@ -190,7 +190,7 @@ def test_a_wave_that_was_acknowledged_while_the_next_run_planned_is_not_lost(
     sink: type[PlainSink], states_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not states_again:
-        monkeypatch.setattr(run, "late_waves", lambda *_: ())
+        monkeypatch.setattr(starting, "_late_waves", lambda *_: ())
     world = World(sink)
     world.capture({"k1": 6})
     world.push(Plan())
