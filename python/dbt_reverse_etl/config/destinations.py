@@ -315,11 +315,11 @@ def _refuse_two_owners(resolved: Sequence[ResolvedSync], problems: list[Problem]
     found = []
     for sync, destination, _, _ in resolved:
         try:
-            identity = destination.sink(destination.settings).identity
+            place = destination.sink(destination.settings).place_of(sync.settings.object)
         except ReverseEtlError as error:
             problems.extend(error.problems)
         else:
-            found.append(((destination.type, identity, sync.settings.object), sync))
+            found.append(((destination.type, place), sync))
     refuse_two_owners(found, problems)
     _refuse_shared_positions(found, problems)
 

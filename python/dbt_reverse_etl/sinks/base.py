@@ -225,6 +225,10 @@ class Sink(ABC):
     def identity(self) -> str:
         """Names the destination without its credentials: the same text means the same rows, e.g. host and database."""
 
+    def place_of(self, object_name: str) -> str:
+        """Names an object of this destination: however it is spelled, the same rows have the same text."""
+        return f"{self.identity} {object_name}"
+
     @property
     def address(self) -> str:
         """Where it is, for messages: no credential, and no path that may hold one."""

@@ -48,12 +48,13 @@ from dbt_reverse_etl.sinks.refusals import (
 
 try:
     from py4j.protocol import Py4JError
-    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
     from pyspark.sql.types import StructField, StructType
     from pyspark.sql.utils import is_remote
 
+    from dbt_reverse_etl.sinks.delta_log import has_no_log, location_of, newest_version, session, writable_columns
     from dbt_reverse_etl.values.spark_types import spark_type
 except ModuleNotFoundError as error:
     next_step = "pip install 'dbt-reverse-etl[spark]'"
@@ -65,6 +66,7 @@ RESYNC = "restore the table, or dbt run-operation resync for this sync"
 _STEPS = 1_000_000  # commits of one run
 _ATTEMPTS = 3
 _SPARK_ERRORS = (PySparkException, Py4JError)
+_PERMANENT = (AnalysisException, UnsupportedOperationException)
 _TABLE = re.compile(r"[^\s./`;\x00-\x1f\x7f]{1,255}")
 _CHAR = re.compile(r"\bchar\(")
 _OF_A_ROW = ("DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_EXCEED_CHAR_VARCHAR_LIMIT")
@@ -113,6 +115,12 @@ class DeltaSink(SparkSink):
         """The schema, or the path."""
         return self._settings.schema_name or str(self._settings.path).rstrip("/")
 
+    def place_of(self, object_name: str) -> str:
+        """As Spark looks it up."""
+        if self._settings.schema_name:
+            return f"{self._settings.schema_name}.{object_name}".casefold().removeprefix("spark_catalog.")
+        return f"{self.identity}/{PurePosixPath(object_name)}"
+
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (the same for every sync)
         """Where rows come in batches all the same: few commits."""
         return Limits(rows=500_000, bytes=256 * 2**20, concurrency=1)
@@ -121,10 +129,11 @@ class DeltaSink(SparkSink):
         """Refuse what names no table, paths that leave the folder, keys that are not mapped, types that Spark has not."""
         problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
         # What its commits record is asked of a JVM of this process. No fault of the configuration: other syncs are pushed.
-        if is_remote() and task.known == "types":
-            expected = "a session of Spark in this process"
-            next_step = "push where Spark runs in the process"
-            problems.append(Problem(f"Delta, {self.identity}", "a session of Spark Connect", expected, next_step))
+        if task.known == "types" and (is_remote() or has_no_log(session())):
+            found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
+            expected = "a session of Spark in this process, with delta-spark"
+            next_step = "push where it runs; or let dbt build the table"
+            problems.append(Problem(f"Delta, {self.identity}", found, expected, next_step))
         if self._settings.schema_name and not _TABLE.fullmatch(task.object):
             expected = "the name of a table, without blanks, dots and slashes"
             problems.append(Problem(f"sync {task.sync}: object", "another text", expected, "correct it"))
@@ -137,10 +146,10 @@ class DeltaSink(SparkSink):
 
     def check(self) -> None:
         """Read the list of tables, where a session of Spark is there already."""
-        session = SparkSession.getActiveSession()
-        if session is not None and self._settings.schema_name:
+        spark = SparkSession.getActiveSession()
+        if spark is not None and self._settings.schema_name:
             with self._explained():
-                session.sql(f"show tables in {_path(self._settings.schema_name)} like 'no_such_table'").collect()
+                spark.sql(f"show tables in {_path(self._settings.schema_name)} like 'no_such_table'").collect()
 
     def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
         """Only Spark could tell."""
@@ -149,7 +158,7 @@ class DeltaSink(SparkSink):
     def missing(self, task: SinkTask) -> str | None:
         """Whether the table or its record of the sync is gone, although rows were delivered."""
         with self._explained():
-            if _location(_session(), self._name(task)) is None:
+            if location_of(session(), self._name(task)) is None:
                 return None if task.first else f"the table {self._name(task)}"
             version = self._version(task)
             refuse_newer(None if version is None else version // _STEPS, task)
@@ -158,7 +167,7 @@ class DeltaSink(SparkSink):
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one query sees it."""
         with self._explained():
-            there = _session().table(self._name(task))
+            there = session().table(self._name(task))
             if problems := self._type_problems(task, there.schema):
                 raise DestinationError(*problems)
             rows = there.select(*map(_column, task.schema.names))
@@ -170,7 +179,7 @@ class DeltaSink(SparkSink):
         self.validate(task)
         self._task, self._target = task, self._name(task)
         # Its settings are those of one commit, and syncs run beside each other.
-        self._spark = _session().newSession()
+        self._spark = session().newSession()
         self._spark.conf.set(
             "spark.sql.sources.partitionOverwriteMode", "static"
         )  # a full load replaces every partition
@@ -252,7 +261,9 @@ class DeltaSink(SparkSink):
             return Outcome.FATAL, LOST_RECORD if recorded is None else OTHER_RUN
         if any(word in str(error) for word in _OF_A_ROW):
             return Outcome.REJECTED, "a constraint of the table refused the row"
-        return Outcome.RETRYABLE, f"Spark failed: {name}"
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        outcome = Outcome.FATAL if isinstance(error, _PERMANENT) else Outcome.RETRYABLE
+        return outcome, f"Spark failed: {name}{f' ({condition})' if condition else ''}"
 
     def _next_version(self, said: str) -> int:
         self._done += 1
@@ -268,7 +279,7 @@ class DeltaSink(SparkSink):
 
     def _prepare(self) -> None:
         task = self._task
-        if _location(self._spark, self._target) is None:
+        if location_of(self._spark, self._target) is None:
             if not task.first:
                 raise self._error(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
             ddl = f"create table {self._target} ({_ddl(task.schema)}) using delta"
@@ -279,7 +290,8 @@ class DeltaSink(SparkSink):
             self._spark.sql(ddl)
             return
         there = self._spark.table(self._target).schema
-        missing = [field for field in task.schema if field.name not in there.names]
+        names = {name.casefold() for name in there.names}
+        missing = [field for field in task.schema if field.name.casefold() not in names]
         if missing and self._settings.on_new_column == "add":
             self._spark.sql(f"alter table {self._target} add columns ({_ddl(missing)})")
             missing = []
@@ -293,18 +305,18 @@ class DeltaSink(SparkSink):
 
     def _type_problems(self, task: SinkTask, there: StructType) -> list[Problem]:
         """Columns that change values."""
-        found = {field.name: _type_of(field) for field in there}
+        found = {field.name.casefold(): _type_of(field) for field in there}
         wanted = cast(StructType, StructType.fromDDL(_ddl(task.schema)))
         next_step = "cast the column in the model; or drop the table, and dbt run-operation resync for this sync"
         return [
             Problem(
                 self._name(task),
-                f"column {field.name} of type {found[field.name]}",
+                f"column {field.name} of type {found[field.name.casefold()]}",
                 f"the type of the field, {field.dataType.simpleString()}",
                 next_step,
             )
             for field in wanted
-            if found.get(field.name, field.dataType.simpleString()) != field.dataType.simpleString()
+            if found.get(field.name.casefold(), field.dataType.simpleString()) != field.dataType.simpleString()
         ]
 
     def _take_fence(self) -> None:
@@ -315,7 +327,9 @@ class DeltaSink(SparkSink):
             found = f"{OTHER_RUN} (fence {stored // _STEPS})"
             raise self._error(found, f"none newer than {task.fence}", "let it finish, then push again")
         if stored is None or stored // _STEPS < task.fence:
-            nothing = self._spark.table(self._target).limit(0).write.format("delta").mode("append")
+            location = str(location_of(self._spark, self._target))
+            writable = [_column(name) for name in writable_columns(self._spark, location)]
+            nothing = self._spark.table(self._target).select(*writable).limit(0).write.format("delta").mode("append")
             said = {"txnAppId": self._app, "txnVersion": str(task.fence * _STEPS), "userMetadata": f"{self._app} fence"}
             writer = nothing.options(**said)
             writer.save(self._place(task)) if self._settings.path else writer.saveAsTable(self._target)
@@ -324,14 +338,11 @@ class DeltaSink(SparkSink):
 
     def _version(self, task: SinkTask) -> int | None:
         """The newest commit of a sync that the table's log records."""
-        spark = _session()
-        location = _location(spark, self._name(task))
+        spark = session()
+        location = location_of(spark, self._name(task))
         if location is None:
             return None
-        assert spark._jvm is not None  # noqa: S101  (not over Connect)
-        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(spark._jsparkSession, location)
-        found = log._2().transactions().get(f"dbt-reverse-etl {task.sync_id}")
-        return int(found.get()) if found.isDefined() else None
+        return newest_version(spark, location, f"dbt-reverse-etl {task.sync_id}")
 
     def _place(self, task: SinkTask) -> str:
         return f"{str(self._settings.path).rstrip('/')}/{task.object}"
@@ -365,20 +376,6 @@ def is_supported(arrow_type: pa.DataType) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _session() -> SparkSession:
-    """The session of this process: that of dbt, or of the command."""
-    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-
-
-def _location(spark: SparkSession, name: str) -> str | None:
-    """Where a Delta table is; None: there is none."""
-    try:
-        (detail,) = spark.sql(f"describe detail {name}").collect()
-    except AnalysisException:
-        return None
-    return str(detail.location) if detail.format == "delta" else None
 
 
 def _path(name: str) -> str:

@@ -93,9 +93,9 @@ def others(
     return Others(filters, elsewhere=len(beside) < len(found))
 
 
-def _place(one: ResolvedSync) -> tuple[str, str, str]:
-    identity = one.destination.sink(one.destination.settings).identity
-    return one.destination.type, identity, one.sync.settings.object
+def _place(one: ResolvedSync) -> tuple[str, str]:
+    place = one.destination.sink(one.destination.settings).place_of(one.sync.settings.object)
+    return one.destination.type, place
 
 
 def pruned_note(snapshot: int, rows: str) -> str:

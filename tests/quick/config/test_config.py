@@ -27,6 +27,8 @@ from dbt_reverse_etl.config.destinations import (
 )
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
+from dbt_reverse_etl.config.sink_types import sink_of
+from dbt_reverse_etl.config.validation import Place
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
 
@@ -350,6 +352,39 @@ class TestResolve:
         guest = sync("guest", mode="upsert")
         with pytest.raises(ConfigurationError, match=r"which .* writes too; expected one sync alone"):
             resolve([owner, guest], destinations)
+
+    @pytest.mark.guarantee("Leases and rivals")
+    @pytest.mark.parametrize(
+        ("kind", "settings", "one", "other", "same"),
+        [
+            (
+                "postgres",
+                {"host": "db", "database": "app", "user": "u", "password": "p"},
+                "people",
+                "public.people",
+                True,
+            ),
+            ("postgres", {"host": "db", "database": "app", "user": "u", "password": "p"}, "people", "People", False),
+            ("duckdb", {"path": "/a.duckdb"}, "people", "MAIN.People", True),
+            ("duckdb", {"path": "/a.duckdb"}, "people", "other.people", False),
+            ("sqlite", {"path": "/a.sqlite"}, "people", "People", True),
+        ],
+    )
+    def test_two_spellings_of_one_table_have_one_owner(
+        self, kind: str, settings: dict[str, Any], one: str, other: str, same: bool
+    ) -> None:
+        sink = sink_of(kind, Place("profiles.yml", ()), [])
+        assert sink is not None
+        place = Destination("db", kind, sink, sink.settings_model.model_validate(settings), Guards())
+        both = [
+            sync("a", destination="db", mode="mirror", object=one),
+            sync("b", destination="db", mode="mirror", object=other),
+        ]
+        if not same:
+            assert len(resolve(both, {"db": place})) == 2
+            return
+        with pytest.raises(ConfigurationError, match="one sync that deletes in an object"):
+            resolve(both, {"db": place})
 
     @pytest.mark.guarantee("Leases and rivals")
     @settings(deadline=None)

@@ -215,7 +215,10 @@ def test_executors_that_lack_a_package_are_said_to_and_the_next_push_goes_on(
 def test_where_spark_starts_slow_tasks_a_second_time_the_driver_sends(
     shop: Project, api: Api, waves: list[int]
 ) -> None:
-    settings = {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", "spark.speculation": "true"}
+    settings = {
+        "spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false",
+        "spark.speculation": " True",
+    }  # as a profile gives it
     try:
         for name, value in settings.items():
             shop.spark.conf.set(name, value)

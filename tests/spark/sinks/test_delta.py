@@ -8,13 +8,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.delta import DeltaSink
+from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.dbt.command import found_by
 from tests.support.dbt.project import Project
+
+
+@pytest.mark.guarantee("Leases and rivals")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (({"schema": "lake"}, "people"), ({"schema": "Lake"}, "People")),
+        (({"schema": "lake"}, "people"), ({"schema": "spark_catalog.lake"}, "people")),
+        (({"path": "s3://a/lake"}, "people"), ({"path": "s3://a/lake/"}, "./people/")),
+    ],
+)
+def test_two_names_of_one_table_are_one_place(one: tuple[Any, str], other: tuple[Any, str]) -> None:
+    places = {DeltaSink(DeltaSettings.model_validate(given)).place_of(name) for given, name in (one, other)}
+    assert len(places) == 1
+    assert DeltaSink(DeltaSettings.model_validate(one[0])).place_of("pets") not in places
+
+
+def test_a_table_with_a_column_that_delta_numbers_and_with_capital_letters_is_a_destination(shop: Project) -> None:
+    made = DeltaTable.create(shop.spark).tableName(f"{shop.schema}_lake.people")
+    numbered = made.addColumn("sk", "bigint", generatedAlwaysAs=IdentityGenerator())
+    numbered.addColumn("ID", "bigint").addColumn("Name", "string").addColumn("amount", "double").execute()
+    first = shop.run()
+    assert first.success, first.text
+    assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")
+    assert shop.rows("select count(distinct sk) from {s}_lake.people") == [(2000,)]
+
+
+def test_a_table_that_takes_no_changes_is_said_at_once(shop: Project) -> None:
+    assert shop.run().success
+    shop.spark.sql(f"alter table {shop.schema}_lake.people set tblproperties (delta.appendOnly = true)")
+    shop.spark.sql(f"update {shop.schema}.source set name = 'new' where id = 5")
+    refused = shop.run()
+    assert not refused.success
+    assert "DELTA_CANNOT_MODIFY_APPEND_ONLY" in refused.text
 
 
 @pytest.mark.full

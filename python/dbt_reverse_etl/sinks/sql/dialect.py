@@ -169,6 +169,10 @@ class Dialect(ABC):
     def object_name(self, text: str) -> Name | None:
         """An object as a sync writes it; None: it is no name of a table."""
 
+    def one_table(self, name: Name) -> str:
+        """The same text for every name of one table."""
+        return str(name)
+
     def quoted(self, name: str) -> str:
         """An identifier as SQL."""
         return quoted(name, self.quote)

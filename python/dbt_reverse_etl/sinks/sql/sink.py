@@ -65,6 +65,11 @@ class SqlSink(Sink):
         """host:port/database, or the file."""
         return self._dialect.identity
 
+    def place_of(self, object_name: str) -> str:
+        """The database and the table in it."""
+        name = self._dialect.object_name(object_name)
+        return f"{self.identity} {self._dialect.one_table(name) if name else object_name}"
+
     def limits(self, task: SinkTask) -> Limits:
         """Batches that keep the number of commits low."""
         return self._dialect.limits

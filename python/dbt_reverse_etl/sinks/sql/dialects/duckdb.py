@@ -207,6 +207,9 @@ class DuckdbDialect(FileDialect):
     def object_name(self, text: str) -> Name | None:
         return parsed(self, text, None)
 
+    def one_table(self, name: Name) -> str:
+        return f"{name.schema or 'main'}.{name.name}".lower()
+
     def is_name(self, name: str) -> bool:
         return bool(name) and "\0" not in name
 

@@ -169,6 +169,9 @@ class SqliteDialect(FileDialect):
     def object_name(self, text: str) -> Name | None:
         return Name(None, text) if self.is_name(text) else None
 
+    def one_table(self, name: Name) -> str:
+        return self.fold(name.name)
+
     def indexed(self, name: str) -> str:
         """On a column of another collation, the index would merge texts."""
         return f"{self.quoted(name)} COLLATE BINARY"

@@ -1,0 +1,51 @@
+"""What the log of a Delta table says, asked of the JVM of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from py4j.java_gateway import JavaPackage
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+
+def session() -> SparkSession:
+    """The session of this process: that of dbt, or of the command."""
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def has_no_log(spark: SparkSession) -> bool:
+    """The Delta of Databricks has other classes."""
+    return isinstance(_delta_log(spark), JavaPackage)
+
+
+def location_of(spark: SparkSession, name: str) -> str | None:
+    """Where a Delta table is; None: there is none."""
+    try:
+        (detail,) = spark.sql(f"describe detail {name}").collect()
+    except AnalysisException:
+        return None
+    return str(detail.location) if detail.format == "delta" else None
+
+
+def newest_version(spark: SparkSession, location: str, app: str) -> int | None:
+    """The newest `txnVersion` of a `txnAppId`; None: it never committed."""
+    found = _snapshot(spark, location).transactions().get(app)
+    return int(found.get()) if found.isDefined() else None
+
+
+def writable_columns(spark: SparkSession, location: str) -> list[str]:
+    """Without those that Delta numbers itself: it refuses to be given one, even without rows."""
+    schema = orjson.loads(_snapshot(spark, location).metadata().schemaString())
+    return [column.name for column in StructType.fromJson(schema) if "delta.identity.start" not in column.metadata]
+
+
+def _snapshot(spark: SparkSession, location: str) -> Any:
+    return _delta_log(spark).forTableWithSnapshot(spark._jsparkSession, location)._2()
+
+
+def _delta_log(spark: SparkSession) -> Any:
+    assert spark._jvm is not None  # noqa: S101  (not over Connect)
+    return spark._jvm.org.apache.spark.sql.delta.DeltaLog
