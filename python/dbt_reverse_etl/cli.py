@@ -11,7 +11,7 @@ import click
 import orjson
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, unexpected
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.interrupts import interrupts
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.base.version import VERSION
@@ -100,7 +100,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):
         return code  # dbt has run nothing
-    ask = Ask.DBT_RETRY if dbt_arguments[0] == dbt_command.RETRY else Ask.RUN
+    ask = Ask.DBT_RETRY if dbt_command.RETRY in dbt_arguments else Ask.RUN
     return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
 
 
@@ -299,6 +299,9 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     from dbt_reverse_etl.report.reading import Asked, read
 
     file = out.resolve()  # the session changes the folder
+    if not file.parent.is_dir():
+        expected = "a folder that is there"
+        raise ConfigurationError(Problem("--out", f"no folder {file.parent}", expected, "make it, or name another"))
     found = Opened(place, selectors)
     for key in asked["keys"]:
         fitting(key, [one.sync.changelog for one in found.chosen])

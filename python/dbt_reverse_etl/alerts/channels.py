@@ -163,11 +163,12 @@ def collect_channels(
     directories: Sequence[Path], target: str, env: Mapping[str, str], problems: list[Problem], unset: list[Problem]
 ) -> list[Channel]:
     """The channels of one dbt target; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
-    file, written = read_alerts(directories)
+    file, written, targets = read_alerts(directories)
     place = Place(file, (BLOCK, "alerts"))
     if not isinstance(written, list):
         problems.append(Problem(place.at(), described(written), "a list of channels", "begin each with `- type:`"))
         return []
+    problems.extend(_unknown_targets(written, targets, place))
     found = [_channel(block, str(index), target, env, place, problems, unset) for index, block in enumerate(written)]
     return [channel for channel in found if channel]
 
@@ -199,6 +200,21 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
     register_values(rendered.value, rendered.used, model)
     hides = hides_of(secret, {path for path, _, _ in rendered.used})
     return validate(model, rendered.value, Place(place.file, place.keys, hides), problems)
+
+
+def _unknown_targets(channels: list[object], known: frozenset[str], place: Place) -> list[Problem]:
+    """A channel that no target has would be silent for good."""
+    asked = enumerate(block.get("targets") if isinstance(block, Mapping) else None for block in channels)
+    return [
+        Problem(
+            place.at(str(index), "targets"),
+            "a target without destinations" if targets else "an empty list",
+            f"some of `outputs`: {', '.join(sorted(known)) or 'none'}",
+            "correct it, or leave it out for all targets",
+        )
+        for index, targets in asked
+        if isinstance(targets, list) and not (targets and known.issuperset(map(str, targets)))
+    ]
 
 
 def _is_of_another_target(targets: object, target: str) -> bool:

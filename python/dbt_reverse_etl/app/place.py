@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.base.dbt_options import told
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
 from dbt_reverse_etl.config.manifest import target_of
@@ -55,7 +55,7 @@ class Place:
                 f"{written}, the target of manifest.json",
                 f"run dbt with --target {self._target}, or leave it out here",
             )
-            raise ReverseEtlError(Problem("--target", self._target, expected, next_step))
+            raise ConfigurationError(Problem("--target", self._target, expected, next_step))
         return written or self.asked_target()
 
     def asked_target(self) -> str:
@@ -112,7 +112,7 @@ def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
     """What dbt_project.yml says."""
     file = project / _SETTINGS
     if not file.is_file():
-        raise ReverseEtlError(
+        raise ConfigurationError(
             Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
         )
     try:
@@ -139,13 +139,13 @@ class Opened:
 
         self._project = place.project()
         if sends and (word := self._project.switch) != ON:
-            raise ReverseEtlError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
+            raise ConfigurationError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
         self._place = place
         self.manifest = self._project.manifest()
         configuration = self._project.configuration(self.manifest)
         if isinstance(configuration.destinations, PlanOnly):
             found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
-            raise ReverseEtlError(
+            raise ConfigurationError(
                 Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
             )
         named = select(configuration.syncs, tuple(selectors))

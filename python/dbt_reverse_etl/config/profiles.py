@@ -83,20 +83,24 @@ def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[st
         expected = f"{BLOCK}: {{serve: {{account_id, token, jobs}}}}"
         raise _error(f"{file}: {BLOCK}", "nothing for `serve`", expected, "add it: docs/dbt-cloud.md")
     _refuse_other_keys(file, block)
-    outputs = block.get("outputs")
-    targets = frozenset(map(str, outputs)) if isinstance(outputs, Mapping) else frozenset[str]()
-    return Place(str(file), (BLOCK, SERVE)), written, targets
+    return Place(str(file), (BLOCK, SERVE)), written, _targets(block)
 
 
-def read_alerts(directories: Sequence[Path]) -> tuple[str, object]:
-    """The file, and what it says under `alerts`, texts not yet rendered; nothing is an empty list.
+def read_alerts(directories: Sequence[Path]) -> tuple[str, object, frozenset[str]]:
+    """The file, and what it says under `alerts`, texts not yet rendered; nothing is an empty list. And the names of the targets.
 
     Raises:
         ConfigurationError: no file, or no block.
     """
     file = _first(directories)
     block = _block(file, BLOCK)
-    return str(file), block.get(ALERTS, []) if isinstance(block, Mapping) else []
+    written = block.get(ALERTS, []) if isinstance(block, Mapping) else []
+    return str(file), written, _targets(block)
+
+
+def _targets(block: object) -> frozenset[str]:
+    outputs = block.get("outputs") if isinstance(block, Mapping) else None
+    return frozenset(map(str, outputs)) if isinstance(outputs, Mapping) else frozenset()
 
 
 def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import orjson
@@ -24,31 +24,38 @@ def screen(log_format: str, env: Mapping[str, str], *, quiet: bool, verbose: boo
         document: stdout is for one JSON document, so that lines go to stderr.
     """
     as_json = log_format == "json"
-    write = _json_lines(to_stderr=document) if as_json else _text(env, timed=log_format == "timed")
-    if quiet or (document and not as_json):
+    write = _json_lines(to_stderr=document) if as_json else _text(env, timed=log_format == "timed", to_stderr=document)
+    if quiet:
         write = _errors_of(write)
     if not quiet and log_format == "text" and on_terminal(sys.stderr, env):
         return Bars(write, sys.stderr, colours=colours(env), verbose=verbose)
     return Screen(write, verbose=verbose)
 
 
-def _text(env: Mapping[str, str], *, timed: bool) -> Write:
+def _text(env: Mapping[str, str], *, timed: bool, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:  # noqa: ARG001  (the shape of Write)
         if timed:
             head = f"{_now()} {level:5} "
             text = "\n".join(head + line for line in text.splitlines())
-        click.secho(text, fg=_COLOURS.get(level), err=level == "error", color=None if colours(env) else False)
+        err = to_stderr or level == "error"
+        text = _in_letters_of(sys.stderr if err else sys.stdout, text)
+        click.secho(text, fg=_COLOURS.get(level), err=err, color=None if colours(env) else False)
 
     return write
 
 
 def _json_lines(*, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:
-        click.echo(
-            orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode(), err=to_stderr
-        )
+        line = orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode()
+        click.echo(_in_letters_of(sys.stderr if to_stderr else sys.stdout, line), err=to_stderr)
 
     return write
+
+
+def _in_letters_of(stream: TextIO, text: str) -> str:
+    """A name that the terminal has no letters for must not end a push."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _now() -> str:

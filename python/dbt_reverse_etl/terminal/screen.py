@@ -38,9 +38,10 @@ class Screen:
         self._told: dict[str, float] = {}  # run id -> when its last line was written
 
     def say(self, text: str, level: str, **about: Any) -> None:
-        """A line; `about` is for machines."""
+        """A line; `about` is for machines. One that nobody reads any more ends no push."""
         ids = self.board.ids(about["sync"]) if "sync" in about else {}
-        self._write(text, level, {**ids, **about})
+        with suppress(OSError):
+            self._write(text, level, {**ids, **about})
 
     def tell(self, report: Report, number: int, total: int) -> None:
         """The line of one report, and below it what went wrong."""
@@ -85,7 +86,8 @@ class Bars(Screen):
     def say(self, text: str, level: str, **about: Any) -> None:
         """A line, for which the bars make way."""
         with self._lock:
-            self._clear()
+            with suppress(OSError):
+                self._clear()
             super().say(text, level, **about)
 
     def glance(self) -> None:

@@ -212,7 +212,7 @@ def test_a_mail_server_that_cannot_be_trusted_gets_no_login_and_a_wrong_login_is
 
 
 def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> tuple[list[Channel], list[str]]:
-    document = {"dbt_reverse_etl": {"outputs": {}, "alerts": written}}
+    document = {"dbt_reverse_etl": {"outputs": {"prod": {}, "dev": {}}, "alerts": written}}
     (folder / "profiles.yml").write_text(yaml.safe_dump(document))
     problems: list[Problem] = []
     return collect_channels([folder], target, env, problems, problems), [str(problem) for problem in problems]
@@ -250,3 +250,16 @@ def test_each_target_has_channels_of_its_own_and_needs_only_their_variables(tmp_
     assert CANARY not in repr(prod)
     dev, problems = collected(tmp_path, written, "dev")
     assert (problems, [channel.type for channel in dev]) == ([], ["webhook"])
+
+
+def test_a_channel_that_no_target_would_have_is_a_mistake(tmp_path: Path) -> None:
+    hook = {"type": "webhook", "url": "https://example.com/hook"}
+    for targets, word in (
+        (["production"], "a target without destinations"),
+        (["prod", "live"], "a target"),
+        ([], "an empty list"),
+    ):
+        for target in ("prod", "dev"):
+            _, problems = collected(tmp_path, [{**hook, "targets": targets}], target)
+            assert any(f"alerts.0.targets: found {word}" in one and "dev, prod" in one for one in problems), problems
+    assert collected(tmp_path, [{**hook, "targets": None}])[1] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -19,7 +20,7 @@ import pyte
 import pytest
 
 from dbt_reverse_etl.delivery.progress import Bound, Number
-from dbt_reverse_etl.terminal import screen
+from dbt_reverse_etl.terminal import output, screen
 from dbt_reverse_etl.terminal.progress import Board
 from tests.support.delivery.world import FakeClock
 from tests.support.terminal.pushes import ROWS, SECRET
@@ -218,6 +219,26 @@ def test_a_terminal_that_is_gone_does_not_end_a_push(error: Exception) -> None:
     shown.board.begin(BOUND)
     clock.sleep(11)
     shown.glance()
+    if isinstance(error, OSError):
+        shown.say("1 of 1", "info")
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_letters_that_the_terminal_does_not_have_are_written_otherwise(
+    log_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", write_through=True))
+    output.screen(log_format, {}, quiet=False, verbose=False, document=False).say("crm.клиенты é", "info")
+    assert b"crm.\\u043a" in written.getvalue()
+    assert "é".encode("cp1252") in written.getvalue()
+
+
+def test_beside_a_document_lines_go_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    output.screen("text", {}, quiet=False, verbose=False, document=True).say("cannot be reached", "warn")
+    found = capfd.readouterr()
+    assert (found.out, found.err) == ("", "cannot be reached\n")
 
 
 @pytest.mark.parametrize(("env", "expected"), [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)])
