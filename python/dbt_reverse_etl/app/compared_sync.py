@@ -90,6 +90,8 @@ class ComparedSync(SyncPush):
         """What every row has reached with the definition of now."""
         state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
         spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
+        if spec:
+            self._refuse_another_zone(spec)
         head = self._shared.head(relation, place.snapshot) if spec else None
         if (
             spec is None

@@ -30,6 +30,7 @@ from dbt_reverse_etl.warehouse.ledger import Overview
 from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import one_wave
+from dbt_reverse_etl.warehouse.zone import refuse_another
 
 
 class OneSync:
@@ -176,12 +177,17 @@ class OneSync:
     def _spec(self, known: HeadOfModel) -> Spec:
         """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
         places, earlier = self.state.positions, self._earlier
+        self._refuse_another_zone(*earlier)
         delivered = (
             self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
         )
         if delivered and earlier[0].given == given_spec(self._settings):
             return earlier[0].after(earlier)
         return resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
+
+    def _refuse_another_zone(self, *earlier: Spec) -> None:
+        if zones := {one.zone for one in earlier} - {""}:
+            refuse_another(self._shared.spark, self._resolved.sync.name, zones)
 
     def _stopped(self, spec: Spec) -> str:
         """Which fields this push stops sending, and what becomes of them."""

@@ -21,6 +21,7 @@ from dbt_reverse_etl.config.condition import OF_SESSION
 from dbt_reverse_etl.config.settings import Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.values.spark_types import arrow_type
+from dbt_reverse_etl.warehouse.zone import depends, zone_of
 
 # A join takes a condition only where it is boolean and deterministic, and over rows alone: neither aggregates nor windows.
 _REFUSED = {
@@ -37,6 +38,7 @@ class Spec:
     Attributes:
         fields: column, field and Spark type, in order.
         given: the settings that it was made from, before columns were filled in.
+        zone: of the session, if the filter depends on it.
         stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
     """
 
@@ -45,24 +47,27 @@ class Spec:
     mode: Mode
     given: str = ""
     stopped: tuple[str, ...] = ()
+    zone: str = ""
 
     @staticmethod
     def of(text: str) -> Spec:
         """From the JSON that the ledger keeps."""
         read = json.loads(text)
         fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
-        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], stopped)
+        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], stopped, read.get("zone", ""))
 
     @property
     def id(self) -> str:
         """The same for every spec that sends the same."""
         said = [self.fields, self.where, self.mode.value, *([self.stopped] if self.stopped else [])]
+        said += [self.zone] if self.zone else []
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
     @property
     def text(self) -> str:
         said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
-        return json.dumps({**said, **({"stopped": self.stopped} if self.stopped else {})})
+        more = {"stopped": self.stopped, "zone": self.zone}
+        return json.dumps({**said, **{name: value for name, value in more.items() if value}})
 
     @property
     def projection(self) -> dict[str, Any]:
@@ -129,9 +134,8 @@ def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]])
             )
         )
     fields = tuple((column, name, types[column]) for column, name in mapping.items())
-    if sync.settings.where is not None:
-        _refuse_bad_filter(spark, sync, sync.settings.where, types)
-    spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings))
+    zone = "" if sync.settings.where is None else _zone_of_filter(spark, sync, sync.settings.where, types)
+    spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings), zone=zone)
     try:
         spec.arrow_schema()
     except TypeError as error:
@@ -146,20 +150,25 @@ def _place(sync: Sync, key: str) -> str:
     return f"{sync.file}: {'.'.join(sync.keys)}.{key}"
 
 
-def _refuse_bad_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> None:
+def _zone_of_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> str:
+    """The time zone on which it depends, or an empty text. Raises ConfigurationError: it is no condition over the row alone."""
+    zone = zone_of(spark)
     place, expected = _place(sync, "where"), "a deterministic SQL condition over the columns of the changelog"
+    analyzed = ""
     try:
-        found = _changes_by_itself(spark, where, tuple(types.items()))
+        analyzed = _analyzed(spark, where, tuple(types.items()), zone)
+        found = _changes_by_itself(where, analyzed)
     except PySparkException as error:
         found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
     if found:
         next_step = "correct the expression; leave out rand(), current_date() and sub-queries"
         raise ConfigurationError(Problem(place, found, expected, next_step)) from None
+    return zone if depends(where, analyzed, types) else ""
 
 
 @lru_cache(maxsize=256)  # asked before the capture and before the push
-def _changes_by_itself(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...]) -> str:
-    """What of the filter depends on more than the row; an empty text: nothing. Asked without a table, and without a JVM of this process.
+def _analyzed(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...], zone: str) -> str:  # noqa: ARG001  (it may change)
+    """The filter as Spark understands it. Asked without a table, and without a JVM of this process.
 
     Raises:
         PySparkException: the filter is no condition of a join over these columns.
@@ -168,7 +177,11 @@ def _changes_by_itself(spark: SparkSession, where: str, types: tuple[tuple[str, 
     query = f"select * from (select {columns}) join (select 1 as _one) on ({where})"  # noqa: S608
     _ = spark.sql(query).schema  # EXPLAIN would tell an error as its result
     plan = str(spark.sql(f"explain extended {query}").collect()[0][0])
-    analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    return plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+
+
+def _changes_by_itself(where: str, analyzed: str) -> str:
+    """What of the filter depends on more than the row; an empty text: nothing."""
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.

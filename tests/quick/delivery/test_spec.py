@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_a_spec_of_an_older_ledger_reads_as_before_and_keeps_its_id() -> None:
     assert Spec.of(stored) == spec(ID, A)
     assert Spec.of(stored).text == stored
     assert Spec.of(stored).id == hashlib.sha256(json.dumps([fields, None, "mirror"]).encode()).hexdigest()[:16]
+
+
+def test_a_filter_that_depends_on_the_time_zone_is_another_one_in_another_zone() -> None:
+    here, there = (replace(spec(ID), where="t > '2024-01-31'", zone=zone) for zone in ("UTC", "Asia/Tokyo"))
+    assert Spec.of(there.text) == there
+    assert len({here.id, there.id, replace(here, zone="").id}) == 3
 
 
 def test_a_spec_remembers_what_earlier_ones_sent_until_it_sends_that_again() -> None:

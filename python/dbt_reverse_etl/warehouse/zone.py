@@ -1,0 +1,65 @@
+"""The time zone of the session, where a filter of a sync depends on it: in another one it would choose other rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+
+SETTING = "spark.sql.session.timeZone"
+_UTC = frozenset({"Etc/UTC", "Etc/GMT", "GMT", "UCT", "Z", "Zulu", "+00:00", "+00", "UTC+0"})
+_OFFSET = r"(?:Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)"
+_WITH_OFFSET = re.compile(rf"cast\([^()]*:[^()]*{_OFFSET} as timestamp\)")  # an instant, whatever the zone is
+_LITERAL = re.compile(r"\btimestamp(?:_ltz)?\s*(['\"])(.*?)\1", re.IGNORECASE)
+_IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
+_DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4,})\1")
+_READS = ("as date)", "as string)", "extract(")
+
+
+def zone_of(spark: SparkSession) -> str:
+    """That of the session; one name for UTC."""
+    zone = str(spark.conf.get(SETTING))
+    return "UTC" if zone in _UTC else zone
+
+
+def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
+    """Whether a condition turns texts, dates or parts of a date into instants, or the other way round.
+
+    Args:
+        analyzed: the same as Spark's analyzed plan shows it.
+        types: Spark type by column.
+    """
+    analyzed = _WITH_OFFSET.sub("", analyzed)
+    condition = "\n".join(line for line in analyzed.splitlines() if "Join " in line)
+    if "as timestamp)" in condition or ", Some(" in condition:
+        return True
+    if _without_offset(_LITERAL, where):
+        return True
+    # Of some functions, as BETWEEN, the plan does not show what they cast.
+    reads = any(word in condition for word in _READS) or _without_offset(_DATE, where)
+    instants = (name for name, kind in types.items() if "timestamp" in kind.replace("timestamp_ntz", ""))
+    return reads and any(f"{name}#" in condition for name in instants)
+
+
+def _without_offset(texts: re.Pattern[str], where: str) -> bool:
+    return any(not _IS_INSTANT.search(text[2]) for text in texts.finditer(where))
+
+
+def refuse_another(spark: SparkSession, sync: str, earlier: Iterable[str]) -> None:
+    """Nobody knows what a filter chose in another zone.
+
+    Args:
+        earlier: the zones in which its filter was applied; empty texts: it did not depend on them.
+
+    Raises:
+        ConfigurationError: the session has another one.
+    """
+    zone = zone_of(spark)
+    others = sorted({one for one in earlier if one} - {zone})
+    if others:
+        found = f"a `where` whose times are read in the session's time zone, which is {zone}"
+        next_step = f"set {SETTING}: {others[0]} in server_side_parameters; to be free of it, write times with an offset, as timestamp'2026-01-31 00:00:00Z', and push once"
+        raise ConfigurationError(Problem(sync, found, f"{others[0]}, as in the pushes before", next_step))

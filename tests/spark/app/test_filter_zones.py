@@ -1,0 +1,95 @@
+"""A filter that reads times in the session's time zone: in another zone nothing is sent until it is set back, or the filter has offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dbt_reverse_etl.warehouse.spec import _analyzed
+from dbt_reverse_etl.warehouse.zone import SETTING, depends, zone_of
+from tests.support.dbt.project import Project
+
+ZONES = ("America/New_York", "UTC", "Asia/Kolkata")
+COLUMNS = {
+    "id": "int",
+    "t": "timestamp",
+    "n": "timestamp_ntz",
+    "d": "date",
+    "x": "string",
+    "s": "struct<a:timestamp>",
+    "l": "array<timestamp>",
+}
+ROWS = """
+select id, t, cast('2024-01-31 02:00:00' as timestamp_ntz) as n, date'2024-01-31' as d, '2024-01-31 02:00:00' as x,
+    named_struct('a', t) as s, array(t) as l
+from (select id, timestamp_seconds(1706659200 + id * 3600) as t from range(-30, 30))
+"""
+IN_A_ZONE = [
+    "t >= '2024-01-31'", "t >= timestamp'2024-01-31'", "t >= timestamp '2024-01-31 00:00:00'", "hour(t) > 5", "date(t) > '2024-01-30'",
+    "t > date'2024-01-31'", "n > t", "x > t", "d > t", "date_format(t, 'dd') = '31'", "day(t) = 31", "cast(t as string) like '2024-01-31%'",
+    "to_timestamp(x) > t", "date_trunc('day', t) = t", "unix_timestamp(x) > unix_timestamp(t)", "concat(t, '') > '2024-01-31'",
+    "from_unixtime(1706659200 + id * 3600) > '2024-01-31'", "extract(hour from t) > 2", "date_add(t, 1) > d", "s.a > '2024-01-31'",
+    "exists(l, y -> y > '2024-01-31')", "t between '2024-01-31' and timestamp'2024-02-01 00:00:00Z'", "t in ('2024-01-31 05:00:00')",
+    "t between '2024-01-31' and '2024-02-01'", "nullif(t, '2024-01-31') is null", "ifnull(t, '2024-01-31') > '2024-01-30'", "nvl2(t, t, null) = '2024-01-31'",
+    "t between date'2024-01-31' and date'2024-02-01'", "if(t > '2024-01-31', true, false)", "array_contains(l, cast('2024-01-31' as timestamp))",
+    "t::date = d", "make_timestamp(2024, 1, 31, 2, 0, 0) > t", "coalesce(t, '2024-01-31') > '2024-01-31'", "not (t < '2024-01-31')",
+]  # fmt: skip
+IN_NONE = [
+    "id > 5", "t is not null", "t >= timestamp'2024-01-31 00:00:00Z'", "t >= timestamp'2024-01-31 00:00:00+02:00'", "t >= '2024-01-31T00:00:00Z'",
+    "n > '2024-01-31'", "d > '2024-01-30'", "cast(d as string) > '2024'", "x > '2024'", "year(d) = 2024", "cast(id as string) > '5'",
+    "t between timestamp'2024-01-30 00:00:00Z' and timestamp'2024-02-01 00:00:00Z'", "t is not null and x > 'open'",
+]  # fmt: skip
+
+
+@pytest.fixture
+def zoned(spark: SparkSession) -> Iterator[SparkSession]:
+    before = str(spark.conf.get(SETTING))
+    yield spark
+    spark.conf.set(SETTING, before)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_filter_that_chooses_other_rows_in_another_zone_is_known_to_depend_on_it(zoned: SparkSession) -> None:
+    filters = IN_A_ZONE + IN_NONE
+    chosen: dict[str, list[tuple[int, ...]]] = {one: [] for one in filters}
+    for zone in ZONES:
+        zoned.conf.set(SETTING, zone)
+        wanted = ", ".join(f"collect_list(if({one}, id, null)) as f{number}" for number, one in enumerate(filters))
+        (row,) = zoned.sql(f"select {wanted} from ({ROWS})").collect()
+        for number, one in enumerate(filters):
+            chosen[one].append(tuple(sorted(row[number])))
+        told = {one: depends(one, _analyzed(zoned, one, tuple(COLUMNS.items()), zone), COLUMNS) for one in filters}
+        assert [one for one in IN_A_ZONE if not told[one]] == []
+        assert [one for one in IN_NONE if told[one]] == []
+    assert [one for one in IN_NONE if len(set(chosen[one])) > 1] == []
+    assert sum(len(set(chosen[one])) > 1 for one in IN_A_ZONE) > len(IN_A_ZONE) * 0.8, (
+        "most of them show it over these rows"
+    )
+
+
+@pytest.mark.guarantee("What is sent")
+def test_where_the_zone_changed_nothing_is_sent_until_it_is_set_back(project: Project, zoned: SparkSession) -> None:
+    zoned.conf.set(SETTING, "Etc/UTC")
+    assert zone_of(zoned) == "UTC"
+    hours = "select id, timestamp_seconds(1706659200 + id * 3600) as t from range({}, 30)"
+    project.changelog("seen", hours.format(-30))
+    project.sync("crm_seen", "seen", mode="mirror", where="t >= '2024-01-31'")
+    assert project.run().sync("crm_seen") == "+30 ~0 -0"
+
+    project.changelog("seen", hours.format(4))
+    zoned.conf.set(SETTING, "America/New_York")
+    refused = project.run()
+    assert not refused.success
+    assert (
+        "read in the session's time zone, which is America/New_York; expected UTC, as in the pushes before"
+        in refused.text
+    )
+
+    zoned.conf.set(SETTING, "UTC")
+    project.sync("crm_seen", "seen", mode="mirror", where="t >= timestamp'2024-01-31 00:00:00Z'")
+    assert project.run().sync("crm_seen") == "+0 ~0 -4"
+    zoned.conf.set(SETTING, "America/New_York")
+    project.changelog("seen", hours.format(6))
+    assert project.run().sync("crm_seen") == "+0 ~0 -2"
