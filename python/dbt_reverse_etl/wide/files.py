@@ -128,7 +128,7 @@ def _unneeded(folder: Path) -> Iterator[Path]:
     waiting = list(reached)
     while waiting:
         text = (folder / f"{waiting.pop()}.sql").read_text(encoding="utf-8")
-        found = {name for name in re.findall(r"ref\('(\w+)'\)", text) if name in texts} - reached
+        found = {name for name in re.findall(r"ref\('([^']+)'\)", text) if name in texts} - reached
         reached |= found
         waiting += found
     yield from (folder / f"{name}.sql" for name in texts if name not in reached)
