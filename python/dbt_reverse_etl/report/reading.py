@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -79,13 +79,8 @@ def read(
         ],
         keys=read_keys(pusher, syncs, names, asked.keys, show_values=asked.show_values),
         shows_values=asked.show_values,
-        pictures=_pictures(manifest, {one.name for one in shown.values()}),
+        pictures=pictures(manifest, shown),
     )
-
-
-def _pictures(manifest: Mapping[str, Any], changelogs: Collection[str]) -> dict[str, str]:
-    """The join trees of those that are wide tables."""
-    return {model: svg for model, svg in pictures(manifest).items() if model in changelogs}
 
 
 def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:

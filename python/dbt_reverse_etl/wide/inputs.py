@@ -27,8 +27,8 @@ class Inputs:
     """
 
     def __init__(self, manifest: Mapping[str, Any], model: Node, plan: Mapping[str, Any]) -> None:
-        self.model = str(model["name"])
         self._project = manifest["metadata"]["project_name"]
+        self.model = self._name_of_chain(model)
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
         wanted = {node["table"] for node in plan["nodes"].values()}
@@ -103,6 +103,12 @@ class Inputs:
 
     def _is_changelog(self, table: str) -> bool:
         return bool(self._known[table].get("config", {}).get("materialized") == "changelog")
+
+    def _name_of_chain(self, node: Node) -> str:
+        """Another one for each version of a model, and for the models of other packages: no chain is written over another one."""
+        package = [] if node["package_name"] == self._project else [node["package_name"]]
+        version = [] if node.get("version") is None else [f"v{node['version']}"]
+        return "_".join([*package, node["name"], *version])
 
     def _call(self, node: Node) -> str:
         if node["resource_type"] == "source":

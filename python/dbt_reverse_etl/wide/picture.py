@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -20,9 +20,9 @@ _WIDTHS = {"left": 1.2, "inner": 1.2, "full": 3}
 Place = tuple[float, float]
 
 
-def pictures(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """SVG text by the name of the model, of all wide tables that are declared in the manifest."""
-    return {wide.model: as_svg(wide) for wide in wide_tables(manifest)}
+def pictures(manifest: Mapping[str, Any], models: Collection[str] | None = None) -> dict[str, str]:
+    """SVG text by the name of the model, of all wide tables that are declared in the manifest, or of these models by their unique_id."""
+    return {wide.model: as_svg(wide) for wide in wide_tables(manifest) if models is None or wide.unique_id in models}
 
 
 def as_svg(wide: WideTable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,13 @@ class WideNode:
 
 @dataclass(frozen=True)
 class WideTable:
-    """A wide table; its nodes in the order of their joins, the root first."""
+    """A wide table; its nodes in the order of their joins, the root first.
 
+    Attributes:
+        model: a name that is its alone, see `declared_plan`.
+    """
+
+    unique_id: str
     model: str
     key: tuple[str, ...]
     nodes: tuple[WideNode, ...]
@@ -54,34 +60,53 @@ class WideTable:
 
 def wide_tables(manifest: Mapping[str, Any]) -> list[WideTable]:
     """All that are declared under meta.reverse_etl.wide_table, by name; without those that have problems."""
-    planned = [(name, value_of("_wide_plan", _declaration(node))) for name, node in sorted(_declared(manifest).items())]
-    return [_wide_table(name, plan) for name, plan in planned if not plan["problems"]]
+    planned = [(*one, value_of("_wide_plan", _declaration(one[1]))) for one in sorted(_declared(manifest).items())]
+    return [_wide_table(name, node, plan) for name, node, plan in planned if not plan["problems"]]
 
 
 def wide_table(manifest: Mapping[str, Any], model: str) -> WideTable:
     """The one of that model; raises as `declared_plan` does."""
-    return _wide_table(model, declared_plan(manifest, model)[1])
+    return _wide_table(model, *declared_plan(manifest, model))
 
 
 def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """The manifest's node of that model, and its plan: see the macro _wide_plan.
 
+    Args:
+        manifest: dbt's.
+        model: people, people.v2 of a model with versions, or shop.people where another package has one, too.
+
     Raises:
         ConfigurationError: with every problem of its declaration, or with the names of those that there are.
     """
     declared = _declared(manifest)
-    if model not in declared:
+    found = [name for name, node in declared.items() if model in _names(node)]
+    if len(found) > 1:
+        said = f"the name of {' and '.join(sorted(found))}"
+        raise ConfigurationError(Problem(model, said, "one model with a declared wide table", "name one of them"))
+    if not found:
         expected = f"one of {', '.join(sorted(declared))}" if declared else "a model with meta.reverse_etl.wide_table"
         next_step = "correct the name; a declaration that only the SQL of the model holds is not in the manifest"
         raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
-    plan = value_of("_wide_plan", _declaration(declared[model]))
+    node = declared[found[0]]
+    plan = value_of("_wide_plan", _declaration(node))
     if plan["problems"]:
-        raise ConfigurationError(*(_problem(declared[model], text) for text in plan["problems"]))
-    return declared[model], plan
+        raise ConfigurationError(*(_problem(node, text) for text in plan["problems"]))
+    return node, plan
 
 
 def _declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {node["name"]: node for node in manifest["nodes"].values() if _declaration(node) is not None}
+    """Each by the first of its names that no other has."""
+    found = [node for node in manifest["nodes"].values() if _declaration(node) is not None]
+    taken = Counter(name for node in found for name in _names(node))
+    return {next((name for name in _names(node) if taken[name] == 1), node["unique_id"]): node for node in found}
+
+
+def _names(node: Mapping[str, Any]) -> list[str]:
+    """What a user may call it, as in the macro _the_one: the name of changelogs first."""
+    version = node.get("version")
+    name = node["name"] if version is None else f"{node['name']}.v{version}"
+    return list(dict.fromkeys([name, f"{node['package_name']}.{name}", node["name"]]))
 
 
 def _declaration(node: Mapping[str, Any]) -> Any:
@@ -104,8 +129,9 @@ def _problem(node: Mapping[str, Any], text: str) -> Problem:
     )
 
 
-def _wide_table(model: str, plan: Mapping[str, Any]) -> WideTable:
-    return WideTable(model, tuple(plan["key"]), tuple(_node(node, plan) for node in plan["group"] + plan["joined"]))
+def _wide_table(model: str, node: Mapping[str, Any], plan: Mapping[str, Any]) -> WideTable:
+    nodes = tuple(_node(one, plan) for one in plan["group"] + plan["joined"])
+    return WideTable(node["unique_id"], model, tuple(plan["key"]), nodes)
 
 
 def _node(node: Mapping[str, Any], plan: Mapping[str, Any]) -> WideNode:
