@@ -13,10 +13,10 @@
     {%- set expression = 'cast(' ~ column ~ ' as ' ~ one.type ~ ')' if one.type else column -%}
     {%- do selected.append(expression ~ (' as ' ~ reverse_etl._quote(one.name) if one.type or one.name != one.column else '')) -%}
 {%- endfor -%}
-{%- for name, aggregate in node.aggregates.items() -%}{%- do selected.append(aggregate ~ ' as ' ~ reverse_etl._quote(name)) -%}{%- endfor -%}
+{%- for name, aggregate in node.aggregates.items() -%}{%- do selected.append(reverse_etl._wide_sql(aggregate) ~ ' as ' ~ reverse_etl._quote(name)) -%}{%- endfor -%}
 {%- set conditions = [] -%}
 {%- for name in joined_by -%}{%- do conditions.append(reverse_etl._quote(name) ~ ' is not null') -%}{%- endfor -%}
-{%- if node.where -%}{%- do conditions.append('(' ~ node.where ~ ')') -%}{%- endif -%}
+{%- if node.where -%}{%- do conditions.append('(' ~ reverse_etl._wide_sql(node.where) ~ ')') -%}{%- endif -%}
 select
     {{ selected | join(',\n    ') }}
 from {{ relation }}

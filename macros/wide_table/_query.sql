@@ -40,12 +40,18 @@ from {{ reverse_etl._quote(plan.root) }}
     select
         {{ reverse_etl._columns(groups) }}
         {%- for name, aggregate in node.aggregates.items() %},
-        {{ aggregate }} as {{ reverse_etl._quote(name) }}
+        {{ reverse_etl._wide_sql(aggregate) }} as {{ reverse_etl._quote(name) }}
         {%- endfor %}
     from {{ relation }}
-    where {% for name in groups %}{{ reverse_etl._quote(name) }} is not null{{ ' and ' if not loop.last }}{% endfor %}{% if node.where %} and ({{ node.where }}){% endif %}
+    where {% for name in groups %}{{ reverse_etl._quote(name) }} is not null{{ ' and ' if not loop.last }}{% endfor %}{% if node.where %} and ({{ reverse_etl._wide_sql(node.where) }}){% endif %}
     group by {{ reverse_etl._columns(groups) }}
     {%- endif %}
+{%- endmacro %}
+
+
+{# SQL of a declaration, behind which more follows: a comment at its end takes the rest of its line. #}
+{% macro _wide_sql(text) -%}
+    {{ text }}{{ '\n' if '--' in text | string }}
 {%- endmacro %}
 
 

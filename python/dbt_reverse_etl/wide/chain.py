@@ -227,7 +227,7 @@ class _Chain:
         config: dict[str, Any] = {}
         name, expression = self._wanted.partition
         if name:
-            selected += [f"{expression} as {quoted(name)}"] if expression else []
+            selected += [f"{value_of('_wide_sql', expression)} as {quoted(name)}"] if expression else []
             config = {"materialized": "table", "file_format": "delta", "partition_by": [name]}
         source, condition = self._read(joined), ""
         if self._wanted.load_columns:

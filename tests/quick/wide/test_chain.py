@@ -12,6 +12,7 @@ from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.chain import Wanted
 from tests.support.effort import scaled
 from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated
+from tests.support.wide.declarations import CUSTOMERS
 from tests.support.wide.tables import Declaration, World
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -44,3 +45,9 @@ def test_the_nodes_in_any_order_give_the_same_chain(seed: int) -> None:
     declared = [one["wide_table"] for one in settings if "wide_table" in one]
     assert not any(value_of("_wide_plan", one)["problems"] for one in declared)
     assert declared or len(nodes) == 1
+
+
+def test_a_comment_at_the_end_of_a_partition_ends_with_its_line() -> None:
+    wanted = Wanted(partition_by="day=date(at) -- of the order")
+    wide = generated({"root": "customers", "nodes": [CUSTOMERS]}, wanted)[-1]
+    assert "date(at) -- of the order\n as `day`\nfrom" in wide.sql

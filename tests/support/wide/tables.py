@@ -15,6 +15,7 @@ COLUMNS = ("h", "a", "b", "f", "g", "v")  # every table has them; h tells apart 
 SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS])
 HISTORIES = 40
 VALUES = range(4)
+WHERE = ("v <> 2", "v <> 2 or A = 1", "V <> 2 -- no twos", "f = 0 or v <> 2 -- no twos")
 
 Row = tuple[int | None, ...]
 Key = tuple[int | None, ...]
@@ -35,8 +36,26 @@ class Declaration:
         for number in range(1, rng.randint(2, 6)):
             rng.choice([self._shares_the_key, self._dimension, self._dimension, self._many])(f"n{number}")
         rng.shuffle(self.nodes)
+        self._write_as_people_do(random.Random(repr(self.nodes)))
         self.plan = value_of("_wide_plan", {"root": "n0", "nodes": self.nodes})
         assert not self.plan["problems"], self.plan["problems"]
+
+    def _write_as_people_do(self, rng: random.Random) -> None:
+        """Names in any case of their letters, and SQL with an `or` or a comment at its end; a random source of its own keeps the trees."""
+
+        def cased(name: str) -> str:
+            return rng.choice([name, name, name.upper()])
+
+        for node in self.nodes:
+            for option in ("key", "columns"):
+                if option in node:
+                    node[option] = [cased(name) for name in node[option]]
+            if "join_on" in node:
+                node["join_on"] = {cased(theirs): cased(own) for theirs, own in node["join_on"].items()}
+            if "where" in node:
+                node["where"] = rng.choice(WHERE)
+            for name in node.get("aggregates", {}):
+                node["aggregates"][name] += rng.choice(["", " -- of all"])
 
     def _add(self, name: str, **node: Any) -> None:
         if self.rng.random() < 0.25:
