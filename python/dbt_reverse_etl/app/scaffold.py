@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from dbt_reverse_etl.base.dbt_options import model_paths
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
@@ -68,6 +69,7 @@ class _Project:
 
     folder: Path
     settings: Mapping[str, Any]
+    model_paths: Sequence[Path]
     say: Callable[[str], None]
     written: list[str] = field(default_factory=list)
 
@@ -76,10 +78,6 @@ class _Project:
         """Where the dbt package is kept, beside what `dbt deps` installs."""
         taken = str(self.settings.get("packages-install-path", "dbt_packages")).strip("/")
         return f"{'local_packages' if taken == 'packages' else 'packages'}/{PACKAGE}"
-
-    @property
-    def model_paths(self) -> list[Path]:
-        return [self.folder / path for path in self.settings.get("model-paths") or ["models"]]
 
     def files(self, *endings: str) -> Iterator[Path]:
         """The files below the model paths, in order."""
@@ -122,7 +120,7 @@ def initialize(
         The paths that were written.
 
     Raises:
-        ConfigurationError: no dbt project, no such model, or a file that is in the way; nothing was written.
+        ConfigurationError: no dbt project that can be read, no such model, or a file that is in the way; nothing was written.
     """
     project = _read_project(project_dir, say)
     source = _source_model(project, model, key)
@@ -147,7 +145,7 @@ def _read_project(folder: Path, say: Callable[[str], None]) -> _Project:
         raise _error(str(file), "text that is not YAML", "a dbt project", "correct it until `dbt debug` reads it")
     if settings.get("name") == PACKAGE:
         raise _error(str(file), f"the dbt package {PACKAGE} itself", "a project of yours", "name it: --project-dir")
-    return _Project(folder, settings, say)
+    return _Project(folder, settings, model_paths(folder, settings), say)
 
 
 def _source_model(project: _Project, model: str | None, key: str | None) -> Path | None:

@@ -1,9 +1,12 @@
-"""dbt's own options where no flag gives them: from its environment variables, and from the folder that a command runs in."""
+"""dbt's own options where no flag gives them: from its environment variables, its dbt_project.yml, and the folder that a command runs in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 
 
 def variables(option: str) -> list[str]:
@@ -19,3 +22,17 @@ def told(option: str, env: Mapping[str, str]) -> str:
 def nearest_project(folder: Path) -> Path:
     """The folder or the nearest one above it with a dbt_project.yml; itself, if none has one."""
     return next((one for one in (folder, *folder.parents) if (one / "dbt_project.yml").is_file()), folder)
+
+
+def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
+    """Where the models of a project are, by its dbt_project.yml.
+
+    Raises:
+        ConfigurationError: Jinja. dbt renders it with flags that are not known here, and files would be written elsewhere.
+    """
+    paths = settings.get("model-paths") or ["models"]
+    if "{{" in str(paths) or "{%" in str(paths):
+        found, expected = "Jinja, which only dbt renders", "paths as they are"
+        where = f"{folder / 'dbt_project.yml'}: model-paths"
+        raise ConfigurationError(Problem(where, found, expected, "write them out, such as model-paths: [models]"))
+    return [folder / path for path in paths]

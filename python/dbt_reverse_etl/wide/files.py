@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dbt_reverse_etl.base.dbt_options import model_paths
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.wide.chain import ChainModel
 
@@ -38,7 +39,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
     """Where the models belong: a folder of the project's first model path.
 
     Raises:
-        ConfigurationError: no dbt project, or models of these names elsewhere in it.
+        ConfigurationError: no dbt project, Jinja in its model paths, or models of these names elsewhere in it.
     """
     file = project_dir / "dbt_project.yml"
     if not file.is_file():
@@ -46,7 +47,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
             Problem(str(file), "no such file", "a dbt project", "cd into it, or use --project-dir")
         )
     settings = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    folder: Path = project_dir / (settings.get("model-paths") or ["models"])[0] / FOLDER
+    folder = model_paths(project_dir, settings)[0] / FOLDER
     names, project = {model.name for model in models}, manifest["metadata"]["project_name"]
     problems = []
     for node in manifest["nodes"].values():

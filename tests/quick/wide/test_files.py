@@ -1,4 +1,4 @@
-"""The files of generated chains: which of them no wide table needs any more."""
+"""The files of generated chains: where they belong, and which of them no wide table needs any more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dbt_reverse_etl.wide.files import write
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.wide.files import folder_of, write
 from tests.support.wide.chains import CHANGELOGS, PLAIN, generated
 from tests.support.wide.declarations import COUNTRY, CUSTOMERS, REGION
 
@@ -20,3 +21,9 @@ def test_what_a_chain_reads_is_needed_whatever_its_model_is_called(tmp_path: Pat
     unneeded = {path.stem for path in write(tmp_path, logged).unneeded}
     assert f"{model}_chain_joined" in unneeded
     assert not unneeded & {one.name for one in logged}
+
+
+def test_their_folder_is_not_guessed_from_what_dbt_renders(tmp_path: Path) -> None:
+    (tmp_path / "dbt_project.yml").write_text("""model-paths: ["{{ env_var('M', 'models') }}"]""")
+    with pytest.raises(ConfigurationError, match="model-paths: found Jinja"):
+        folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
