@@ -84,6 +84,9 @@ class _Project:
         for folder in self.model_paths:
             yield from sorted(path for path in folder.rglob("*") if path.suffix in endings and path.is_file())
 
+    def stems(self, *endings: str) -> set[str]:
+        return {path.stem for path in self.files(*endings)}
+
     def wrote(self, path: Path) -> None:
         inside = path.is_relative_to(self.folder)
         self.written.append(str(path.relative_to(self.folder) if inside else path))
@@ -245,8 +248,11 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
     model, name = source.stem, re.sub(r"\W", "_", source.stem)
     changelog = f"{model}_changelog"
     unique_key = repr(key[0] if len(key) == 1 else list(key))
-    project.create(source.parent / f"{changelog}.sql", _MODEL.format(key=unique_key, model=model))
-    project.create(source.parent / f"{changelog}_sync.yml", _SYNC.format(name=name, changelog=changelog))
+    # A second one of either name in another folder would be an error of dbt.
+    if changelog not in project.stems(".sql", ".py"):
+        project.create(source.parent / f"{changelog}.sql", _MODEL.format(key=unique_key, model=model))
+    if f"{changelog}_sync" not in project.stems(".yml", ".yaml"):
+        project.create(source.parent / f"{changelog}_sync.yml", _SYNC.format(name=name, changelog=changelog))
 
 
 def _write_example(project: _Project) -> None:

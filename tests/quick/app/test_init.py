@@ -43,3 +43,12 @@ def test_model_paths_that_dbt_renders_are_refused_before_anything_is_written(
     with pytest.raises(ConfigurationError, match=r"model-paths: found Jinja, .*; expected paths .*\. Next: write them"):
         init(shop, model)
     assert files(shop) == before
+
+
+@pytest.mark.parametrize("ending", ["sql", "py"])
+def test_a_changelog_and_a_sync_that_are_kept_in_another_folder_are_not_written_twice(shop: Path, ending: str) -> None:
+    add(shop, f"models/logs/orders_changelog.{ending}")
+    assert "models/staging/orders_changelog_sync.yml" in init(shop, "orders")
+    assert not (shop / "models/staging/orders_changelog.sql").exists()
+    (shop / "models/staging/orders_changelog_sync.yml").rename(shop / "models/logs/orders_changelog_sync.yaml")
+    assert init(shop, "orders") == []
