@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,11 +159,45 @@ def _source_model(project: _Project, model: str | None, key: str | None) -> Path
         return None
     if not all(re.fullmatch(r"[\w $.-]+", column.strip()) for column in key.split(",")):
         raise _error("--key", "no name of a column", "a column, or columns with commas between", "correct it")
-    models = {path.stem: path for path in project.files(".sql", ".py")}
+    models, versions = {path.stem: path for path in project.files(".sql", ".py")}, _versions(project)
+    expected = "a model without versions: init writes for no other"
+    if model in versions:
+        name, version = versions[model]
+        next_step = f"write its changelog and its sync yourself, from {{{{ ref({name!r}, v={version!r}) }}}}"
+        raise _error("--model", f"{model!r}, which has versions or is one", expected, next_step)
+    if model in models and "." in model:
+        raise _error("--model", f"{model!r}, a name with a dot", expected, "rename its file")
     if model not in models:
-        known = ", ".join(sorted(models)) or "none"
+        known = ", ".join(sorted(_plain(models, versions))) or "none"
         raise _error("--model", repr(model), f"a model of this project: {known}", "correct it, or write the model")
     return models[model]
+
+
+def _plain(models: Iterable[str], versions: Mapping[str, Any]) -> list[str]:
+    return [model for model in models if model not in versions and "." not in model]
+
+
+def _versions(project: _Project) -> dict[str, tuple[str, Any]]:
+    """Model and version by the names that stand for them: of the file, and of the model itself, where it is the last version."""
+    found: dict[str, tuple[str, Any]] = {}
+    files = project.stems(".sql", ".py")
+    for dotted in filter(None, (re.fullmatch(r"(.+)\.v(\w+)", stem) for stem in sorted(files))):
+        found[dotted[0]] = (dotted[1], _parsed(dotted[2]))
+        if dotted[1] not in files:
+            found[dotted[1]] = found[dotted[0]]
+    for file in project.files(".yml", ".yaml"):
+        for model in _mappings(_parsed(_raw(file)), "models"):
+            name = str(model.get("name"))
+            for version in _mappings(model, "versions"):
+                stem = str(version.get("defined_in") or f"{name}_v{version.get('v')}")
+                found[stem] = found[name] = (name, version.get("v"))
+    return found
+
+
+def _mappings(read: Any, key: str) -> list[Mapping[str, Any]]:
+    """Those in a list of a properties file, whose other contents dbt itself refuses."""
+    listed = read.get(key) if isinstance(read, Mapping) else None
+    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def _refuse_foreign_package(project: _Project) -> None:
@@ -261,7 +295,7 @@ def _write_example(project: _Project) -> None:
     sync = _SYNC.format(name="MODEL", changelog="MODEL_changelog")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())
     project.create(project.model_paths[0] / "reverse_etl_example.yml", _EXAMPLE + commented)
-    models = [path.stem for path in project.files(".sql")]
+    models = _plain((path.stem for path in project.files(".sql")), _versions(project))
     if models:
         project.say(f"Make a sync of a model: dbt-reverse-etl init --model {models[0]} --key COLUMN")
 

@@ -52,3 +52,49 @@ def test_a_changelog_and_a_sync_that_are_kept_in_another_folder_are_not_written_
     assert not (shop / "models/staging/orders_changelog.sql").exists()
     (shop / "models/staging/orders_changelog_sync.yml").rename(shop / "models/logs/orders_changelog_sync.yaml")
     assert init(shop, "orders") == []
+
+
+LISTED = "models:\n  - name: customers\n    versions: [{v: 1, defined_in: old_customers}, {v: 2}]\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "ref"),
+    [
+        (["old_customers.sql", "customers_v2.sql", "_models.yml"], "customers_v2", "'customers', v=2"),
+        (["old_customers.sql", "customers_v2.py", "../_models.yaml"], "old_customers", "'customers', v=1"),
+        (["old_customers.sql", "customers_v2.sql", "_models.yml"], "customers", "'customers', v=2"),
+        (["old_customers.sql", "customers.sql", "_models.yml"], "customers", "'customers', v=2"),
+        (["customers.v1.sql", "customers.v2.sql"], "customers.v2", "'customers', v=2"),
+        (["customers.v1.sql", "customers.vb.sql"], "customers", "'customers', v='b'"),
+    ],
+)
+def test_a_model_with_versions_is_refused_with_how_its_changelog_reads_it(
+    shop: Path, names: list[str], model: str, ref: str
+) -> None:
+    for name in names:
+        add(shop, f"models/marts/{name}", LISTED if "yml" in name or "yaml" in name else "select 1 as id")
+    before = files(shop)
+    with pytest.raises(ConfigurationError) as error:
+        init(shop, model)
+    assert f"found '{model}', which has versions or is one; expected a model without versions" in str(error.value)
+    assert f"Next: write its changelog and its sync yourself, from {{{{ ref({ref}) }}}}" in str(error.value)
+    assert files(shop) == before
+    with pytest.raises(ConfigurationError, match=r"expected a model of this project: orders\. Next"):
+        init(shop, "order")
+
+
+def test_another_name_with_a_dot_is_refused_and_its_neighbour_is_not(shop: Path) -> None:
+    add(shop, "models/staging/orders.v_old.sql")
+    add(shop, "models/staging/orders.backup.sql")
+    add(shop, "models/staging/_models.yml", "models: [1, {name: orders, versions: }, {name: lines, versions: {v: 1}}]")
+    with pytest.raises(ConfigurationError, match=r"'orders\.backup', a name with a dot; .* Next: rename its file"):
+        init(shop, "orders.backup")
+    assert "models/staging/orders_changelog.sql" in init(shop, "orders")
+
+
+def test_no_version_is_proposed(shop: Path) -> None:
+    add(shop, "models/marts/customers.v1.sql")
+    add(shop, "models/marts/customers.old.sql")
+    said: list[str] = []
+    initialize(shop, said.append)
+    assert "Make a sync of a model: dbt-reverse-etl init --model orders --key COLUMN" in said
