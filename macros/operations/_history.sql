@@ -36,11 +36,14 @@
 {% endmacro %}
 
 
-{# A snapshot that changes no row, with a full image of the head where `image` names the kind of its rows. Returns its header. #}
+{#
+  A snapshot that changes no row, with a full image of the head where `image` names the kind of its rows. Returns its header.
+  Without one of its own the base stays, though a capture that was killed between two labels may leave it to be moved.
+#}
 {% macro _commit_unchanged(changelog, facts, image=none) %}
     {%- set target, head, columns = changelog.target, changelog.head, changelog.columns -%}
     {%- do reverse_etl._add_header_fields(target, changelog.present) -%}
-    {%- set header = reverse_etl._next_header(head, {'inserts': 0, 'updates': 0, 'deletes': 0}, columns, changelog.uuid, facts, checkpoint=image == 'checkpoint') -%}
+    {%- set header = reverse_etl._next_header(head, {'inserts': 0, 'updates': 0, 'deletes': 0}, columns, changelog.uuid, facts, checkpoint=true if image == 'checkpoint' else none) -%}
     {%- set stage = reverse_etl._stage_relation(target, changelog.uuid) if image else none -%}
     {%- if image -%}
         {%- set names = columns.names + columns.dropped | map(attribute='name') | list -%}

@@ -365,3 +365,22 @@ def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_o
         (2, "update_postimage", "b"),
         (2, "update_postimage", "y"),
     ]
+
+
+@pytest.mark.guarantee("Capture")
+def test_operations_after_a_capture_that_was_killed_between_labels_leave_the_full_image_where_it_is(
+    project: Project,
+) -> None:
+    orders = Orders(project)
+    days = "select id, concat('2024-01-0', day) as day, timestamp'2024-01-01' as at from values"
+    project.spark.sql(f"insert into {orders.table} {days} (1, 1), (2, 1), (3, 1), (4, 1) t (id, day)")
+    orders.capture()
+    project.spark.sql(f"insert overwrite {orders.table} {days} (1, 2), (2, 2), (3, 3), (4, 1) t (id, day)")
+    with killed_after(2, ("insert",)):  # the old images of the first label, and its commit
+        project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    assert orders.snapshots() == [(1, 1, 4, 0, 0), (2, 2, 0, 2, 0)]
+    given = {"savepoint": "name: before", "release": "savepoint: before", "reopen": "label: '2024-01-01'"}
+    for operation, more in given.items():
+        assert project.dbt("run-operation", operation, "--args", f"{{model: log, {more}}}").success
+    assert [row.base for row in project.rows("select _header.base from {s}.log where _change = 'snapshot'")] == [1] * 5
+    assert orders.capture() == "+0 ~1 -0, snapshot 6"
