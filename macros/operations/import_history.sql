@@ -135,43 +135,43 @@
   The rows that still hold stand here once more, as the checkpoint of the last snapshot. What no changelog can hold stands here as a problem.
 #}
 {% macro _import_changes(changelog, history, moments) -%}
-    {%- set by_key = 'partition by ' ~ reverse_etl._columns(changelog.key) ~ ' order by _from' -%}
+    {%- set by_key = 'partition by ' ~ reverse_etl._columns(changelog.key) ~ ' order by _reverse_etl_from' -%}
     {%- set names = reverse_etl._columns(changelog.columns | map(attribute='name')) -%}
     with held as (
-        select {{ names }}, {{ reverse_etl._model_hash(changelog.columns) }} as _row_hash, begins._snapshot_id as _from,
-            {{ 'if(begins._snapshot_id = (select max(_snapshot_id) from ' ~ moments ~ '), null, begins._snapshot_id + 1)' if history.copies else 'ends._snapshot_id' }} as _until
-        from (select {{ history.expressions | join(', ') }}, {{ history.from }} as _valid_from, {{ history.until }} as _valid_to from {{ history.relation }} where {{ history.is_version }}) as source_rows
-        left join {{ moments }} begins on begins._moment = _valid_from
-        left join {{ moments }} ends on ends._moment = _valid_to
+        select {{ names }}, {{ reverse_etl._model_hash(changelog.columns) }} as _row_hash, begins._snapshot_id as _reverse_etl_from,
+            {{ 'if(begins._snapshot_id = (select max(_snapshot_id) from ' ~ moments ~ '), null, begins._snapshot_id + 1)' if history.copies else 'ends._snapshot_id' }} as _reverse_etl_until
+        from (select {{ history.expressions | join(', ') }}, {{ history.from }} as _reverse_etl_valid_from, {{ history.until }} as _reverse_etl_valid_to from {{ history.relation }} where {{ history.is_version }}) as source_rows
+        left join {{ moments }} begins on begins._moment = _reverse_etl_valid_from
+        left join {{ moments }} ends on ends._moment = _reverse_etl_valid_to
         {%- if history.copies and history.every %}
-        where _valid_from is null or _valid_from = begins._captured_at
+        where _reverse_etl_valid_from is null or _reverse_etl_valid_from = begins._captured_at
         {%- endif %}
     ),
     neighbours as (
-        select *, lag(_from) over (in_order) as _before_from, lag(_until) over (in_order) as _before_until, lag(_row_hash) over (in_order) as _before_hash,
-            lead(_from) over (in_order) as _after_from, lead(_row_hash) over (in_order) as _after_hash
+        select *, lag(_reverse_etl_from) over (in_order) as _reverse_etl_before_from, lag(_reverse_etl_until) over (in_order) as _reverse_etl_before_until, lag(_row_hash) over (in_order) as _reverse_etl_before_hash,
+            lead(_reverse_etl_from) over (in_order) as _reverse_etl_after_from, lead(_row_hash) over (in_order) as _reverse_etl_after_hash
         from held
-        where _from is null or _until is null or _until <> _from
+        where _reverse_etl_from is null or _reverse_etl_until is null or _reverse_etl_until <> _reverse_etl_from
         window in_order as ({{ by_key }})
     )
-    select change._change, change._snapshot_id, _row_hash, {{ names }}
+    select _reverse_etl_change._change, _reverse_etl_change._snapshot_id, _row_hash, {{ names }}
     from neighbours
     lateral view explode(array(
         case
-            when _from is null then named_struct('_change', 'no_time', '_snapshot_id', 0)
+            when _reverse_etl_from is null then named_struct('_change', 'no_time', '_snapshot_id', 0)
             when {{ reverse_etl._any_null(changelog.key) }} then named_struct('_change', 'null_key', '_snapshot_id', 0)
-            when _until < _from then named_struct('_change', 'backwards', '_snapshot_id', 0)
-            when _before_from is not null and (_before_until is null or _before_until > _from) then named_struct('_change', 'overlap', '_snapshot_id', 0)
-            when _before_until = _from and _before_hash = _row_hash then null
-            else named_struct('_change', if(_before_until = _from, 'update_postimage', 'insert'), '_snapshot_id', _from)
+            when _reverse_etl_until < _reverse_etl_from then named_struct('_change', 'backwards', '_snapshot_id', 0)
+            when _reverse_etl_before_from is not null and (_reverse_etl_before_until is null or _reverse_etl_before_until > _reverse_etl_from) then named_struct('_change', 'overlap', '_snapshot_id', 0)
+            when _reverse_etl_before_until = _reverse_etl_from and _reverse_etl_before_hash = _row_hash then null
+            else named_struct('_change', if(_reverse_etl_before_until = _reverse_etl_from, 'update_postimage', 'insert'), '_snapshot_id', _reverse_etl_from)
         end,
         case
-            when _until is null then named_struct('_change', 'checkpoint', '_snapshot_id', (select max(_snapshot_id) from {{ moments }}))
-            when _after_from = _until and _after_hash = _row_hash then null
-            else named_struct('_change', if(_after_from = _until, 'update_preimage', 'delete'), '_snapshot_id', _until)
+            when _reverse_etl_until is null then named_struct('_change', 'checkpoint', '_snapshot_id', (select max(_snapshot_id) from {{ moments }}))
+            when _reverse_etl_after_from = _reverse_etl_until and _reverse_etl_after_hash = _row_hash then null
+            else named_struct('_change', if(_reverse_etl_after_from = _reverse_etl_until, 'update_preimage', 'delete'), '_snapshot_id', _reverse_etl_until)
         end
-    )) exploded as change
-    where change is not null
+    )) exploded as _reverse_etl_change
+    where _reverse_etl_change is not null
 {%- endmacro %}
 
 

@@ -230,6 +230,35 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
     assert last_day.rows("select count(*) as n from {s}.empty_changelog")[0].n == 0
 
 
+def test_no_column_of_a_model_meets_a_name_of_the_import(last_day: Project) -> None:
+    names = (
+        "change",
+        "_from",
+        "_until",
+        "_valid_from",
+        "_valid_to",
+        "_before_from",
+        "begins",
+        "ends",
+        "exploded",
+        "held",
+    )
+    query = f"select id, {', '.join(f'id * 10 + day as {name}' for name in names)}"
+    last_day.table(
+        "named",
+        f"{query}, date_add(date'2024-01-01', day) as at from range(3) as t (id), (select explode(sequence(0, 2)) as day)",
+    )
+    last_day.changelog("named_changelog", f"{query.replace('+ day', '+ 2')} from range(3)")
+    assert last_day.dbt("run", "--empty", "--select", "named_changelog").success
+    done = imported(last_day, "named_changelog", "named", date_column="at")
+    assert done.success, done.text
+    assert last_day.dbt("run", "--select", "named_changelog").messages["named_changelog"] == "+0 ~0 -0, snapshot 3"
+    second = last_day.rows(
+        f"select change, _from from {render('as_of', f'{SCHEMA}.named_changelog', key='id', columns=['change', '_from'], snapshot=2)}"
+    )
+    assert sorted(map(tuple, second)) == [(1, 1), (11, 11), (21, 21)]
+
+
 def test_a_capture_that_began_before_an_import_adds_nothing_to_it(last_day: Project) -> None:
     """It would commit snapshot 1, with this very option; Delta sees that the import came first."""
     before = last_day.rows("select count(*) as n from {s}.imported_changelog")
