@@ -74,8 +74,8 @@
         {%- set untold = reverse_etl._cdf_untold(commit) -%}
         {%- if untold -%}{{ return(table ~ ' had ' ~ untold ~ ' in version ' ~ commit.version) }}{%- endif -%}
     {%- endfor -%}
-    {%- set retention = properties.get('delta.deletedFileRetentionDuration', '1 week') | lower -%}
-    {%- set kept_from = run_query('select current_timestamp() - interval ' ~ retention | replace('interval', '')).rows[0][0] -%}
+    {%- set retention = reverse_etl._retention(properties) -%}
+    {%- set kept_from = run_query('select current_timestamp() - ' ~ retention).rows[0][0] -%}
     {%- if commits[-2].time < kept_from -%}{{ return('version ' ~ commits[-2].version ~ ' of ' ~ table ~ ' is older than its retention, ' ~ retention) }}{%- endif -%}
     {{ return(none) }}
 {% endmacro %}

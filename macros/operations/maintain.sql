@@ -90,7 +90,7 @@
   the longest push and capture.
 #}
 {% macro _files_kept_for(relation, node) %}
-    {%- set retention = reverse_etl._table_properties(relation).get('delta.deletedFileRetentionDuration') or 'interval 7 days' -%}
+    {%- set retention = reverse_etl._retention(reverse_etl._table_properties(relation)) -%}
     {%- if not run_query('select current_timestamp() - ' ~ retention ~ ' <= current_timestamp() - interval 24 hours').rows[0][0] -%}
         {{ return("its delta.deletedFileRetentionDuration is '" ~ retention ~ "', and what began a day ago may still read; set it to 'interval 24 hours' or more") }}
     {%- endif -%}
@@ -99,6 +99,13 @@
     {%- if ledger is none or node.config.materialized != 'changelog' -%}{{ return('') }}{%- endif -%}
     {%- set running = run_query(reverse_etl._running_since(ledger, retention)).rows -%}
     {{ return('a push of ' ~ running[0][0] ~ ' that began before its retention (' ~ retention ~ ') still runs' if running else '') }}
+{% endmacro %}
+
+
+{# How long a Delta table keeps files that it no longer needs: Delta takes an interval with the word or without. #}
+{% macro _retention(properties) %}
+    {%- set said = properties.get('delta.deletedFileRetentionDuration') or '7 days' -%}
+    {{ return('interval ' ~ said | lower | replace('interval', '') | trim) }}
 {% endmacro %}
 
 

@@ -252,6 +252,8 @@ def test_maintain_compacts_keeps_a_changelog_clustered_by_snapshot_and_lays_out_
     assert properties[statistics] == "_snapshot_id,_change,`id`"
     assert "it stays clustered by _snapshot_id" in operations.refused("maintain", zorder_by=["id"])
 
+    project.spark.sql(f"alter table {table} set tblproperties ('delta.deletedFileRetentionDuration' = '30 Days')")
+    assert "no VACUUM" not in operations.done("maintain"), "Delta takes it without the word interval, too"
     project.spark.sql(
         f"alter table {table} set tblproperties ('delta.deletedFileRetentionDuration' = 'interval 1 hours')"
     )
