@@ -29,20 +29,30 @@ limit {{ most }}
 
 
 {# What the runs of some syncs acknowledged of one key, oldest first; `reason` where they left it undelivered. #}
-{% macro key_deliveries(ledger, sync_ids, stored, bucket) -%}
-{%- set body = 'lo bigint, hi bigint, snapshot bigint, undelivered array<struct<key:string,reason:string>>, delivered array<struct<lo:bigint,hi:bigint,snapshot:bigint>>' -%}
+{% macro key_deliveries(ledger, sync_ids, changelog, stored, bucket) -%}
+{%- set range = 'array<struct<lo:bigint,hi:bigint,snapshot:bigint>>' -%}
+{%- set body = 'changelog string, status string, positions ' ~ range ~ ', lo bigint, hi bigint, snapshot bigint, undelivered array<struct<key:string,reason:string>>, delivered ' ~ range -%}
 with facts as (
     select sync_id, fence, seq, recorded_at, fact, from_json(body, '{{ body }}') as told
     from {{ ledger }}
-    where sync_id in ({% for one in sync_ids %}{{ reverse_etl._string(one) }}{{ ', ' if not loop.last }}{% endfor %}) and fact in ('wave_acknowledged', 'claims_settled')
+    where sync_id in ({% for one in sync_ids %}{{ reverse_etl._string(one) }}{{ ', ' if not loop.last }}{% endfor %}) and fact in ('run_started', 'wave_acknowledged', 'claims_settled', 'run_finished')
+),
+runs as (
+    select sync_id as run_of, fence as run, max(told.status) = 'adopt' as adopted
+    from facts where fact in ('run_started', 'run_finished')
+    group by sync_id, fence having max(told.changelog) = {{ reverse_etl._string(changelog) }}
+),
+counted as (
+    select * from facts inner join runs on run_of = sync_id and run = fence
 ),
 reached as (
     select sync_id, fence, seq, recorded_at, told.lo, told.hi, told.snapshot,
         filter(told.undelivered, one -> one.key = {{ reverse_etl._string(stored) }})[0].reason as reason
-    from facts where fact = 'wave_acknowledged'
+    from counted where fact = 'wave_acknowledged'
     union all
     select sync_id, fence, seq, recorded_at, settled.lo, settled.hi, settled.snapshot, cast(null as string)
-    from facts lateral view explode(told.delivered) as settled where fact = 'claims_settled'
+    from counted lateral view explode(if(fact = 'run_started', told.positions, told.delivered)) as settled
+    where fact = 'claims_settled' or fact = 'run_started' and adopted
 )
 select sync_id, fence, recorded_at, snapshot, reason
 from reached where lo <= {{ bucket }} and hi > {{ bucket }}

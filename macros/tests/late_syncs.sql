@@ -3,16 +3,16 @@
 {%- set synced = reverse_etl._synced(syncs) -%}
 with captured as (
     {%- for one in synced %}
-    select {{ reverse_etl._string(one.name) }} as sync, snapshot_id, captured_at
+    select {{ reverse_etl._string(one.name) }} as sync, snapshot_id, captured_at, changelog_uuid
     from {{ reverse_etl.snapshots(one.changelog) }}
     where inserts + updates + deletes > 0
     union all
     {%- endfor %}
-    select cast(null as string), cast(null as bigint), cast(null as timestamp) where false
+    select cast(null as string), cast(null as bigint), cast(null as timestamp), cast(null as string) where false
 ),
 
 reached as (
-    select sync, max_by(position_snapshot_id, last_run_at) as position
+    select sync, max_by(position_snapshot_id, last_run_at) as position, max_by(changelog_uuid, last_run_at) as changelog_uuid
     from {{ ref('reverse_etl', 'reverse_etl_status') }}
     group by sync
 )
@@ -23,7 +23,7 @@ select
     count(*) as snapshots_behind,
     min(captured.captured_at) as behind_since
 from captured
-left join reached on reached.sync = captured.sync
+left join reached on reached.sync = captured.sync and reached.changelog_uuid = captured.changelog_uuid
 where captured.snapshot_id > coalesce(reached.position, 0)
 group by captured.sync
 having min(captured.captured_at) < timestampadd(second, -{{ (max_hours * 3600) | int }}, current_timestamp())

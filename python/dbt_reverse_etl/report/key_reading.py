@@ -95,12 +95,12 @@ def _read(
         row.key,
         sorted(names.values()),
         changes(rows, show_values=show_values),
-        _deliveries(pusher, names, row.key, row.bucket),
+        _deliveries(pusher, names, head.changelog, row.key, row.bucket),
     )
 
 
-def _deliveries(pusher: Pusher, names: Mapping[str, str], stored: str, bucket: int) -> list[Delivery]:
-    query = sql.render("key_deliveries", pusher.ledger.relation, list(names), stored, bucket)
+def _deliveries(pusher: Pusher, names: Mapping[str, str], changelog: str, stored: str, bucket: int) -> list[Delivery]:
+    query = sql.render("key_deliveries", pusher.ledger.relation, list(names), changelog, stored, bucket)
     return [
         Delivery(names[row.sync_id], row.fence, row.recorded_at.astimezone(timezone.utc), row.snapshot, row.reason)
         for row in pusher.spark.sql(query).collect()

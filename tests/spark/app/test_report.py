@@ -185,3 +185,29 @@ def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocke
     )
     header.write.format("delta").mode("append").saveAsTable(changelog)
     assert shop.dbt("test", "--select", "drifted").statuses == {"drifted": "fail"}
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_what_runs_brought_of_a_changelog_before_counts_for_nothing_in_a_new_one(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shop.run().success
+    assert made(shop, "--key", '{"id": 1}')["keys"][0]["deliveries"]
+    assert shop.dbt("run-operation", "reset", "--args", "{model: contacts_changelog}").success
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    assert shop.run().success
+    assert made(shop, "--key", '{"id": 1}')["keys"][0]["deliveries"] == []
+    (shop.folder / "tests").mkdir(exist_ok=True)
+    (shop.folder / "tests" / "late.sql").write_text("{{ reverse_etl.late_syncs(max_hours=0) }}")
+    assert shop.dbt("run", "--select", "package:reverse_etl").success
+    assert shop.dbt("test", "--select", "late").statuses == {"late": "fail"}
+
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    for sync in ("crm_contacts", "crm_people"):
+        assert shop.dbt("run-operation", "adopt", "--args", f"{{sync: {sync}}}").success
+    assert shop.run().success
+    assert {one["sync"] for one in made(shop, "--key", '{"id": 1}')["keys"][0]["deliveries"]} == {
+        "crm_contacts",
+        "crm_people",
+    }
+    assert shop.dbt("test", "--select", "late").statuses == {"late": "pass"}
