@@ -32,7 +32,7 @@
     {%- if late and settings.label.late != 'open' -%}
         {%- do reverse_etl._refuse_labels(
             stage, settings, (late | sum(attribute='inserts') + late | sum(attribute='updates')) ~ ' changed rows of closed labels (' ~ late | map(attribute='label') | join(', ') ~ ')',
-            'none before ' ~ state.open, reverse_etl._command('reopen', 'model: ' ~ model.name ~ ', label: ' ~ tojson(late | map(attribute='label') | list)) ~ ', or set label.late: open'
+            'none before ' ~ state.open, reverse_etl._command('reopen', 'model: ' ~ reverse_etl._named(model) ~ ', label: ' ~ tojson(late | map(attribute='label') | list)) ~ ', or set label.late: open'
         ) -%}
     {%- endif -%}
     {%- if late or counts.deletes or counts.tombstones or not groups -%}

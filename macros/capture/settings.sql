@@ -18,6 +18,8 @@
     {%- endfor -%}
     {%- if 'publish' in given and (given.publish is not string or not given.publish.strip() or given.publish | lower == model.alias | lower) -%}
         {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "'; expected the name of a view beside the changelog; correct it") -%}
+    {%- elif 'publish' in given and reverse_etl._taken_by_another(given.publish) -%}
+        {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "', the name of " ~ reverse_etl._taken_by_another(given.publish) ~ '; expected a name of its own; take another one') -%}
     {%- endif -%}
     {%- if given.get('compare') == 'except' and capture.strategy != 'compare' -%}
         {%- do problems.append('meta.reverse_etl.compare: found except with the strategy ' ~ capture.strategy ~ '; expected hash, for EXCEPT compares everything; remove one of them') -%}
@@ -40,6 +42,17 @@
         'on_bad_key': given.get('on_bad_key', 'fail'),
         'on_column_change': given.get('on_column_change', 'append_new_columns'),
     }) }}
+{% endmacro %}
+
+
+{# What else of this schema has a name, or publishes under it; empty: nothing. #}
+{% macro _taken_by_another(name) %}
+    {%- for node in graph.nodes.values() if node.unique_id != model.unique_id and node.resource_type in ['model', 'seed', 'snapshot'] and [node.database or '', node.schema] == [model.database or '', model.schema] -%}
+        {%- if name | lower in [node.alias | lower, (node.config.get('meta', {}).get('reverse_etl', {}).get('publish', '') if node.config.get('materialized') == 'changelog' else '') | lower] -%}
+            {{ return(node.unique_id) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return('') }}
 {% endmacro %}
 
 

@@ -25,11 +25,15 @@
 {%- endmacro %}
 
 
-{# By name and not by text: --empty and --sample wrap the relation, which keeps its names. #}
+{# By name and not by text: --empty and --sample wrap the relation, which keeps its names. With --defer, it may be that of another target. #}
 {% macro _is_relation_of(relation, node) -%}
-    {%- if relation.identifier -%}
-        {%- set same_catalog = (relation.database or '') | lower == (node.database or '') | lower -%}
-        {{- return(same_catalog and relation.identifier | lower == node.alias | lower and relation.schema | lower == node.schema | lower) -}}
-    {%- endif -%}
-    {{- return(relation | string | lower == node.relation_name | lower) -}}
+    {%- for place in [node] + ([node.defer_relation] if node.defer_relation else []) -%}
+        {%- if relation.identifier -%}
+            {%- set same_catalog = (relation.database or '') | lower == (place.database or '') | lower -%}
+            {%- if same_catalog and relation.identifier | lower == place.alias | lower and relation.schema | lower == place.schema | lower -%}{{- return(true) -}}{%- endif -%}
+        {%- elif relation | string | lower == place.relation_name | lower -%}
+            {{- return(true) -}}
+        {%- endif -%}
+    {%- endfor -%}
+    {{- return(false) -}}
 {%- endmacro %}

@@ -14,9 +14,9 @@
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}
             {%- if reason -%}
-                {%- do log('publish ' ~ node.name ~ ': not published, ' ~ reason, info=true) -%}
+                {%- do log('publish ' ~ reverse_etl._named(node) ~ ': not published, ' ~ reason, info=true) -%}
             {%- else -%}
-                {%- do reverse_etl._publish(reverse_etl._opened_changelog('publish', node.name), node.config.meta.reverse_etl.publish) -%}
+                {%- do reverse_etl._publish(reverse_etl._opened_changelog('publish', reverse_etl._named(node)), node.config.meta.reverse_etl.publish) -%}
             {%- endif -%}
         {%- endif -%}
     {%- endfor -%}

@@ -20,7 +20,7 @@
     {%- if reverse_etl._is_partial() -%}
         {%- set result = {'message': 'no snapshot under --empty or --sample', 'code': '', 'changes': 0} -%}
     {%- elif head.frozen -%}
-        {%- set result = reverse_etl._frozen_result(head, model.name) -%}
+        {%- set result = reverse_etl._frozen_result(head, reverse_etl._named(model)) -%}
     {%- else -%}
         {%- set columns = reverse_etl._reconcile_columns(target, head, query.columns, settings) -%}
         {%- set result = reverse_etl._capture_model(target, head, columns, query, capture_uuid, settings) -%}

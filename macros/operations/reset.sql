@@ -14,6 +14,13 @@
 {% endmacro %}
 
 
+{# What `_the_one` takes for a node: its name, if no other model has that. #}
+{% macro _named(node) %}
+    {%- set same = graph.nodes.values() | selectattr('resource_type', 'equalto', 'model') | selectattr('name', 'equalto', node.name) | list -%}
+    {{ return(node.name if same | length == 1 else node.unique_id.split('.', 1)[1]) }}
+{% endmacro %}
+
+
 {# The node that a user names: people, people.v2 of a model with versions, or shop.people where another package has one, too. #}
 {% macro _the_one(name, known, expected) %}
     {%- set found, names = [], [] -%}

@@ -13,7 +13,11 @@ def shop(project: Project) -> Project:
         sql = f"select cast(id as int) as id, concat('name ', id) as {column} from range({version * 2})"
         (project.folder / "models" / f"people_v{version}.sql").write_text(sql)
     config = {"materialized": "changelog", "unique_key": "id"}
-    versions = {"latest_version": 2, "versions": [{"v": 1}, {"v": 2}]}
+    versions = {
+        "latest_version": 2,
+        "versions": [{"v": 1}, {"v": 2, "config": {"meta": {"reverse_etl": {"publish": "people"}}}}],
+    }
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
     project.properties("people", {"models": [{"name": "people", "config": config, **versions}]})
     for version in (1, 2):
         project.sync(f"crm_people_{version}", f"people', v='{version}", mode="mirror", object=f"people_{version}")
@@ -30,6 +34,7 @@ def test_each_version_of_a_model_is_delivered_and_an_operation_wants_to_know_whi
     first = shop.run()
     assert first.success, first.text
     assert [first.sync(f"crm_people_{version}") for version in (1, 2)] == ["+2 ~0 -0", "+4 ~0 -0"]
+    assert "publish shop.people.v2: people shows snapshot 1, 4 rows" in first.text
     assert [len(shop.crm(f"select * from people_{version}")) for version in (1, 2)] == [2, 4]
 
     for operation, more in (("reset", ""), ("savepoint", ", name: before"), ("maintain", "")):

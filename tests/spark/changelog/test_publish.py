@@ -86,3 +86,9 @@ def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Pr
     text = shop.dbt("build", "--exclude", "package:reverse_etl").text
     assert "live, a table; expected a free name or a view" in text
     assert shop.rows("select n from {s}.live")[0].n == "precious"
+
+    shop.changelog("others", "select 1 as id", settings={"publish": "LIVE"})
+    shop.changelog("more", "select 1 as id", settings={"publish": "others"})
+    text = shop.dbt("run", "--select", "others", "more").text
+    assert "publish: found 'LIVE', the name of model.shop.things; expected a name of its own" in text
+    assert "publish: found 'others', the name of model.shop.others; expected a name of its own" in text
