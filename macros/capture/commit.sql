@@ -72,7 +72,7 @@
     {%- if lost is not none -%}
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': found a RESTORE (version ' ~ lost.restored ~ ' of the table) that took it back to snapshot ' ~ lost.kept ~ ', while snapshot ' ~ lost.newest
-            ~ ' was captured before; expected a changelog that only grows; nothing was committed. Next: ' ~ reverse_etl._command('undo_restore', 'model: ' ~ (reverse_etl._named(model) if model else target.identifier))
+            ~ ' was captured before; expected a changelog that only grows; nothing was committed. Next: ' ~ reverse_etl._command('undo_restore', 'model: ' ~ reverse_etl._named_by(target))
             ~ ' brings the snapshots back, then dbt run; rollback goes back on purpose'
         ) }}
     {%- endif -%}

@@ -17,7 +17,7 @@
     {%- for column in reverse_etl._own_columns() if column.name not in names -%}
         {{ exceptions.raise_compiler_error(
             target ~ ' is a ' ~ existing.type ~ ' without the column ' ~ column.name ~ ', so it is no changelog; nothing was written. Expected: no relation of this name, or a changelog. '
-            ~ "Next: give the model another alias, or take the table over with: dbt run-operation adopt --args '{model: " ~ model.name ~ "}'"
+            ~ "Next: give the model another alias, or take the table over with: dbt run-operation adopt --args '{model: " ~ reverse_etl._named(model) ~ "}'"
         ) }}
     {%- endfor -%}
     {{ return(existing) }}

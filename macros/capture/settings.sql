@@ -52,6 +52,7 @@
             {{ return(node.unique_id) }}
         {%- endif -%}
     {%- endfor -%}
+    {%- for node in graph.sources.values() if node.schema == model.schema and node.identifier | lower == name | lower -%}{{ return(node.unique_id) }}{%- endfor -%}
     {{ return('') }}
 {% endmacro %}
 

@@ -114,18 +114,18 @@
 
 {# Each moment with the id and the time of its snapshot. #}
 {% macro _import_moments(history) -%}
-    select _moment, dense_rank() over (order by _period) as _snapshot_id, max(_moment) over (partition by _period) as _captured_at
+    select _reverse_etl_moment, dense_rank() over (order by _period) as _snapshot_id, max(_reverse_etl_moment) over (partition by _period) as _captured_at
     from (
-        select _moment, {{ "date_trunc('" ~ history.every ~ "', _moment)" if history.every else '_moment' }} as _period
+        select _reverse_etl_moment, {{ "date_trunc('" ~ history.every ~ "', _reverse_etl_moment)" if history.every else '_reverse_etl_moment' }} as _period
         from (
-            select {{ history.from }} as _moment from {{ history.relation }}
+            select {{ history.from }} as _reverse_etl_moment from {{ history.relation }}
             {%- if not history.copies %}
             union select {{ history.until }} from {{ history.relation }}
             {%- else %}
             group by 1
             {%- endif %}
         )
-        where _moment is not null
+        where _reverse_etl_moment is not null
     )
 {%- endmacro %}
 
@@ -141,8 +141,8 @@
         select {{ names }}, {{ reverse_etl._model_hash(changelog.columns) }} as _row_hash, begins._snapshot_id as _reverse_etl_from,
             {{ 'if(begins._snapshot_id = (select max(_snapshot_id) from ' ~ moments ~ '), null, begins._snapshot_id + 1)' if history.copies else 'ends._snapshot_id' }} as _reverse_etl_until
         from (select {{ history.expressions | join(', ') }}, {{ history.from }} as _reverse_etl_valid_from, {{ history.until }} as _reverse_etl_valid_to from {{ history.relation }} where {{ history.is_version }}) as source_rows
-        left join {{ moments }} begins on begins._moment = _reverse_etl_valid_from
-        left join {{ moments }} ends on ends._moment = _reverse_etl_valid_to
+        left join {{ moments }} begins on begins._reverse_etl_moment = _reverse_etl_valid_from
+        left join {{ moments }} ends on ends._reverse_etl_moment = _reverse_etl_valid_to
         {%- if history.copies and history.every %}
         where _reverse_etl_valid_from is null or _reverse_etl_valid_from = begins._captured_at
         {%- endif %}

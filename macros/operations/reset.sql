@@ -14,10 +14,17 @@
 {% endmacro %}
 
 
-{# What `_the_one` takes for a node: its name, if no other model has that. #}
+{# What `_the_one` takes for a node: its name, if no other node has that. #}
 {% macro _named(node) %}
-    {%- set same = graph.nodes.values() | selectattr('resource_type', 'equalto', 'model') | selectattr('name', 'equalto', node.name) | list -%}
+    {%- set same = graph.nodes.values() | selectattr('name', 'equalto', node.name) | list -%}
     {{ return(node.name if same | length == 1 else node.unique_id.split('.', 1)[1]) }}
+{% endmacro %}
+
+
+{# The same for the model of a relation. #}
+{% macro _named_by(relation) %}
+    {%- for node in graph.nodes.values() if node.resource_type == 'model' and reverse_etl._is_relation_of(relation, node) -%}{{ return(reverse_etl._named(node)) }}{%- endfor -%}
+    {{ return(relation.identifier) }}
 {% endmacro %}
 
 

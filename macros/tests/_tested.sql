@@ -3,7 +3,10 @@
     {%- set where = config.get('where') -%}
     {%- if where and execute -%}
         {%- set node = graph.nodes[model.attached_node] -%}
-        {%- set changelog = api.Relation.create(database=node.database, schema=node.schema, identifier=node.alias) -%}
+        {#- dbt has put the changelog into a query with `where`; with --defer, that may be the one of another target. -#}
+        {%- set other = node.defer_relation -%}
+        {%- set place = other if other and (' ' ~ other.relation_name ~ ' ') in relation | string else node -%}
+        {%- set changelog = api.Relation.create(database=place.database, schema=place.schema, identifier=place.alias) -%}
         (select * from {{ reverse_etl.current(changelog) }} where {{ where }})
     {%- else -%}
         {{ reverse_etl.current(relation) }}

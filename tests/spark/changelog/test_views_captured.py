@@ -239,6 +239,8 @@ def test_no_column_of_a_model_meets_a_name_of_the_import(last_day: Project) -> N
         "_valid_to",
         "_before_from",
         "begins",
+        "_moment",
+        "_period",
         "ends",
         "exploded",
         "held",
