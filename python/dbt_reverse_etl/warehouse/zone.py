@@ -15,7 +15,7 @@ _OFFSET = r"(?:Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)"
 _WITH_OFFSET = re.compile(rf"cast\([^()]*:[^()]*{_OFFSET} as timestamp\)")  # an instant, whatever the zone is
 _LITERAL = re.compile(r"\btimestamp(?:_ltz)?\s*(['\"])(.*?)\1", re.IGNORECASE)
 _IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
-_DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4,})\1")
+_DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4})\1")
 _READS = ("as date)", "as string)", "extract(")
 
 

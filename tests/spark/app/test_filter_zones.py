@@ -40,6 +40,7 @@ IN_NONE = [
     "id > 5", "t is not null", "t >= timestamp'2024-01-31 00:00:00Z'", "t >= timestamp'2024-01-31 00:00:00+02:00'", "t >= '2024-01-31T00:00:00Z'",
     "n > '2024-01-31'", "d > '2024-01-30'", "cast(d as string) > '2024'", "x > '2024'", "year(d) = 2024", "cast(id as string) > '5'",
     "t between timestamp'2024-01-30 00:00:00Z' and timestamp'2024-02-01 00:00:00Z'", "t is not null and x > 'open'",
+    "t is not null and x <> '12345'",
 ]  # fmt: skip
 
 
