@@ -56,7 +56,7 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
         OtherLedger: the ledger was restored.
     """
     kept, now = (*state.undelivered.values(), *rows), ports.clock.now()
-    started = run_started(job, state, now, undelivered=kept, leftovers=leftovers)
+    started = run_started(job, state, now, undelivered=kept, leftovers=leftovers, found=tuple(row.key for row in rows))
     before = begin(started, ports.ledger)
     if before is None:
         raise not_started(job, ports, started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
@@ -23,6 +23,9 @@ class Range:
     spec: str
 
 
+_DOUBT = "-doubt-"
+
+
 @dataclass(frozen=True)
 class Claim:
     """Rows of the buckets [lo, hi), projected at (snapshot, spec), may be under way to the destination.
@@ -40,6 +43,14 @@ class Claim:
     spec: str
     everything: bool = False
     ordered: bool = False
+
+    def doubt(self, number: int, lo: int, hi: int) -> Claim:
+        """What a run that lost its lease leaves of it."""
+        return replace(self, id=f"{self.id}{_DOUBT}{number}", lo=lo, hi=hi, everything=True)
+
+    @property
+    def is_doubt(self) -> bool:
+        return _DOUBT in self.id
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,7 @@ class RunStarted:
         leftovers: why rows that were delivered before `known_from` may remain at the destination; empty: none do.
         captures: uuid of the capture that made a snapshot, for those that positions and claims refer to, as far as it is known.
         restates: positions are as they were read; False: an operation moved them.
+        found: keys of undelivered rows that were not read, but found by a reconcile.
     """
 
     sync_id: str
@@ -123,6 +135,7 @@ class RunStarted:
     leftovers: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
     restates: bool = True
+    found: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

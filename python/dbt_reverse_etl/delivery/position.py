@@ -79,7 +79,7 @@ class State:
         head: snapshot that the newest run delivers.
         status, message: of the newest run; `running` until it finished.
         counts, allowed: see `RunFinished`.
-        mark, known_from, leftovers, captures: see `RunStarted`.
+        mark, known_from, leftovers, captures, found: see `RunStarted`.
         only_began: id of the newest run, of which nothing else is known, and which stated again what it had read.
     """
 
@@ -104,6 +104,7 @@ class State:
     leftovers: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
     only_began: str = ""
+    found: tuple[str, ...] = ()
 
     def for_spec(self, spec: str, text: str) -> State:
         """The state that a run with this spec starts from: before the first run, position 0 has the current spec."""
@@ -278,6 +279,7 @@ def _started(fact: RunStarted) -> State:
         leftovers=fact.leftovers,
         captures=dict(fact.captures),
         only_began=fact.run_id if fact.restates else "",
+        found=fact.found,
     )
 
 

@@ -327,12 +327,7 @@ class _Run:
         claim = self._sent
         if claim is not None and not self._sink.transactional:
             places = [(claim.lo, claim.hi)] if lost.buckets is None else coarse(singles(lost.buckets), _MOST_DOUBTS)
-            self._record_doubt(
-                tuple(
-                    replace(claim, id=f"{claim.id}-doubt-{number}", lo=lo, hi=hi, everything=True)
-                    for number, (lo, hi) in enumerate(places)
-                )
-            )
+            self._record_doubt(tuple(claim.doubt(number, lo, hi) for number, (lo, hi) in enumerate(places)))
         message = "the lease was lost: another run may hold the sync"
         return self._result(Status.SUPERSEDED, self._counts, message)
 

@@ -56,11 +56,17 @@ def _caught_up(state: State, sync_id: str, ledger: LedgerPort) -> State:
     older = _caught_up(ledger.read(sync_id, state.fence - 1), sync_id, ledger)
     if not older.fence:  # a restored ledger lacks it
         return state
-    own = tuple(claim for claim in state.claims if claim.id.startswith(f"{state.only_began}-"))
-    caught_up = replace(state, claims=older.claims + own, specs={**older.specs, **state.specs})
-    if older.positions == state.positions:
-        return caught_up
-    return replace(caught_up, positions=older.positions, undelivered=older.undelivered)
+    known = {claim.id for claim in older.claims}
+    # Its own ones; and doubts, which a run that wakes late records at the newest fence.
+    stated = (claim for claim in state.claims if claim.id not in known)
+    own = tuple(claim for claim in stated if claim.id.startswith(f"{state.only_began}-") or claim.is_doubt)
+    return replace(
+        state,
+        positions=older.positions,
+        claims=older.claims + own,
+        undelivered={**older.undelivered, **{key: state.undelivered[key] for key in state.found}},
+        specs={**older.specs, **state.specs},
+    )
 
 
 def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:
@@ -91,7 +97,7 @@ def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact,
     known = tuple(claim.id for claim in state.claims)
     still_open = tuple(claim for claim in before.claims if claim.id in known)
     settled = ClaimsSettled(**told, seq=1, delivered=(), closes=known, claims=still_open, specs=before.specs)
-    listed_here = {row.key: row for row in started.undelivered if row.key not in state.undelivered}
+    listed_here = {row.key: row for row in started.undelivered if row.key in started.found}
     undelivered = {**before.undelivered, **listed_here}
     waves = (
         WaveAcknowledged(

@@ -16,7 +16,7 @@ _WITH_OFFSET = re.compile(rf"cast\([^()]*:[^()]*{_OFFSET} as timestamp\)")  # an
 _LITERAL = re.compile(r"\btimestamp(?:_ltz)?\s*(['\"])(.*?)\1", re.IGNORECASE)
 _IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
 _DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4})\1")
-_READS = ("as date)", "as string)", "extract(")
+_READS = ("as date)", "as string)", "as timestamp_ntz)", "extract(")
 
 
 def zone_of(spark: SparkSession) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
+from dbt_reverse_etl.delivery.facts import RunFinished, Undelivered
+from dbt_reverse_etl.delivery.starting import run_started
 from tests.support.delivery.histories import settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
-from tests.support.delivery.reference import Spec
+from tests.support.delivery.reference import Spec, bucket
 from tests.support.delivery.world import Plan, World
 
 
@@ -47,3 +50,60 @@ def test_what_a_slow_run_recorded_before_the_next_one_began_outlives_that_one(
     world.capture(dict.fromkeys(["k0", "k1", "k2", "k3"]))
     assert settle(world) == []
     assert world.destination.rows == {}
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_rows_that_a_slow_run_delivered_at_the_same_snapshot_are_ours_to_delete(sink: type[PlainSink]) -> None:
+    keys = ["k0", "k1", "k2", "k3"]
+    world = World(sink)
+    world.use(Spec(None, 1))
+    world.capture(dict.fromkeys(keys, 6))
+    world.push(Plan({key: ["rejected"] for key in keys}, batch_rows=1))
+    assert world.destination.rows == {}
+    world.push(Plan(at=("batch.before", 1), then="asleep", wave_rows=1, retry_now=True))
+    world.push(Plan(at=("state.read", 1), then="asleep", wave_rows=1, dies=("run.started", 1)), lease_expires=False)
+    world.wake(0)
+    assert len(world.destination.rows) == len(keys)
+    world.wake(0)
+    world.capture(dict.fromkeys(keys))
+    assert settle(world) == []
+    assert world.destination.rows == {}
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_doubt_that_stands_beside_the_start_of_a_killed_run_is_not_lost() -> None:
+    world = World(PlainSink)
+    world.use(Spec(None, 1))
+    world.capture({"k0": 6})
+    world.push(Plan(at=("batch.before", 1), then="asleep"))
+    world.capture({"k0": 7})
+    world.push(Plan())
+    world.capture({"k1": 1})
+    world.push(Plan(at=("run.started", 1), wave_rows=1))
+    world.push(Plan(at=("state.read", 1), then="asleep", wave_rows=1))
+    world.wake(0)
+    assert world.destination.rows["k0"] == 6, "it was asleep while a newer value came"
+    world.wake(0)
+    assert settle(world) == []
+    assert world.destination.rows["k0"] == 7
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_reconcile_found_is_sent_although_it_is_killed_after_its_start(killed: bool) -> None:
+    world = World(PlainSink)
+    world.use(Spec(None, 1))
+    world.capture({"k0": 6, "k1": 8})
+    world.push(Plan())
+    state = world.ledger.read("s")
+    now = world.clock.now()
+    row = Undelivered("k0", bucket("k0"), None, None, True, True, 1, "update", "unknown", "reconcile", 0, now, None)
+    started = run_started(world._job("reconcile"), state, now, undelivered=(row,), found=("k0",))
+    world.ledger.start(started)
+    if not killed:
+        end = RunFinished("s", started.fence, 1, now, "reconcile", NO_COUNTS, NO_ROWS, "")
+        world.ledger.append(end)
+    world.destination.rows["k0"] = 1
+    world.clock.sleep(7200)
+    assert settle(world) == []
+    assert world.destination.rows["k0"] == 6

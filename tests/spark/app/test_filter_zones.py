@@ -34,6 +34,7 @@ IN_A_ZONE = [
     "exists(l, y -> y > '2024-01-31')", "t between '2024-01-31' and timestamp'2024-02-01 00:00:00Z'", "t in ('2024-01-31 05:00:00')",
     "t between '2024-01-31' and '2024-02-01'", "nullif(t, '2024-01-31') is null", "ifnull(t, '2024-01-31') > '2024-01-30'", "nvl2(t, t, null) = '2024-01-31'",
     "t between date'2024-01-31' and date'2024-02-01'", "if(t > '2024-01-31', true, false)", "array_contains(l, cast('2024-01-31' as timestamp))",
+    "cast(t as timestamp_ntz) > n",
     "t::date = d", "make_timestamp(2024, 1, 31, 2, 0, 0) > t", "coalesce(t, '2024-01-31') > '2024-01-31'", "not (t < '2024-01-31')",
 ]  # fmt: skip
 IN_NONE = [
