@@ -80,7 +80,7 @@ class State:
         status, message: of the newest run; `running` until it finished.
         counts, allowed: see `RunFinished`.
         mark, known_from, leftovers, captures, found: see `RunStarted`.
-        only_began: id of the newest run, of which nothing else is known, and which stated again what it had read.
+        only_began: id of the newest run, if only its start is known, and an operation moved no position in it; else empty.
     """
 
     fence: int = 0
