@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timezone
 from typing import Protocol
@@ -19,6 +20,9 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None:
         """Block the calling thread for that long."""
 
+    def wait(self, over: threading.Event, seconds: float) -> bool:
+        """Block for that long, or until it is over; whether it is."""
+
 
 class SystemClock:
     """The clock of this machine."""
@@ -31,3 +35,6 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def wait(self, over: threading.Event, seconds: float) -> bool:
+        return over.wait(seconds)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from dbt_reverse_etl.delivery.clock import Clock
@@ -50,6 +51,21 @@ class Lease:
                 self._beat(until)
                 self._confirm(until)
             return not self._lost
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within it one step of the run may take longer than the lease, and not look at it: a thread renews it meanwhile."""
+        over = threading.Event()
+        threading.Thread(target=self._keep, args=(over,), daemon=True, name="lease").start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _keep(self, over: threading.Event) -> None:
+        with suppress(Exception):  # the run's own next look at the lease says what is wrong with the ledger
+            while not self._clock.wait(over, self._seconds.total_seconds() / 4) and self.held():
+                pass
 
     def confirm(self, until: datetime) -> bool:
         """After a commit that extended the lease: is it still this run's?"""

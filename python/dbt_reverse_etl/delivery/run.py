@@ -41,7 +41,7 @@ from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
-from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
+from dbt_reverse_etl.delivery.starting import begin, late_facts, looked_back, run_started
 from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.ranges import coarse, singles
@@ -153,6 +153,7 @@ class _Run:
         if before is None:
             raise not_started(job, self._ports, started)
         self._late = late_facts(started, state, before, transactional=self._sink.transactional)
+        self._looked_back = () if self._late else looked_back(started, before)
         self._recorded = apply(state, started)
         self._lease = Lease(self._clock, self._policy.lease, started.lease_until, mine=self._mine, beat=self._beat)
 
@@ -164,19 +165,20 @@ class _Run:
 
     def _deliver(self, claim: Claim | None) -> tuple[str, str]:
         self._step("run.started")
-        if self._late:
-            self._seq = len(self._late)
-            self._record(*self._late)
-            self._state = reduce(apply, self._late, self._state)
+        if first := self._late or self._looked_back:
+            self._seq = len(first)
+            self._record(*first)
+            self._state = reduce(apply, first, self._state)
             self._known |= {claim.id for claim in self._state.claims}
         self._ports.progress(Number.FENCE, self._fence)
         is_planned_anew = claim is None or bool(self._late)
         if is_planned_anew:
             self._task = replace(self._task, full_load=False)  # a second plan holds changes alone
-        self._sink.open(self._task)
-        self._step("sink.opened")
-        if is_planned_anew:
-            claim = self._settle(claim)
+        with self._lease.kept():
+            self._sink.open(self._task)
+            self._step("sink.opened")
+            if is_planned_anew:
+                claim = self._settle(claim)
         engine = Engine(
             self._sink,
             self._task,
@@ -200,7 +202,8 @@ class _Run:
             if stopped is not None:
                 return stopped
         self._step("waves.done")
-        self._sink.finish(self._sent.id if self._sent else "")
+        with self._lease.kept():
+            self._sink.finish(self._sent.id if self._sent else "")
         self._step("sink.finished")
         left = self._left()
         return (Status.SUCCEEDED if self._counts.complete and not left else Status.PARTIAL), left

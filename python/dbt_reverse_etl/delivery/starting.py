@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS
@@ -51,11 +52,17 @@ def begin(started: RunStarted, ledger: LedgerPort) -> State | None:
 
 def _caught_up(state: State, sync_id: str, ledger: LedgerPort) -> State:
     """The state with what was recorded at the fence before it was stated: a run that was killed at once did not say it again."""
-    if not state.only_began or state.fence == 1:
-        return state
-    older = _caught_up(ledger.read(sync_id, state.fence - 1), sync_id, ledger)
-    if not older.fence:  # a restored ledger lacks it
-        return state
+    began = []
+    while state.only_began and state.fence > 1:
+        older = ledger.read(sync_id, state.fence - 1)
+        if not older.fence:  # a restored ledger lacks it
+            break
+        began.append(state)
+        state = older
+    return reduce(_on_top, reversed(began), state)
+
+
+def _on_top(older: State, state: State) -> State:
     known = {claim.id for claim in older.claims}
     # Its own ones; and doubts, which a run that wakes late records at the newest fence.
     stated = (claim for claim in state.claims if claim.id not in known)
@@ -67,6 +74,13 @@ def _caught_up(state: State, sync_id: str, ledger: LedgerPort) -> State:
         undelivered={**older.undelivered, **{key: state.undelivered[key] for key in state.found}},
         specs={**older.specs, **state.specs},
     )
+
+
+def looked_back(started: RunStarted, before: State) -> tuple[Fact, ...]:
+    """After a run that was killed at once: the fences before it hold nothing that this run does not know, so that the next one stops here."""
+    if not before.only_began:
+        return ()
+    return (ClaimsSettled(started.sync_id, started.fence, 1, started.at, (), (), (), {}),)
 
 
 def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:

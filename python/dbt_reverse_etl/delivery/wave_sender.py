@@ -80,7 +80,8 @@ class WaveSender:
         return send(self._engine, order, table, chunk=chunk)
 
     def _read(self, lo: int, hi: int) -> pa.Table:
-        table = self._plan.source.wave(lo, hi)
+        with self._lease.kept():
+            table = self._plan.source.wave(lo, hi)
         self._refuse_other_rows((lo, hi), count_operations(table.column(OPERATION)))
         self._ports.step("wave.read")
         return table
@@ -96,7 +97,8 @@ class WaveSender:
         if sent.stop is None and not sent.undelivered:
             self._ports.step("full_load.loaded")
             self._look_at_lease()
-            self._ports.sink.swap(order.claim.id)
+            with self._lease.kept():
+                self._ports.sink.swap(order.claim.id)
         return self._whole_or_nothing(sent)
 
     def _whole_or_nothing(self, sent: Sent) -> Sent:

@@ -26,3 +26,7 @@ class FakeClock:
         """Move the clock; returns at once."""
         with self._lock:
             self._passed += max(0.0, seconds)
+
+    def wait(self, over: threading.Event, seconds: float) -> bool:  # noqa: ARG002  (the clock's shape)
+        """Until it is over: nobody is awake to do anything meanwhile."""
+        return over.wait()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import RunFinished, Undelivered
+from dbt_reverse_etl.delivery.facts import RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.starting import run_started
 from tests.support.delivery.histories import settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
@@ -107,3 +110,35 @@ def test_what_a_reconcile_found_is_sent_although_it_is_killed_after_its_start(ki
     world.clock.sleep(7200)
     assert settle(world) == []
     assert world.destination.rows["k0"] == 6
+
+
+def test_a_start_reads_one_fence_more_however_many_runs_before_it_were_killed_at_once() -> None:
+    world = World(PlainSink)
+    world.use(Spec(None, 1))
+    world.capture({"k0": 6})
+    asked, read = list[int | None](), world.ledger.read
+
+    def counted(sync_id: str, fence: int | None = None) -> State:
+        asked.append(fence)
+        return read(sync_id, fence)
+
+    world.ledger.read = counted  # type: ignore[method-assign]
+    for _ in range(8):
+        asked.clear()
+        world.push(Plan(at=("wave.read", 1)))
+        assert len(asked) <= 3, "the newest fence, the one before, and one more"
+    assert settle(world) == []
+
+
+def test_a_thousand_runs_that_were_killed_at_their_start_do_not_keep_the_next_one_from_starting() -> None:
+    world = World(PlainSink)
+    world.use(Spec(None, 1))
+    world.capture({"k0": 6})
+    world.push(Plan(at=("wave.delivered", 1), then="asleep"))
+    world.push(Plan(at=("run.started", 1)))
+    began = world.ledger.facts[-1]
+    assert isinstance(began, RunStarted)
+    world.ledger.facts += [replace(began, fence=began.fence + n, run_id=f"killed{n}") for n in range(1, 1200)]
+    world.clock.sleep(7200)
+    world.capture({"k0": None})
+    assert settle(world) == []

@@ -50,6 +50,10 @@ class FakeClock:
             self._seconds += seconds
             self.slept.append(seconds)
 
+    def wait(self, over: threading.Event, seconds: float) -> bool:
+        """Until it is over: nobody is awake to do anything meanwhile."""
+        return over.wait()
+
 
 class Killed(BaseException):
     """The process ends here; nothing may catch it."""
