@@ -23,3 +23,21 @@ select
     cast(null as string) as body
 where false
 {%- endmacro %}
+
+
+{#
+  What the ledger says beside the facts of the newest runs, however many there were: one row for each sync that ever ran, with its newest fence and every name
+  that it had, and with the requests that its runs carried out (a run of its own has an id of 32 digits, a request that of its `uuid()`); one for each request;
+  and of the records that belong to no run the newest one of each of these names.
+#}
+{% macro ledger_overview(ledger, names) -%}
+select fact, newest.*, names, carried_out
+from (
+    select fact, max_by(struct(sync_id, fence, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body), struct(fence, seq, recorded_at)) as newest,
+        collect_set(if(fact = 'run_started', sync, null)) as names, collect_set(if(fact = 'run_started' and length(run_id) <> 32, run_id, null)) as carried_out
+    from {{ ledger }}
+    where fact in ('run_started', 'request') or (fact in ('tests', 'push_refused', 'alert') and sync in (
+        {%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %}))
+    group by fact, case fact when 'run_started' then sync_id when 'request' then run_id else sync end
+)
+{%- endmacro %}

@@ -100,7 +100,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):
         return code  # dbt has run nothing
-    ask = Ask.DBT_RETRY if dbt_command.RETRY in dbt_arguments else Ask.RUN
+    ask = Ask.DBT_RETRY if dbt_command.is_retry(dbt_arguments) else Ask.RUN
     return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
 
 

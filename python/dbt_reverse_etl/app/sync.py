@@ -174,10 +174,15 @@ class OneSync:
             raise ReverseEtlError(problem)
         return head
 
-    def _spec(self, known: HeadOfModel) -> Spec:
-        """At the snapshot that was delivered last, the columns are known; otherwise the header tells them."""
+    def _spec(self, known: HeadOfModel, *, anew: bool = False) -> Spec:
+        """At the snapshot that was delivered last, the columns are known; otherwise the header tells them.
+
+        Args:
+            anew: what was chosen before counts no more.
+        """
         places, earlier = self.state.positions, self._earlier
-        self._refuse_another_zone(*earlier)
+        if not anew:
+            self._refuse_another_zone(*earlier)
         delivered = (
             self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
         )

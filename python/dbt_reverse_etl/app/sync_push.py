@@ -54,12 +54,13 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
-        spec = self._spec(known)
+        requests = self._overview.requests.get(self._resolved.sync.name, ())
+        spec = self._spec(known, anew=any(one.operation in ("adopt", "forget") for one in requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
             here = self._standing(self.state, self._allowed(self.state))
             return self._report(Status.IDLE, known, message="a later run has delivered more", standing=here)
-        for request in self._overview.requests.get(self._resolved.sync.name, ()):
+        for request in requests:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
             job = self._job(known, spec)

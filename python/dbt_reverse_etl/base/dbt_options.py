@@ -28,11 +28,12 @@ def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
     """Where the models of a project are, by its dbt_project.yml.
 
     Raises:
-        ConfigurationError: Jinja. dbt renders it with flags that are not known here, and files would be written elsewhere.
+        ConfigurationError: no list of texts, as dbt wants it; or Jinja. dbt renders it with flags that are not known here, and files would be written elsewhere.
     """
-    paths = settings.get("model-paths") or ["models"]
+    paths, where = settings.get("model-paths") or ["models"], f"{folder / 'dbt_project.yml'}: model-paths"
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ConfigurationError(Problem(where, "no list of paths", "one, as dbt wants it", "model-paths: [models]"))
     if "{{" in str(paths) or "{%" in str(paths):
         found, expected = "Jinja, which only dbt renders", "paths as they are"
-        where = f"{folder / 'dbt_project.yml'}: model-paths"
         raise ConfigurationError(Problem(where, found, expected, "write them out, such as model-paths: [models]"))
     return [folder / path for path in paths]

@@ -242,32 +242,20 @@ class DeltaLedger:
         if not wanted:
             return Overview()
         self._commits.follow()
-        runs = self._spark.sql(
-            f"select sync_id, fence, seq, fact, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body "  # noqa: S608
-            f"from {self.relation} where fact in ('run_started', '{REQUEST}') "
-            f"or (fact in ('{TESTS}', '{REFUSED}', '{ALERT}') and sync in ({', '.join(map(_literal, wanted))}))"
-        ).collect()
-        runs.sort(key=lambda row: row.recorded_at)
-        started = [row for row in runs if row.fact == "run_started"]
-        newest, aliases = _newest(started)
+        rows = self._spark.sql(sql.render("ledger_overview", self.relation, wanted)).collect()
+        newest = {row.sync_id: row for row in rows if row.fact == "run_started"}
+        aliases = {sync_id: set(row.names) for sync_id, row in newest.items()}
         # Without a run of its own, a sync may have had another name.
         asked = newest if set(configured) - newest.keys() else _named(newest, aliases, wanted)
         facts = self._facts([(sync_id, row.fence) for sync_id, row in asked.items()])
-        done = {row.run_id for row in started}
-        requests: dict[str, list[Request]] = {}
-        for row in runs:
-            if row.fact == REQUEST and row.run_id not in done:
-                at = row.recorded_at.astimezone(timezone.utc)
-                request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], at)
-                requests.setdefault(row.sync, []).append(request)
         return Overview(
             {sync_id: fold(found) for sync_id, found in facts.items()},
             {sync_id: row.sync for sync_id, row in asked.items()},
-            requests,
+            _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
-            _failing(runs),
-            _refusals(runs),
-            {row.sync: Heard(**json.loads(row.body)) for row in runs if row.fact == ALERT},
+            {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
+            {row.sync: Refusal(**json.loads(row.body), at=_utc(row)) for row in rows if row.fact == REFUSED},
+            {row.sync: Heard(**json.loads(row.body)) for row in rows if row.fact == ALERT},
             frozenset(configured),
             aliases,
         )
@@ -310,33 +298,23 @@ class DeltaLedger:
             raise ReverseEtlError(Problem(self.relation, found, expected, next_step)) from None
 
 
-def _newest(started: Iterable[Row]) -> tuple[dict[str, Row], dict[str, set[str]]]:
-    """By sync id the start of its newest run, and every name that it had."""
-    newest: dict[str, Row] = {}
-    aliases: dict[str, set[str]] = {}
-    for row in sorted(started, key=lambda row: row.fence):
-        newest[row.sync_id] = row
-        aliases.setdefault(row.sync_id, set()).add(row.sync)
-    return newest, aliases
+def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
+    """By the name of the sync, oldest first, what no run has carried out."""
+    over = {request for row in rows for request in row.carried_out}
+    found: dict[str, list[Request]] = {}
+    for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
+        request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], _utc(row))
+        found.setdefault(row.sync, []).append(request)
+    return found
+
+
+def _utc(row: Row) -> datetime:
+    at: datetime = row.recorded_at
+    return at.astimezone(timezone.utc)
 
 
 def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, Row]:
     return {sync_id: row for sync_id, row in newest.items() if not aliases[sync_id].isdisjoint(names)}
-
-
-def _failing(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
-    """By changelog what was recorded last: the clocks of two machines tell that only of records that were made at once."""
-    records = sorted((row for row in rows if row.fact == TESTS), key=lambda row: (row.seq, row.recorded_at))
-    return {row.sync: tuple(json.loads(row.body)) for row in records}
-
-
-def _refusals(rows: Iterable[Row]) -> dict[str, Refusal]:
-    """The newest by name; rows are in the order of their time."""
-    return {
-        row.sync: Refusal(**json.loads(row.body), at=row.recorded_at.astimezone(timezone.utc))
-        for row in rows
-        if row.fact == REFUSED
-    }
 
 
 def _row(fact: Fact) -> dict[str, Any]:

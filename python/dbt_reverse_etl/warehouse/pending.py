@@ -27,7 +27,7 @@ from dbt_reverse_etl.warehouse.layout import partitions_of, places
 from dbt_reverse_etl.warehouse.spec import Spec
 
 _BINS = 1024
-_MOST_LITERALS = 500
+_MOST_LITERALS = 5000  # planning takes 0.7 s longer with so many
 
 
 @dataclass(frozen=True)

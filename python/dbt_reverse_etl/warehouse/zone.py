@@ -16,6 +16,7 @@ _WITH_OFFSET = re.compile(rf"cast\([^()]*:[^()]*{_OFFSET} as timestamp\)")  # an
 _LITERAL = re.compile(r"\btimestamp(?:_ltz)?\s*(['\"])(.*?)\1", re.IGNORECASE)
 _IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
 _DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4})\1")
+_OPERATORS = re.compile(r"\n(?=[ :]*[+:]- )")  # a text in a condition may hold newlines
 _READS = ("as date)", "as string)", "as timestamp_ntz)", "extract(")
 
 
@@ -33,7 +34,7 @@ def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
         types: Spark type by column.
     """
     analyzed = _WITH_OFFSET.sub("", analyzed)
-    condition = "\n".join(line for line in analyzed.splitlines() if "Join " in line)
+    condition = "\n".join(operator for operator in _OPERATORS.split(analyzed) if "Join " in operator)
     if "as timestamp)" in condition or ", Some(" in condition:
         return True
     if _without_offset(_LITERAL, where):

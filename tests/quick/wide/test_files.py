@@ -27,3 +27,10 @@ def test_their_folder_is_not_guessed_from_what_dbt_renders(tmp_path: Path) -> No
     (tmp_path / "dbt_project.yml").write_text("""model-paths: ["{{ env_var('M', 'models') }}"]""")
     with pytest.raises(ConfigurationError, match="model-paths: found Jinja"):
         folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
+
+
+@pytest.mark.parametrize("paths", ["models", "{a: b}", "[1]"])
+def test_model_paths_that_are_no_list_of_texts_are_refused(tmp_path: Path, paths: str) -> None:
+    (tmp_path / "dbt_project.yml").write_text(f"model-paths: {paths}")
+    with pytest.raises(ConfigurationError, match="model-paths: found no list of paths"):
+        folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])

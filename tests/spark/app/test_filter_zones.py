@@ -30,7 +30,7 @@ IN_A_ZONE = [
     "t >= '2024-01-31'", "t >= timestamp'2024-01-31'", "t >= timestamp '2024-01-31 00:00:00'", "hour(t) > 5", "date(t) > '2024-01-30'",
     "t > date'2024-01-31'", "n > t", "x > t", "d > t", "date_format(t, 'dd') = '31'", "day(t) = 31", "cast(t as string) like '2024-01-31%'",
     "to_timestamp(x) > t", "date_trunc('day', t) = t", "unix_timestamp(x) > unix_timestamp(t)", "concat(t, '') > '2024-01-31'",
-    "from_unixtime(1706659200 + id * 3600) > '2024-01-31'", "extract(hour from t) > 2", "date_add(t, 1) > d", "s.a > '2024-01-31'",
+    "from_unixtime(1706659200 + id * 3600) > '2024-01-31'", "extract(hour from t) > 2", "date_add(t, 1) > d", "s.a > '2024-01-31'", "x <> 'a\nb' and t >= '2024-01-31'",
     "exists(l, y -> y > '2024-01-31')", "t between '2024-01-31' and timestamp'2024-02-01 00:00:00Z'", "t in ('2024-01-31 05:00:00')",
     "t between '2024-01-31' and '2024-02-01'", "nullif(t, '2024-01-31') is null", "ifnull(t, '2024-01-31') > '2024-01-30'", "nvl2(t, t, null) = '2024-01-31'",
     "t between date'2024-01-31' and date'2024-02-01'", "if(t > '2024-01-31', true, false)", "array_contains(l, cast('2024-01-31' as timestamp))",
@@ -89,9 +89,15 @@ def test_where_the_zone_changed_nothing_is_sent_until_it_is_set_back(project: Pr
         in refused.text
     )
 
+    zoned.conf.set(SETTING, "Asia/Kolkata")
+    project.dbt("run-operation", "adopt", "--args", "{sync: crm_seen}")
+    assert project.run().success, "what is there counts as chosen in the zone of now"
+    project.dbt("run-operation", "forget", "--args", "{sync: crm_seen}")
+
     zoned.conf.set(SETTING, "UTC")
+    assert project.run().sync("crm_seen") == "+26 ~0 -0", "and a first load asks for no zone of before"
     project.sync("crm_seen", "seen", mode="mirror", where="t >= timestamp'2024-01-31 00:00:00Z'")
-    assert project.run().sync("crm_seen") == "+0 ~0 -4"
+    assert project.run().sync("crm_seen") == "+0 ~0 -0"
     zoned.conf.set(SETTING, "America/New_York")
     project.changelog("seen", hours.format(6))
     assert project.run().sync("crm_seen") == "+0 ~0 -2"

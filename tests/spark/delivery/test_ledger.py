@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -31,7 +32,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
-from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, _row
+from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, Refusal, _row
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World
@@ -237,3 +238,32 @@ def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts
     ledger.record_alerts({"crm": Heard("failing")}, "run-1", NOW + timedelta(seconds=1))
     assert ledger.overview(["crm", "ads"]).heard == {"crm": Heard("failing"), "ads": Heard("recovered")}
     assert ledger.overview(["other"]).heard == {}
+
+
+def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger) -> None:
+    def asked(request: str, minutes: int) -> None:
+        values = f"'request', 0, 0, 'request', timestamp '{NOW + timedelta(minutes=minutes)}', 'crm', '{request}'"
+        ledger._spark.sql(f'insert into {ledger.relation} select {values}, \'{{"operation":"resync"}}\'')
+
+    request, later, sooner = (str(uuid.uuid4()) for _ in range(3))
+    runs = [
+        replace(started(fence, uuid.uuid4().hex, sync_id), sync="people" if fence < 30 else "crm", head=fence)
+        for fence in range(1, 41)
+        for sync_id in ("a1", "b2")
+    ]
+    ledger.append(*[replace(run, run_id=request) if run.fence == 7 else run for run in reversed(runs)])
+    for id_, minutes in [(request, 0), (later, 5), (sooner, 3)]:
+        asked(id_, minutes)
+    for minutes in (2, 9, 4):
+        at = NOW + timedelta(minutes=minutes)
+        ledger.record_refusals({"crm": Refusal("busy", f"after {minutes}")}, "run", at)
+        ledger.record_tests({"model.x.people": [f"test {minutes}"]}, "run", at - timedelta(hours=minutes))
+    rows = ledger._spark.sql(sql.render("ledger_overview", ledger.relation, ["crm", "model.x.people"])).collect()
+    assert len(rows) == 2 + 3 + 1 + 1, "two syncs, three requests, a refusal, the tests of a model"
+    found = ledger.overview(["crm", "model.x.people"], {"a1", "b2"})
+    assert {sync_id: state.head for sync_id, state in found.states.items()} == {"a1": 40, "b2": 40}
+    assert found.names == {"a1": "crm", "b2": "crm"}
+    assert found.aliases == {"a1": {"people", "crm"}, "b2": {"people", "crm"}}
+    assert [one.id for one in found.requests["crm"]] == [sooner, later]
+    assert found.refusals["crm"].message == "after 9"
+    assert found.failing == {"model.x.people": ("test 4",)}, "the last record, whatever its clock said"
