@@ -186,7 +186,7 @@ class OneSync:
         delivered = (
             self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
         )
-        if delivered and earlier[0].given == given_spec(self._settings):
+        if not anew and delivered and earlier[0].given == given_spec(self._settings):
             return earlier[0].after(earlier)
         return resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
 
