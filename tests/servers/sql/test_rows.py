@@ -287,6 +287,36 @@ def test_a_trigger_that_raises_rejects_its_row_and_its_text_stays_inside(people_
     assert refused(people_db, people(person(1), person(2, "canary"), person(3))) == {1: reason}
 
 
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+@pytest.mark.parametrize("does", ["RAISE EXCEPTION USING ERRCODE = 'U0001'", "RAISE SQLSTATE 'ABC01'", "ASSERT false"])
+def test_an_sqlstate_that_a_trigger_made_up_refuses_its_row_alone(people_db: Any, does: str) -> None:
+    trigger = RAISES["postgres"][0].replace("RAISE EXCEPTION 'no %', new.name USING CONSTRAINT = new.name", does)
+    people_db.run(trigger)
+    assert [*refused(people_db, people(person(1), person(2, "canary"), person(3)))] == [1]
+    assert people_db.rows("SELECT id FROM people ORDER BY id") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+@pytest.mark.parametrize("first", ["Ada", "refused"])
+@pytest.mark.parametrize("state", ["42501", "0A000", "55000"])
+def test_an_sqlstate_of_postgres_that_speaks_of_no_row_stops_the_sync_though_a_trigger_raised_it(
+    people_db: Any, state: str, first: str
+) -> None:
+    body = (
+        "BEGIN CASE new.name WHEN 'refused' THEN RAISE SQLSTATE 'U0001'; "
+        f"WHEN 'canary' THEN RAISE SQLSTATE '{state}'; ELSE RETURN new; END CASE; END"
+    )
+    people_db.run(f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+    people_db.run("CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()")
+    task = a_task()
+    with opened(people_db.sink(), task) as sink:
+        delivery = sink.deliver(batch_of(task, people(person(1, first), person(2, "canary"), person(3))))
+    assert outcomes(delivery, 3) == [Outcome.FATAL] * 3
+    assert state in delivery.results[0].reason
+    assert people_db.rows("SELECT id FROM people") == []
+
+
 @pytest.mark.guarantee("SQL databases", "A row with a NULL in any part of its key is refused alone")
 def test_a_row_with_a_null_in_any_part_of_its_key_would_come_in_again_with_each_repeat_and_is_refused(db: Any) -> None:
     db.table(

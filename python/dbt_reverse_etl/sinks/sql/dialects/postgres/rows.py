@@ -15,7 +15,7 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import NO_EFFECT, condition
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
@@ -53,14 +53,17 @@ BEGIN
                     RAISE EXCEPTION USING ERRCODE = '{no_effect}';
                 END IF;
             END IF;
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation OR plpgsql_error
-                OR with_check_option_violation OR program_limit_exceeded OR SQLSTATE '{no_effect}' THEN
+        EXCEPTION WHEN OTHERS OR assert_failure THEN
+            GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
+            IF pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others})
+                    AND search.state OPERATOR(pg_catalog.<>) '{cardinality}' THEN
+                RAISE;
+            END IF;
             IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
                 middle := (search.first OPERATOR(pg_catalog.+) search.after) OPERATOR(pg_catalog./) 2;
                 firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
                 afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
             ELSE
-                GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
                 INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col);
             END IF;
         END;
@@ -71,6 +74,8 @@ _CONSTRAINTS = """
 SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%s::pg_catalog.name[])
 UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
 WHERE relkind IN ('i', 'I') AND relname = ANY (%s::pg_catalog.name[])"""
+
+_OTHERS = f"'{{{','.join(sorted(OTHER_CLASSES))}}}'::text[]"
 
 
 def search(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
@@ -84,6 +89,8 @@ def search(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
         in_range=IN_RANGE,
         refused=REFUSED,
         no_effect=NO_EFFECT,
+        cardinality=CARDINALITY,
+        others=_OTHERS,
     )
     return f"DO {sql.Literal(body).as_string(None)}"
 

@@ -17,8 +17,51 @@ NO_FILE = f"{os.devnull}/none"  # names no file, so that libpq looks for none in
 LOST = "the connection to the server was lost"
 NO_EFFECT = "DR001"  # our own SQLSTATE: a statement did less than it should
 
-ROW_CLASSES = ("22", "23", "44", "54", "P0")
-ROW_STATES = ("21000", NO_EFFECT)
+CARDINALITY = "21000"
+# Postgres' own classes that do not speak of a row's values. One of nobody's is what a trigger made up for a row.
+OTHER_CLASSES = frozenset(
+    [
+        "00",
+        "01",
+        "02",
+        "03",
+        "08",
+        "09",
+        "0A",
+        "0B",
+        "0F",
+        "0L",
+        "0P",
+        "0Z",
+        "10",
+        "20",
+        "21",
+        "24",
+        "25",
+        "26",
+        "27",
+        "28",
+        "2B",
+        "2D",
+        "2F",
+        "34",
+        "38",
+        "39",
+        "3B",
+        "3D",
+        "3F",
+        "40",
+        "42",
+        "53",
+        "55",
+        "57",
+        "58",
+        "72",
+        "F0",
+        "HV",
+        "XX",
+    ]
+)
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})
@@ -101,7 +144,7 @@ def parameters(settings: PostgresSettings) -> dict[str, str]:
 
 def row_is_at_fault(state: str | None) -> bool:
     """Whether an SQLSTATE speaks of a row's values."""
-    return state is not None and (state[:2] in ROW_CLASSES or state in ROW_STATES)
+    return state is not None and (state[:2] not in OTHER_CLASSES or state == CARDINALITY)
 
 
 def condition(state: str) -> str:
