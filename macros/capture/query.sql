@@ -79,7 +79,10 @@
     {%- endfor -%}
     {%- for name in settings.key -%}
         {%- set types = columns | selectattr('name', 'equalto', name) | map(attribute='type') | list -%}
-        {%- if not types -%}
+        {%- set spelled = columns | map(attribute='name') | map('lower') | select('equalto', name | lower) | list -%}
+        {%- if not types and spelled -%}
+            {%- do problems.append("unique_key '" ~ name ~ "' is in another case in the model; expected one spelling; write `... as " ~ name ~ "` in the model, or, if nothing was captured yet, correct unique_key") -%}
+        {%- elif not types -%}
             {%- do problems.append("unique_key '" ~ name ~ "' is no column of the model; expected one of " ~ columns | map(attribute='name') | join(', ') ~ '; select it or correct unique_key (case counts)') -%}
         {%- elif '<' in types[0] or types[0] in ('float', 'double') -%}
             {%- do problems.append("unique_key '" ~ name ~ "' is of type " ~ types[0] ~ ', which does not identify a row safely; expected a string, number, date, timestamp, boolean or binary; cast it in the model') -%}

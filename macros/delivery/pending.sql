@@ -149,9 +149,13 @@ left anti join images using (_key)
 
 
 {# Of rows that name their values as the changelog does (`column`), or as the destination does (`field`). #}
-{% macro _hash_of_fields(fields, named_by='field') -%}
+{% macro _hash_of_fields(fields, named_by='field', nan_is_null=false) -%}
     {%- set named = [] -%}
-    {%- for f in fields -%}{%- do named.append({'name': f.field, 'expression': reverse_etl._quote(f[named_by]), 'type': f.type}) -%}{%- endfor -%}
+    {%- for f in fields -%}
+        {%- set value = reverse_etl._quote(f[named_by]) -%}
+        {%- if nan_is_null and f.type in ('float', 'double') -%}{%- set value = 'if(isnan(' ~ value ~ ') or abs(' ~ value ~ ") = double('Infinity'), null, " ~ value ~ ')' -%}{%- endif -%}
+        {%- do named.append({'name': f.field, 'expression': value, 'type': f.type}) -%}
+    {%- endfor -%}
     {{ reverse_etl._hash(named) }}
 {%- endmacro %}
 

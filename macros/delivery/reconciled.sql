@@ -2,12 +2,14 @@
   What an object at a destination holds (relation `found`: the fields, and _unreadable) against what the sync delivered of the image at `head`.
   One row for each key that differs: _key, _difference (missing, different, extra), _bucket, _after_hash, _changed, _found_hash, _unreadable; of an extra key
   _bucket, _after_hash and _changed are NULL.
+    nan_is_null  whether NaN and Infinity are NULL at the destination (those within lists and structs are not looked at)
     undelivered  relation with the _key of rows that are known to be undelivered, which are left out; or none
   The others as in first_load.
 #}
-{% macro reconciled(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, found, undelivered=none) -%}
+{% macro reconciled(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, found, undelivered=none, nan_is_null=false) -%}
 with expected as (
-    select _key, _bucket, _after_hash, _changed from ({{ reverse_etl.first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) }})
+    select _key, _bucket, _after_hash, _changed, {{ reverse_etl._hash_of_fields(fields, nan_is_null=true) if nan_is_null else '_after_hash' }} as _sent_hash
+    from ({{ reverse_etl.first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) }})
 ),
 read_rows as (
     select {{ reverse_etl._key_json(key) }} as _key, _found_hash, _unreadable
@@ -23,7 +25,7 @@ compared as (
         e._bucket, e._after_hash, e._changed, r._found_hash, r._unreadable
     from expected e
     full outer join read_rows r on e._key = r._key
-    where e._key is null or r._key is null or r._unreadable or e._after_hash <> r._found_hash
+    where e._key is null or r._key is null or r._unreadable or e._sent_hash <> r._found_hash
 )
 select * from compared {% if undelivered %}left anti join {{ undelivered }} using (_key){% endif %}
 {%- endmacro %}

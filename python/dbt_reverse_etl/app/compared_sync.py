@@ -104,10 +104,9 @@ class ComparedSync(SyncPush):
             found, expected = "no position that every row has reached", "a sync whose last push reached its end"
             raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
         undelivered, history = list(state.undelivered.values()), self._history(head)
-        delivered = Delivered(
-            relation, head, spec, self.id, undelivered, history, self._others(head), bool(state.leftovers)
-        )
-        return delivered, self._job(HeadOfModel(place.snapshot, head.changelog), spec)
+        job, others = self._job(HeadOfModel(place.snapshot, head.changelog), spec), self._others(head)
+        told = {"left": bool(state.leftovers), "nan_is_null": self.sink.is_nan_null(job.task)}
+        return Delivered(relation, head, spec, self.id, undelivered, history, others, **told), job
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""

@@ -5,6 +5,7 @@ The rows of the destination are written beside the ledger and compared there, by
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ MISSING, DIFFERENT, EXTRA = "missing", "different", "extra"
 FOREIGN, LEFTOVER = "foreign", "leftover"  # nobody's of ours; one of the two, and nobody knows which
 MOST_REPAIRED = 10_000  # the ledger keeps each such row until it is delivered
 _STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
+_MADE = re.compile(r"([0-9]{14})_[0-9a-f]{8}")
 # What a mode keeps equal; a foreign key is told in every mode.
 _KEPT = {
     Mode.MIRROR: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
@@ -51,6 +53,7 @@ class Delivered:
         history: what it delivered before; None: nobody knows.
         others: other syncs of the object.
         left: it may have delivered rows of which the history does not tell.
+        nan_is_null: see `Sink.is_nan_null`.
     """
 
     relation: str
@@ -61,6 +64,7 @@ class Delivered:
     history: History | None
     others: Others
     left: bool
+    nan_is_null: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,7 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator
             mode=spec.mode.value,
             found=store,
             undelivered=view,
+            nan_is_null=delivered.nan_is_null,
         )
     )
     try:
@@ -245,7 +250,8 @@ def _stored(
 def _drop_left_behind(spark: SparkSession, schema: str, now: datetime) -> None:
     """Tables of a reconcile that was killed; a day later none can still be using them."""
     for row in spark.sql(f"show tables in {schema} like '{_STORE}*'").collect():
-        if row.tableName[len(_STORE) :][:14] < f"{now - _LEFT_BEHIND:%Y%m%d%H%M%S}":
+        made = _MADE.fullmatch(row.tableName.removeprefix(_STORE))
+        if made and made[1] < f"{now - _LEFT_BEHIND:%Y%m%d%H%M%S}":
             spark.sql(f"drop table if exists {schema}.{row.tableName}")
 
 

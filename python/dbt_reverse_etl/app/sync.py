@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +15,7 @@ from dbt_reverse_etl.app.identity import former_of, id_of, renamed
 from dbt_reverse_etl.app.tasks import task_of
 from dbt_reverse_etl.app.versions import newer_macros
 from dbt_reverse_etl.base import owner
-from dbt_reverse_etl.base.errors import PositionLost, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range
@@ -188,7 +189,20 @@ class OneSync:
         )
         if not anew and delivered and earlier[0].given == given_spec(self._settings):
             return earlier[0].after(earlier)
-        return resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
+        spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
+        if not anew:
+            self._refuse_renamed_key(spec, earlier)
+        return spec
+
+    def _refuse_renamed_key(self, spec: Spec, earlier: Iterable[Spec]) -> None:
+        """The destination would take each row for another one, and the deletes would miss those that it has."""
+        columns = self._resolved.sync.changelog.key
+        now = spec.key(columns)
+        before = next((names for one in earlier if (names := one.key(columns)) != now), None)
+        if before is not None:
+            found, expected = f"{', '.join(now)} as the key", f"{', '.join(before)}, as in the pushes before"
+            next_step = "change it back; or adopt, if the destination has renamed it too; or forget: a first load, and its rows under the former name stay"
+            raise ConfigurationError(Problem(f"{self._resolved.sync.name}: fields", found, expected, next_step))
 
     def _refuse_another_zone(self, *earlier: Spec) -> None:
         if zones := {one.zone for one in earlier} - {""}:

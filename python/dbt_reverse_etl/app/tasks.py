@@ -17,14 +17,13 @@ from dbt_reverse_etl.warehouse.spec import Spec, resolve
 def task_of(resolved: ResolvedSync, sync_id: str, spec: Spec | None, project_dir: Path | None) -> SinkTask:
     """Of this spec; without one, nobody may open it."""
     settings = resolved.sync.settings
-    names = {column: name for column, name, _ in spec.fields} if spec else {}
     return SinkTask(
         sync_id=sync_id,
         sync=resolved.sync.name,
         fence=0,
         object=settings.object,
         mode=settings.mode,
-        key=tuple(names[column] for column in resolved.sync.changelog.key) if spec else (),
+        key=spec.key(resolved.sync.changelog.key) if spec else (),
         schema=spec.arrow_schema() if spec else pa.schema([]),
         options=resolved.options,
         project_dir=project_dir,

@@ -281,6 +281,10 @@ class Sink(ABC):
         Read-only, on its own connection, without `open`. Raises DestinationError."""
         return None
 
+    def is_nan_null(self, task: SinkTask) -> bool:  # noqa: ARG002  (a sink may depend on the options)
+        """Whether NaN and Infinity arrive as NULL: what `read` gives is compared so."""
+        return False
+
     def settle(self, claims: Sequence[str]) -> Mapping[str, bool | Applied | None]:
         """For each claim of a crashed run: True if it was closed with nothing left out, False if some was applied,
         None if there is no record of it (and none can appear any more, for the fence is held). A sink that

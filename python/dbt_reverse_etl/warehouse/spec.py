@@ -79,6 +79,11 @@ class Spec:
         """The fields by their names at the destination."""
         return {name for _, name, _ in self.fields}
 
+    def key(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """The key's columns by their names at the destination."""
+        names = {column: name for column, name, _ in self.fields}
+        return tuple(names.get(column, column) for column in columns)
+
     def after(self, earlier: Iterable[Spec]) -> Spec:
         """This spec, and what it stops: the fields of earlier ones that it does not send."""
         sent = {name for spec in earlier for name in (*spec.names, *spec.stopped)}
@@ -89,13 +94,14 @@ class Spec:
         return replace(self, fields=tuple(field for field in self.fields if field[1] in other.names))
 
     def resumes(self, earlier: Spec) -> bool:
-        """Whether it sends a field that was stopped, or has another type: no image tells what the destination holds of it."""
+        """Whether it sends a field that was stopped, has another type, or another case in its name: no image, and no hash, tells what the
+        destination holds of it.
+        """
         types = {name: kind for _, name, kind in earlier.fields}
-        changed = (
-            types.get(name, kind) != kind and not value_of("_is_wider", kind, types[name])
-            for _, name, kind in self.fields
-        )
-        return any(changed) or not self.names.isdisjoint(earlier.stopped)
+        changed = (types.get(name, kind) != kind and not _is_same(kind, types[name]) for _, name, kind in self.fields)
+        written = {name.casefold() for name in earlier.names - self.names}
+        other_case = any(name.casefold() in written for name in self.names - earlier.names)
+        return any(changed) or other_case or not self.names.isdisjoint(earlier.stopped)
 
     def struct(self) -> StructType:
         """The destination fields with their Spark types."""
@@ -105,6 +111,11 @@ class Spec:
     def arrow_schema(self) -> pa.Schema:
         """The destination fields with their Arrow types."""
         return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in self.struct()])
+
+
+def _is_same(kind: str, than: str) -> bool:
+    """Whether values of the narrower type arrive as they do in the wider one: 0.1 as a float is no 0.1 as a double."""
+    return than != "float" and bool(value_of("_is_wider", kind, than))
 
 
 def given_spec(settings: SyncSettings) -> str:

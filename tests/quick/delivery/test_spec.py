@@ -55,8 +55,22 @@ def test_a_spec_remembers_what_earlier_ones_sent_until_it_sends_that_again() -> 
         (spec(ID, ("a", "bigint")), spec(ID, A), True),
         (spec(ID, A), spec(ID, ("a", "string")), True),
         (spec(ID, ("a", "decimal(5,2)")), spec(ID, ("a", "decimal(9,3)")), False),
+        (spec(ID, ("a", "float")), spec(ID, ("a", "double")), True),
+        (spec(ID, ("firstname", "string")), spec(ID, ("firstName", "string")), True),
+        (spec(ID, ("firstName", "string"), ("firstname", "string")), spec(ID, ("firstName", "string")), False),
     ],
-    ids=["comes back", "stays away", "new", "wider", "narrower", "another type", "wider decimal"],
+    ids=[
+        "comes back",
+        "stays away",
+        "new",
+        "wider",
+        "narrower",
+        "another type",
+        "wider decimal",
+        "float as a double",
+        "another case",
+        "one of two cases goes",
+    ],
 )
 def test_what_the_destination_holds_is_not_known_where_a_field_comes_back_or_has_a_type_that_its_values_do_not_fit(
     earlier: Spec, now: Spec, *, resumed: bool

@@ -121,3 +121,37 @@ def test_a_full_load_of_a_model_that_became_empty_empties_the_table_that_is_its_
     pushed = call(project, "push", "--select", "lake_people", "--override", override)
     assert (pushed.exception, pushed.return_value) == (None, ExitCode.OK), pushed.output
     assert project.rows("select * from {s}_lake.people") == []
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row_twice_and_another_case_is_sent(
+    project: Project, api: PeopleApi
+) -> None:
+    project.changelog("people", "select id, name from values (1, 'Ada'), (2, 'Bob') as t (id, name)")
+    project.sync("crm_people", "people", object="people", mode="mirror", fields={"id": "id", "name": "name"})
+    assert project.run().sync("crm_people") == "+2 ~0 -0"
+    project.sync("crm_people", "people", object="people", mode="mirror", fields={"id": "id", "name": "Name"})
+    assert project.run().sync("crm_people") == "+0 ~2 -0", "a destination may tell the two names apart"
+
+    project.sync("crm_people", "people", object="people", mode="mirror", fields={"id": "person", "name": "Name"})
+    by_hand(project, "alter table people rename column id to person")
+    refused = project.run()
+    assert not refused.success
+    assert "crm_people: fields: found person as the key; expected id, as in the pushes before. Next:" in refused.text
+    assert project.dbt("run-operation", "adopt", "--args", "{sync: crm_people}").success
+    project.changelog("people", "select id, name from values (1, 'Ann') as t (id, name)")
+    assert project.run().success
+    assert project.run().success
+    assert project.crm("select person from people") == [(1,), (2,)], "adopt calls the rows of then equal"
+
+
+@pytest.mark.guarantee("What is sent")
+def test_reconcile_finds_what_was_written_for_nan_as_it_was_sent(project: Project) -> None:
+    here = Path.cwd()
+    project.destinations["lake"] = {"type": "files", "path": str(project.folder / "lake"), "format": "jsonl"}
+    project.changelog("people", "select id, double('NaN') as x, float('-Infinity') as y, 1.5d as z from range(3)")
+    project.sync("lake_people", "people", destination="lake", object="people", mode="mirror", options={"nan": "null"})
+    assert project.run().success
+    found = call(project, "reconcile")
+    os.chdir(here)
+    assert (found.exception, found.return_value) == (None, ExitCode.OK), found.output

@@ -136,6 +136,10 @@ class FilesSink(Sink):
                 raise UnreadableError(f"no {MANIFEST} of this sync", "the record of its deliveries", "push, or resync")
             yield from read_rows(self._store(task), manifest, task)
 
+    def is_nan_null(self, task: SinkTask) -> bool:
+        """By `options.nan`; Parquet keeps them."""
+        return _options(task).nan == "null" and self._settings.format != "parquet"
+
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
         if not task.first and self._store(task).read(MANIFEST) is None:

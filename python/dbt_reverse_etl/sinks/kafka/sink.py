@@ -172,6 +172,10 @@ class KafkaSink(Sink):
             if topic is not None:
                 yield from read_rows(self._settings, task, topic.partitions, form)
 
+    def is_nan_null(self, task: SinkTask) -> bool:
+        """By `options.nan`."""
+        return options_of(task).nan == "null"
+
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""
         producer, self._producer = self._producer, None
