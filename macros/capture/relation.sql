@@ -64,11 +64,8 @@
 
 {# The columns of a table or view, [{name, type}], with types as Spark writes them: each adapter has a way of its own. #}
 {% macro _columns_of(relation) %}
-    {%- set columns, described = [], run_query('describe table ' ~ relation) -%}
-    {%- if ' more fields' in described.columns[1].values() | join('\n') -%}
-        {%- set described = reverse_etl._uncut('describe table ' ~ relation) -%}
-    {%- endif -%}
-    {%- for row in described.rows -%}
+    {%- set columns = [] -%}
+    {%- for row in reverse_etl._uncut('describe table ' ~ relation).rows -%}
         {%- if not row[0] or (row[0].startswith('# ') and row[1] in [none, '', 'data_type']) -%}{{ return(columns) }}{%- endif -%}
         {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
     {%- endfor -%}
@@ -76,12 +73,23 @@
 {% endmacro %}
 
 
-{# The result of a statement whose texts Spark cuts off by default, such as long types and plans. #}
+{#
+  The result of a statement whose texts Spark cuts off by default, such as long types and plans. dbt's threads share one session, so another one may take the setting
+  back in between.
+#}
 {% macro _uncut(statement) %}
-    {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
-    {%- set result = run_query(statement) -%}
-    {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
-    {{ return(result) }}
+    {%- set found = namespace(result=run_query(statement)) -%}
+    {%- for _ in range(5) if reverse_etl._is_cut(found.result) -%}
+        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
+        {%- set found.result = run_query(statement) -%}
+        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+    {%- endfor -%}
+    {{ return(found.result) }}
+{% endmacro %}
+
+{% macro _is_cut(result) %}
+    {%- for column in result.columns if modules.re.search('[.]{3} [0-9]+ more fields', column.values() | join(' ')) -%}{{ return(true) }}{%- endfor -%}
+    {{ return(false) }}
 {% endmacro %}
 
 

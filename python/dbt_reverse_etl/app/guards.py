@@ -63,7 +63,7 @@ def check_guards(
 def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
     """Tests, by unique id, that a changelog has failed and not passed since."""
     names = ", ".join(test.split(".")[2] for test in tests)
-    return [f"failed tests of {changelog}: {names}"] if tests else []
+    return [f"tests not passed of {changelog}: {names}"] if tests else []
 
 
 def asks_for_visible_rows(guards: Guards, planned: PerOperation) -> bool:

@@ -190,18 +190,24 @@ class OneSync:
         if not anew and delivered and earlier[0].given == given_spec(self._settings):
             return earlier[0].after(earlier)
         spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
+        spec = replace(spec, key_form=self.sink.key_form(self._task(spec)))
         if not anew:
-            self._refuse_renamed_key(spec, earlier)
+            self._refuse_another_key(spec, earlier)
         return spec
 
-    def _refuse_renamed_key(self, spec: Spec, earlier: Iterable[Spec]) -> None:
+    def _refuse_another_key(self, spec: Spec, earlier: Iterable[Spec]) -> None:
         """The destination would take each row for another one, and the deletes would miss those that it has."""
         columns = self._resolved.sync.changelog.key
-        now = spec.key(columns)
-        before = next((names for one in earlier if (names := one.key(columns)) != now), None)
+
+        def said(one: Spec) -> str:
+            form = spec.key_form if one.key_form is None else one.key_form
+            return " ".join([", ".join(one.key(columns)), *([f"({form})"] if form else [])])
+
+        now = said(spec)
+        before = next((key for one in earlier if (key := said(one)) != now), None)
         if before is not None:
-            found, expected = f"{', '.join(now)} as the key", f"{', '.join(before)}, as in the pushes before"
-            next_step = "change it back; or adopt, if the destination has renamed it too; or forget: a first load, and its rows under the former name stay"
+            found, expected = f"{now} as the key", f"{before}, as in the pushes before"
+            next_step = "change it back; or sync to a new object; or adopt, if the destination has changed it too; or forget: a first load, and its rows under the former key stay"
             raise ConfigurationError(Problem(f"{self._resolved.sync.name}: fields", found, expected, next_step))
 
     def _refuse_another_zone(self, *earlier: Spec) -> None:

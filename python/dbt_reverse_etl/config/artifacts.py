@@ -62,7 +62,7 @@ class Invocation:
         command: `run`, `build`, `test` ...; for `dbt retry` the command that was retried.
         empty, sample: under these flags the models do not hold the real rows.
         changelogs: by the unique id of the model, those that took part.
-        failed_tests: by the unique id of the changelog, the unique ids of its tests that failed.
+        failed_tests: by the unique id of the changelog, the unique ids of its tests that failed, or were skipped.
         passed_tests: unique ids of all tests that passed.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
@@ -146,13 +146,16 @@ def _changelog_result(result: Node) -> ChangelogResult:
 
 
 def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:
-    """By changelog; a test that could not be run has not passed either."""
+    """By changelog; a test that could not be run has not passed either, nor has one that was skipped after its changelog was captured."""
     tests = {**manifest["nodes"], **(manifest.get("unit_tests") or {})}
     failed: dict[str, tuple[str, ...]] = {}
     for unique_id, result in results.items():
         node = tests.get(unique_id, {})
-        if node.get("resource_type") in ("test", "unit_test") and result["status"] in _FAILED:
-            for model in _changelog_ids(node, manifest):
+        if node.get("resource_type") not in ("test", "unit_test"):
+            continue
+        for model in _changelog_ids(node, manifest):
+            is_left_out = result["status"] == "skipped" and results.get(model, {}).get("status") == "success"
+            if is_left_out or result["status"] in _FAILED:
                 failed[model] = (*failed.get(model, ()), unique_id)
     return failed
 

@@ -281,6 +281,10 @@ class Sink(ABC):
         Read-only, on its own connection, without `open`. Raises DestinationError."""
         return None
 
+    def key_form(self, task: SinkTask) -> str:  # noqa: ARG002  (a sink may depend on the options)
+        """By which of its options the destination knows a key: with another one it takes each row for a new one. Empty: by none."""
+        return ""
+
     def is_nan_null(self, task: SinkTask) -> bool:  # noqa: ARG002  (a sink may depend on the options)
         """Whether NaN and Infinity arrive as NULL: what `read` gives is compared so."""
         return False

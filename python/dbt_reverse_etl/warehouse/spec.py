@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -39,6 +39,7 @@ class Spec:
         fields: column, field and Spark type, in order.
         given: the settings that it was made from, before columns were filled in.
         zone: of the session, if the filter depends on it.
+        key_form: see `Sink.key_form`; None: an older version did not keep it.
         stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
     """
 
@@ -48,13 +49,15 @@ class Spec:
     given: str = ""
     stopped: tuple[str, ...] = ()
     zone: str = ""
+    key_form: str | None = field(default=None, compare=False)
 
     @staticmethod
     def of(text: str) -> Spec:
         """From the JSON that the ledger keeps."""
         read = json.loads(text)
         fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
-        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], stopped, read.get("zone", ""))
+        more = {"stopped": stopped, "zone": read.get("zone", ""), "key_form": read.get("key_form")}
+        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], **more)
 
     @property
     def id(self) -> str:
@@ -66,7 +69,7 @@ class Spec:
     @property
     def text(self) -> str:
         said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
-        more = {"stopped": self.stopped, "zone": self.zone}
+        more = {"stopped": self.stopped, "zone": self.zone, "key_form": self.key_form}
         return json.dumps({**said, **{name: value for name, value in more.items() if value}})
 
     @property

@@ -56,7 +56,7 @@ def test_nothing_is_asked_of_a_push_without_an_objection() -> None:
 def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", []) == []
     assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
-        "failed tests of people: current_unique_people_id"
+        "tests not passed of people: current_unique_people_id"
     ]
 
 

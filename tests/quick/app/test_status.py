@@ -58,7 +58,7 @@ def row_of(told: Overview, snapshot: int = 5, change: Callable[[Any], Any] = as_
         (lambda: row_of(at(A, 3)), "behind", "2 snapshots captured since"),
         (lambda: row_of(replace(at(A, 4), refusals=BLOCKED)), "failing", "blocked: a: found 3 deletes"),
         (lambda: row_of(Overview(refusals=BLOCKED)), "failing", "blocked: a: found 3 deletes"),
-        (lambda: row_of(replace(at(A, 4), failing=FAILING)), "failing", "failed tests of orders: unique_id; a push is blocked until they pass"),
+        (lambda: row_of(replace(at(A, 4), failing=FAILING)), "failing", "tests not passed of orders: unique_id; a push is blocked until they pass"),
         (lambda: row_of(replace(at(A, 5), failing=FAILING)), "ok", ""),
         (lambda: row_of(at(A, 5), change=later), "failing", "other_version: orders: found a snapshot of the dbt package 9.9.9"),
         (lambda: row_of(at(A, 5), change=restored), "failing", "other_changelog: a: found a position of changelog uuid"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
+from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.spec import Spec
 
@@ -77,3 +81,31 @@ def test_what_the_destination_holds_is_not_known_where_a_field_comes_back_or_has
 ) -> None:
     assert now.resumes(earlier) is resumed
     assert earlier.seen_by(now).fields == tuple(field for field in earlier.fields if field[1] in now.names)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        (
+            "options.key: json",
+            "options.key: raw",
+            "found id (options.key: raw) as the key; expected id (options.key: json)",
+        ),
+        ("options.key: raw", "options.key: raw", ""),
+        (None, "options.key: raw", ""),
+        ("", "", ""),
+    ],
+    ids=["another", "the same", "of an older version", "of a destination without options for it"],
+)
+def test_another_form_of_the_key_is_refused_but_not_after_an_older_version_which_did_not_keep_it(
+    before: str | None, now: str, refused: str
+) -> None:
+    earlier, spec_now = (replace(spec(ID, A), key_form=form) for form in (before, now))
+    assert Spec.of(earlier.text).key_form == (before or None)
+    assert earlier.id == spec_now.id == spec(ID, A).id
+    sync = Mock(_resolved=Mock(sync=Mock(changelog=Mock(key=("id",)))))
+    if refused:
+        with pytest.raises(ConfigurationError, match=re.escape(refused)):
+            OneSync._refuse_another_key(sync, spec_now, [earlier])
+    else:
+        OneSync._refuse_another_key(sync, spec_now, [earlier])

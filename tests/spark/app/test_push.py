@@ -193,7 +193,7 @@ def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(s
     assert " crm_skipped -> " not in failed.text
     assert failed.statuses["contacts_changelog"] == "success"
     assert failed.sync("crm_contacts") == "ERROR blocked"
-    assert "failed tests of contacts_changelog: reverse_etl_current_accepted_values" in failed.text
+    assert "tests not passed of contacts_changelog: reverse_etl_current_accepted_values" in failed.text
     assert not (shop.folder / "crm.db").exists()
 
     shop.model("broken", "select 1 as id", {"materialized": "table"})

@@ -114,3 +114,18 @@ def test_when_columns_come_and_go_or_get_wider_every_compare_captures_the_same_c
     names = f"_change, _snapshot_id, _row_hash, id, {', '.join(columns)}"
     changes = [sorted(project.rows(f"select {names} from {{s}}.{name}"), key=str) for name in ("by_hash", "by_except")]
     assert changes[0] == changes[1]
+
+
+def test_types_that_spark_cuts_off_where_it_shows_them_are_read_whole_and_a_setting_of_the_session_stays(
+    project: Project,
+) -> None:
+    many = ", ".join(f"'field_{number}', id + {number}" for number in range(60))
+    project.changelog("people", f"select id, named_struct({many}) as s from range(3)")
+    assert project.run().messages["people"] == "+3 ~0 -0, snapshot 1"
+    project.spark.conf.set("spark.sql.debug.maxToStringFields", "500")
+    try:
+        project.changelog("people", f"select id, named_struct({many}) as s from range(4)")
+        assert project.run().messages["people"] == "+1 ~0 -0, snapshot 2"
+        assert project.spark.conf.get("spark.sql.debug.maxToStringFields") == "500"
+    finally:
+        project.spark.conf.unset("spark.sql.debug.maxToStringFields")

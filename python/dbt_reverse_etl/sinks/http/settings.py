@@ -251,6 +251,7 @@ class HttpSettings(Strict):
     Attributes:
         preset: defaults for a known API: `braze`, `hubspot`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
         url: base URL; https, except to this machine.
+        account: a name for the account behind the credentials, where one URL serves many: another one is another destination.
         headers: additional headers of each request.
         auth: how requests prove who sends them.
         client_certificate: for mutual TLS.
@@ -263,6 +264,7 @@ class HttpSettings(Strict):
 
     preset: str | None = None
     url: str
+    account: str | None = Field(default=None, min_length=1)
     headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
     auth: (
         Annotated[Bearer | Basic | ApiKey | OAuth2 | StandardWebhooks | PythonAuth, Field(discriminator="type")] | None

@@ -49,7 +49,8 @@ class HttpSink(Sink):
 
     @property
     def identity(self) -> str:
-        return self._settings.origin + self._settings.base.path.rstrip("/")
+        place = self._settings.origin + self._settings.base.path.rstrip("/")
+        return f"{place} of {self._settings.account}" if self._settings.account else place
 
     @property
     def address(self) -> str:

@@ -172,6 +172,9 @@ class KafkaSink(Sink):
             if topic is not None:
                 yield from read_rows(self._settings, task, topic.partitions, form)
 
+    def key_form(self, task: SinkTask) -> str:
+        return f"options.key: {options_of(task).key}"
+
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`."""
         return options_of(task).nan == "null"
