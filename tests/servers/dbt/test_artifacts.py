@@ -99,6 +99,14 @@ class TestRun:
         assert invocation.failed_tests == ({CONTACTS: (tests["test"],)} if failed else {})
         assert set(invocation.changelogs) == {CONTACTS, ORDERS} & set(statuses)
 
+    @pytest.mark.guarantee("dbt and its commands")
+    @pytest.mark.parametrize(("model", "objects"), [("success", True), ("error", False), (None, False)])
+    def test_a_test_that_was_skipped_holds_back_what_this_command_captured(
+        self, manifest: Json, compiled: Json, tests: dict[str, str], model: str | None, *, objects: bool
+    ) -> None:
+        statuses = {tests["test"]: "skipped", **({CONTACTS: model} if model else {})}
+        assert run(ran(compiled, statuses), manifest).failed_tests == ({CONTACTS: (tests["test"],)} if objects else {})
+
     def test_what_dbt_itself_wrote_for_compile_pushes_nothing(self, manifest: Json, compiled: Json) -> None:
         invocation = run(compiled, manifest)
         assert (invocation.command, invocation.push) == ("compile", ())
