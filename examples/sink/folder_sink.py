@@ -71,7 +71,7 @@ class FolderSink(Sink):
             elif operation != "delete" and index in encoded.rejected:
                 results.append(RowResult(index, Outcome.REJECTED, encoded.rejected[index]))
             else:
-                name = ",".join(quote(part, safe="") for part in key)
+                name = ",".join(_file_name(part) for part in key)
                 results += self._apply(index, name, None if operation == "delete" else encoded.rows[index])
         return Delivery(tuple(results))
 
@@ -94,3 +94,8 @@ class FolderSink(Sink):
             # It may have been done all the same: a folder may be on another machine.
             return [RowResult(index, Outcome.UNKNOWN, type(error).__name__)]
         return []
+
+
+def _file_name(text: str) -> str:
+    """Capital letters are written as numbers, too: some file systems take `A` and `a` for one."""
+    return "".join(f"%{ord(one):02X}" if one.isupper() and one.isascii() else quote(one, safe="") for one in text)

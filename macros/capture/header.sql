@@ -29,8 +29,16 @@
 {% macro _head(target) %}
     {%- set newest = run_query('select max(_snapshot_id) from ' ~ target).rows[0][0] -%}
     {%- if newest is none -%}{{ return(none) }}{%- endif -%}
-    {{ return(reverse_etl._header(target, newest | int)) }}
+    {%- set head = reverse_etl._header(target, newest | int) -%}
+    {#- What it added would be lost in the next header, and older macros would not know that they must not read it. -#}
+    {%- if head is not none and reverse_etl._release(head.package_version) > reverse_etl._release(reverse_etl.version()) -%}
+        {{ exceptions.raise_compiler_error(target ~ ': found a snapshot of the dbt package ' ~ head.package_version ~ '; expected one that this package knows, which is of version ' ~ reverse_etl.version() ~ ". Next: pip install 'dbt-reverse-etl==" ~ head.package_version ~ "', then dbt-reverse-etl init, and dbt deps") }}
+    {%- endif -%}
+    {{ return(head) }}
 {% endmacro %}
+
+{# [major, minor] of a version. #}
+{% macro _release(version) %}{{ return(((version or '0') ~ '.0').split('.')[:2] | map('int') | list) }}{% endmacro %}
 
 
 {% macro _header(target, snapshot_id) %}

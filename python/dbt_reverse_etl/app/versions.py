@@ -18,10 +18,9 @@ def other_macros(manifest: Mapping[str, Any]) -> list[Problem]:
     found = re.search(r"%\}\s*([\w.]+)\s*\{%", written)
     if found is None or _release(found[1]) == _release(VERSION):
         return []
-    expected, then = (
-        f"that of the runner, {VERSION}",
-        "run `dbt-reverse-etl init`, which refreshes it, and dbt again",
-    )
+    expected, then = f"that of the runner, {VERSION}", "run `dbt-reverse-etl init`, which refreshes it, and dbt again"
+    if _release(found[1]) > _release(VERSION):
+        then = f"pip install 'dbt-reverse-etl=={found[1]}'; or, to stay with the runner, {then}"
     return [Problem("dbt_packages/reverse_etl", f"the dbt package in version {found[1]}", expected, then)]
 
 

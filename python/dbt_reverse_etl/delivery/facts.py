@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import ClassVar
 
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 
@@ -13,8 +14,14 @@ NOT_WELL = -1  # see `RunFinished.allowed`
 PARKED = "parked"
 
 
+class _Told:
+    """Part of a fact. A field that a later version added is an error: stated again by this one, it would be lost."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
 @dataclass(frozen=True)
-class Range:
+class Range(_Told):
     """The keys in buckets [lo, hi) are at (snapshot, spec)."""
 
     lo: int
@@ -27,7 +34,7 @@ _DOUBT = "-doubt-"
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(_Told):
     """Rows of the buckets [lo, hi), projected at (snapshot, spec), may be under way to the destination.
 
     Attributes:
@@ -54,7 +61,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Undelivered:
+class Undelivered(_Told):
     """A planned row that was not delivered, with its own old position; never a payload.
 
     Attributes:
@@ -89,7 +96,7 @@ class Undelivered:
 
 
 @dataclass(frozen=True)
-class Abandoned:
+class Abandoned(_Told):
     """An earlier run that never finished: it may still be asleep somewhere, and record a doubt at its head."""
 
     fence: int
@@ -98,7 +105,7 @@ class Abandoned:
 
 
 @dataclass(frozen=True)
-class RunStarted:
+class RunStarted(_Told):
     """Claims the sync for one run, and restates all that was folded before it; atomic on (sync, fence).
 
     Attributes:
@@ -139,7 +146,7 @@ class RunStarted:
 
 
 @dataclass(frozen=True)
-class ClaimsSettled:
+class ClaimsSettled(_Told):
     """What a new run found out about the claims of its predecessors, before it planned.
 
     Attributes:
@@ -160,7 +167,7 @@ class ClaimsSettled:
 
 
 @dataclass(frozen=True)
-class WaveAcknowledged:
+class WaveAcknowledged(_Told):
     """The buckets [lo, hi) are at (snapshot, spec), but for the undelivered rows.
 
     Attributes:
@@ -187,7 +194,7 @@ class WaveAcknowledged:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(_Told):
     """The run is alive."""
 
     sync_id: str
@@ -197,7 +204,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class DoubtRecorded:
+class DoubtRecorded(_Told):
     """Left by a run that lost its lease, at the newest fence: a request of its may have landed after a newer one.
 
     Attributes:
@@ -213,7 +220,7 @@ class DoubtRecorded:
 
 
 @dataclass(frozen=True)
-class RunFinished:
+class RunFinished(_Told):
     """The run ended by itself.
 
     Attributes:

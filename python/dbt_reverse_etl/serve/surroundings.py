@@ -22,13 +22,14 @@ class Patience:
 
     Attributes:
         first, most: seconds between two tries; the wait doubles from one to the other, with jitter.
-        fetch, push: before each is given up.
+        fetch, push, busy: before each is given up; `busy` while another run holds a sync, which after a kill elsewhere lasts as long as its lease.
     """
 
     first: float = 5
     most: float = 600
     fetch: Limit = (10, 6 * 3600)
     push: Limit = (4, 0)
+    busy: Limit = (4, 2 * 3600)
 
     def wait(self, tries: int, asked: float = 0.0, most: float = math.inf) -> float:
         """Seconds before the next try, at most `most`; but at least as many as were asked for, up to an hour."""

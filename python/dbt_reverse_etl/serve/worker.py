@@ -26,12 +26,11 @@ from dbt_reverse_etl.serve.steps import Unfit
 from dbt_reverse_etl.serve.surroundings import Limit, Surroundings
 
 _LOOKS = 5  # for the run of a webhook, which may be listed a moment later
-# A person has to act: another try says the same.
-_FINAL = (ExitCode.USAGE, ExitCode.BLOCKED, ExitCode.OTHER_CHANGELOG)
+_BUSY = "another run holds the sync"
 _MEANINGS = {
     ExitCode.USAGE: ", the configuration is wrong",
     ExitCode.BLOCKED: ", blocked by a guard or a failed test",
-    ExitCode.BUSY: ", another run holds the sync",
+    ExitCode.BUSY: f", {_BUSY}",
     ExitCode.OTHER_CHANGELOG: ", the positions do not say what the destination holds, or stand under a former name",
     NOT_STARTED: ", it cannot be started: see `push_command`",
 }
@@ -138,7 +137,9 @@ class Worker:
     def _is_settled(self, run: Run) -> bool:
         """Try a run once. Whether it is done, or has failed for good."""
         is_there = bool(self._artifacts.of(run))
-        limit = self._patience.push if is_there else self._patience.fetch
+        limit = self._patience.fetch
+        if is_there:
+            limit = self._patience.busy if _BUSY in run.reason else self._patience.push
         if _is_spent(run, limit):
             return self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
         run = self._put(replace(run, tries=run.tries + 1))
@@ -180,9 +181,10 @@ class Worker:
             return self._ended(run, State.DONE)
         self.worst = max(self.worst, code)
         reason = f"signal {-code}" if code < 0 else f"exit code {code}{_MEANINGS.get(code, '')}"
-        if code in _FINAL:
+        if code == ExitCode.USAGE:
             return self._ended(run, State.FAILED, reason)
-        return self._left(run, reason, self._patience.push)
+        # The worst code may hide that of another sync, which another try helps.
+        return self._left(run, reason, self._patience.busy if code == ExitCode.BUSY else self._patience.push)
 
     def _left(self, run: Run, reason: str, limit: Limit) -> bool:
         """Leave it for another try, if its limit allows one. While stopping, this try does not count."""

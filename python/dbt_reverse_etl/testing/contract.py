@@ -125,6 +125,52 @@ class SinkContract(TransactionContract):
             sink.finish()
         self._holds(read_back, task, [after, person(2)])
 
+    def test_insert_and_update_write_the_row_whether_it_is_there_or_not(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        task = make_task()
+        if task.mode not in (Mode.MIRROR, Mode.UPSERT):
+            pytest.skip("the sink has neither mirror nor upsert")
+        after = [person(1, "Grace"), person(2), person(3, "Joan")]
+        with opened(make_sink(), task) as sink:
+            deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
+            # As after a lost answer, and after somebody emptied the object.
+            changes: list[Change] = [("insert", after[0]), ("update", after[2])]
+            assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
+            sink.finish()
+        self._holds(read_back, task, after)
+
+    def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        task = make_task()
+        with opened(make_sink(), task) as sink:
+            assert deliver(sink, task, [("insert", person(1)), ("insert", person(2))]) == [Outcome.DELIVERED] * 2
+        with opened(make_sink(), next_run(task)) as sink:
+            sink.finish()
+        self._holds(read_back, task, [person(1), person(2)])
+
+    @pytest.mark.parametrize(
+        ("kind", "keys"),
+        [
+            (pa.string(), ["a", "A", "a ", " a", "1", "01", "1.0", "\u00e9", "e\u0301", "\u00df", "ss"]),
+            (pa.int64(), [2**53, 2**53 + 1, -(2**53), 1, -1]),
+        ],
+        ids=["texts", "numbers"],
+    )
+    def test_keys_that_are_alike_are_apart_or_refused(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack, kind: pa.DataType, keys: list[Any]
+    ) -> None:
+        task = make_task(pa.schema([("id", kind), ("name", pa.string())]))
+        rows: list[Row] = [{"id": key, "name": f"name {number}"} for number, key in enumerate(keys)]
+        with opened(make_sink(), task) as sink:
+            answers = deliver(sink, task, [("insert", row) for row in rows])
+            sink.finish()
+        assert set(answers) <= {Outcome.DELIVERED, Outcome.REJECTED}
+        self._holds(
+            read_back, task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
+        )
+
     def test_mirror_deletes_by_key_and_a_row_that_is_gone_is_delivered(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
     ) -> None:

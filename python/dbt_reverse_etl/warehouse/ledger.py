@@ -10,13 +10,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.warehouse.commits import Commits, said
@@ -58,8 +59,24 @@ def encode(fact: Fact) -> tuple[str, str]:
 
 
 def decode(word: str, body: str) -> Fact:
-    """What `encode` was given."""
-    return _ADAPTERS[word].validate_json(body)
+    """What `encode` was given.
+
+    Raises:
+        ReverseEtlError: a later version wrote it.
+        ValidationError: it is damaged.
+    """
+    try:
+        if word in _ADAPTERS:
+            return _ADAPTERS[word].validate_json(body)
+        found = f"a fact {word}"
+    except ValidationError as error:
+        unknown = [one["loc"][-1] for one in error.errors() if one["type"] == "unexpected_keyword_argument"]
+        if not unknown:
+            raise
+        found = f"a fact {word} with {unknown[0]}"
+    expected = f"what version {VERSION} knows"
+    next_step = "upgrade dbt-reverse-etl to the release that wrote it: pip install --upgrade dbt-reverse-etl"
+    raise ReverseEtlError(Problem("the ledger", found, expected, next_step))
 
 
 @dataclass(frozen=True)
@@ -254,8 +271,8 @@ class DeltaLedger:
             _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
-            {row.sync: Refusal(**json.loads(row.body), at=_utc(row)) for row in rows if row.fact == REFUSED},
-            {row.sync: Heard(**json.loads(row.body)) for row in rows if row.fact == ALERT},
+            {row.sync: Refusal(**_known(Refusal, row), at=_utc(row)) for row in rows if row.fact == REFUSED},
+            {row.sync: Heard(**_known(Heard, row)) for row in rows if row.fact == ALERT},
             frozenset(configured),
             aliases,
         )
@@ -306,6 +323,11 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
         request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], _utc(row))
         found.setdefault(row.sync, []).append(request)
     return found
+
+
+def _known(kind: type[Refusal | Heard], row: Row) -> dict[str, Any]:
+    """What this version knows of a record that belongs to no run; what a later one added is for its readers."""
+    return {name: value for name, value in json.loads(row.body).items() if name in kind.__dataclass_fields__}
 
 
 def _utc(row: Row) -> datetime:

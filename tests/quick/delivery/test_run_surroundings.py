@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import SyncBusy
+from dbt_reverse_etl.base.errors import ReverseEtlError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
-from dbt_reverse_etl.delivery.facts import Fact, RunFinished
+from dbt_reverse_etl.delivery.facts import Fact, RunFinished, RunStarted
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
@@ -128,5 +128,11 @@ def test_a_fact_that_is_damaged_or_of_an_unknown_kind_is_an_error_and_never_skip
         assert decode(word, body) == fact
         with pytest.raises(ValidationError):
             decode(word, body[: int(cut * len(body))])
-        with pytest.raises(KeyError):
+        with pytest.raises(ReverseEtlError, match=r"found a fact .*_of_a_later_version; .*Next: upgrade"):
             decode(f"{word}_of_a_later_version", body)
+        with pytest.raises(ReverseEtlError, match=r"found a fact \w+ with added_later; expected .*Next: upgrade"):
+            decode(word, body[:-1] + ',"added_later":1}')
+    started = next(fact for fact in desk.ledger.facts if isinstance(fact, RunStarted))
+    word, body = encode(started)
+    with pytest.raises(ReverseEtlError, match="with added_later"):
+        decode(word, body.replace('{"lo":', '{"added_later":1,"lo":', 1))

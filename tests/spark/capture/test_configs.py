@@ -180,3 +180,18 @@ def test_a_changelog_works_where_the_change_feed_of_delta_is_on_by_default(proje
         ]  # fmt: skip
     finally:
         project.spark.conf.unset(name)
+
+
+@pytest.mark.guarantee("Configuration")
+def test_older_macros_capture_nothing_on_top_of_a_snapshot_of_newer_ones(project: Project) -> None:
+    project.changelog("people", "select id from range(3)")
+    assert project.run().success
+    project.spark.sql(
+        f"update {project.schema}.people set _header.package_version = '9.4.1' where _change = 'snapshot'"
+    )
+    project.changelog("people", "select id from range(4)")
+    refused = project.run()
+    assert not refused.success
+    assert "found a snapshot of the dbt package 9.4.1; expected one that this package knows" in refused.text
+    assert "Next: pip install 'dbt-reverse-etl==9.4.1'" in refused.text
+    assert project.rows("select max(_snapshot_id) as newest from {s}.people")[0].newest == 1

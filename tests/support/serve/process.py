@@ -16,7 +16,7 @@ from dbt_reverse_etl.serve import (
     surroundings,
 )
 
-QUICK = surroundings.Patience(first=0.05, most=0.1, fetch=(4, 1), push=(3, 0))
+QUICK = surroundings.Patience(first=0.05, most=0.1, fetch=(4, 1), push=(3, 0), busy=(5, 0))
 
 
 def at_step(name: str) -> None:

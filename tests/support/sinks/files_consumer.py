@@ -45,7 +45,7 @@ def listed_in(manifest: Row, read: Read) -> list[Row]:
 
 
 def as_number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+    return int(text) if text is not None and text.lstrip("-").isdigit() and str(int(text)) == text else text
 
 
 def changes_in(name: str, content: bytes) -> list[Row]:

@@ -64,6 +64,18 @@ class TestParquet(TestJsonLines):
 
 
 class TestPartitioned(TestJsonLines):
+    @pytest.fixture
+    def read_back(self, tmp_path: Path) -> ReadBack:
+        def read(task: SinkTask) -> list[dict[str, Any]]:
+            rows = state(listed(tmp_path / "out" / task.object), task.key)
+            texts = [field.name for field in task.schema if pa.types.is_string(field.type)]
+            return [
+                {name: str(value) if name in texts and value is not None else value for name, value in row.items()}
+                for row in rows
+            ]
+
+        return read
+
     def refine(self, task: SinkTask) -> SinkTask:
         return replace(task, options=FilesOptions(partition_by=("id",)))
 
