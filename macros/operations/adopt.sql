@@ -1,7 +1,7 @@
 {#
   Take over what stands there:
     dbt run-operation adopt --args '{model: contacts_changelog}'  a table of that name that is no changelog is set aside, its rows kept
-    dbt run-operation adopt --args '{sync: crm_contacts}'         the destination already equals the head: the next push sets the position there, and sends nothing
+    dbt run-operation adopt --args '{sync: crm_contacts}'         the destination already equals the head of now: the next push sets the position there, and sends what was captured since
 #}
 {% macro adopt(model=none, sync=none) %}
     {%- if (model is none) == (sync is none) -%}

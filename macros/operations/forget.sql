@@ -11,15 +11,34 @@
 {% macro _request(operation, sync) %}
     {%- set ledger = graph.nodes['model.reverse_etl.reverse_etl_ledger'].relation_name -%}
     {%- set known = run_query("select 1 from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) ~ " limit 1").rows | length -%}
-    {%- if not known -%}
+    {%- set exposures = graph.exposures.values() | selectattr('name', 'equalto', sync) | list -%}
+    {%- if not (known if operation == 'forget' else exposures) -%}
         {%- set names = graph.exposures.values() | map(attribute='name') | list -%}
-        {%- if sync not in names or operation == 'forget' -%}
-            {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', of which the ledger knows nothing; expected one of " ~ (names | join(', ') or '(no exposures)') ~ '. Next: correct --args, or run it first') }}
-        {%- endif -%}
+        {%- set what = 'of which the ledger knows nothing' if operation == 'forget' else 'which is no exposure' -%}
+        {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', " ~ what ~ '; expected one of ' ~ (names | join(', ') or '(no exposures)') ~ '. Next: correct --args, or run it first') }}
     {%- endif -%}
+    {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
+    {%- if operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(exposures[0])) -%}{%- endif -%}
     {%- do run_query(
         "insert into " ~ ledger ~ " (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', current_timestamp(), "
-        ~ reverse_etl._string(sync) ~ ", uuid(), " ~ reverse_etl._string(tojson({'operation': operation, 'invocation_id': invocation_id}))
+        ~ reverse_etl._string(sync) ~ ", uuid(), " ~ reverse_etl._string(tojson(said))
     ) -%}
-    {%- do log(operation ~ ' ' ~ sync ~ ': the next push carries it out (dbt run, or dbt-reverse-etl push).', info=true) -%}
+    {%- if exposures -%}
+        {%- do log(operation ~ ' ' ~ sync ~ ': the next push carries it out (dbt run, or dbt-reverse-etl push).', info=true) -%}
+    {%- else -%}
+        {%- do log(operation ~ ' ' ~ sync ~ ': the next push of the sync that takes its place carries it out. If there is none, prune with without_syncs gives up what it keeps.', info=true) -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{# Of the changelog of a sync, as it is now, for a run may capture more before the push: {changelog, snapshot}, or {} where there is none yet. #}
+{% macro _head_of(exposure) %}
+    {%- for unique_id in exposure.depends_on.nodes if graph.nodes.get(unique_id, {}).get('config', {}).get('materialized') == 'changelog' -%}
+        {%- set node = graph.nodes[unique_id] -%}
+        {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+        {%- set present = reverse_etl._columns_of(target) | map(attribute='name') | list if target is not none else [] -%}
+        {%- set head = reverse_etl._head(target) if '_snapshot_id' in present else none -%}
+        {%- if head is not none -%}{{ return({'changelog': head.changelog_uuid, 'snapshot': head.changed or head.snapshot_id}) }}{%- endif -%}
+    {%- endfor -%}
+    {{ return({}) }}
 {% endmacro %}

@@ -192,8 +192,8 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
                 say(f"  {found.message}", level)
             for one in found.differences.first[:sample] if found.differences else ():
                 say(f"    {one.kind:9} {one.key}", "info")
-        for number, report in enumerate(reports, 1):
-            shown().tell(report, number, len(reports))
+    for number, report in enumerate(reports, 1):
+        shown().tell(report, number, len(reports))
     codes = [one.exit_code for one in [*results, *reports]]
     waiting = ExitCode.FAILED if any(report.counts.skipped.total for report in reports) else ExitCode.OK
     return int(max([waiting, *codes]))

@@ -49,6 +49,10 @@ class ComparedSync(SyncPush):
         lost = self._lost(self._shared.head(self._resolved.sync.changelog.relation_name))
         if lost is not None and repaired:
             raise lost
+        asked = self._overview.requests.get(self._resolved.sync.name)
+        if repaired and asked:
+            found_request, then = f"{asked[-1].operation}, which the next push carries out", "push, then repeat this"
+            raise ReverseEtlError(Problem(self._resolved.sync.name, found_request, "nothing left to carry out", then))
         delivered, job = self._model() if lost else self._delivered()
         there = self.sink.read(job.task)
         found, now = None, self._shared.clock.now()

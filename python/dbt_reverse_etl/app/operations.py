@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, PositionLost
@@ -22,7 +23,7 @@ from dbt_reverse_etl.delivery.facts import (
 from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
-from dbt_reverse_etl.delivery.position import State, abandoned_by
+from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
 from dbt_reverse_etl.warehouse.ledger import Request
 
@@ -43,6 +44,12 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
     finally:
         ports.sink.close()
     _end(started, job, ports, request.operation, f"{request.operation} was asked for")
+
+
+def as_carried_out(request: Request, state: State, job: Job, lost: PositionLost | None, now: datetime) -> State:
+    """The state after what was asked, which nobody has carried out yet."""
+    fence = state.fence + 1
+    return apply(state, run_started(job, state, now, fence=fence, **_restated(request, state, job, lost, fence)))
 
 
 def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Ports, leftovers: str) -> None:
@@ -95,10 +102,11 @@ def _was_asked_before(request: Request, ports: Ports) -> bool:
 
 def _restated(request: Request, state: State, job: Job, lost: PositionLost | None, fence: int) -> dict[str, Any]:
     adopted = request.operation == "adopt"
+    adopted_at = min(request.snapshot, job.head) if request.changelog == job.changelog else job.head
     stated: dict[str, Any] = {
         "run_id": request.id,
         "specs": {**state.specs, job.spec: job.spec_text},
-        "positions": (Range(0, BUCKETS, job.head if adopted else 0, job.spec),),
+        "positions": (Range(0, BUCKETS, adopted_at if adopted else 0, job.spec),),
         "claims": (),
         "undelivered": (),
         "restates": False,

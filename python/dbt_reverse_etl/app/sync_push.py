@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
 from dbt_reverse_etl.app.identity import Former, former_of, left_elsewhere, renamed
 from dbt_reverse_etl.app.keys import stored_key
-from dbt_reverse_etl.app.operations import carry_out
+from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base import owner
@@ -32,7 +32,7 @@ from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image
 from dbt_reverse_etl.warehouse.held import pruned_note
-from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec
@@ -54,8 +54,8 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
-        requests = self._overview.requests.get(self._resolved.sync.name, ())
-        spec = self._spec(known, anew=any(one.operation in ("adopt", "forget") for one in requests))
+        requests = self._requests(known)
+        spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
             here = self._standing(self.state, self._allowed(self.state))
@@ -159,6 +159,14 @@ class SyncPush(OneSync):
         seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
         return run(job, replace(ports, progress=self._shared.watch.begin(seen)), self._policy)
 
+    def _requests(self, known: HeadOfModel) -> Sequence[Request]:
+        """What was asked for. An adopt of a changelog that was replaced since says nothing of this one; what is asked for after it decides."""
+        asked = self._overview.requests.get(self._resolved.sync.name, [])
+        if asked and asked[-1].changelog not in ("", known.changelog):
+            self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
+            return asked[:-1]
+        return asked
+
     def _begin_anew(self) -> None:
         """For another run of the same push."""
         self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
@@ -168,11 +176,16 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot("planned")
-        spec = self._spec(known)
+        requests = self._requests(known)
+        spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         lost = why_lost(job, self.state, self.sink)
-        if lost is not None:
+        if lost is not None and not requests:
             return self._lost_report(lost)
+        for request in requests:
+            self._note(f"{request.operation} was asked for: the next push carries it out first")
+            self.state = as_carried_out(request, self.state, job, lost, self._shared.clock.now())
+            lost = None
         if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
             found = str(renamed(self._resolved, former))
             return Report(self._resolved.sync.name, self.label, "renamed", ExitCode.OTHER_CHANGELOG, message=found)
@@ -284,6 +297,10 @@ class SyncPush(OneSync):
         if not (self.state.first and counts.no_match.total and counts.no_match == counts.planned):
             return ""
         return "the destination has none of these rows: if that is not what you expect, look at object, fields and key"
+
+
+def _begins_anew(requests: Iterable[Request]) -> bool:
+    return any(one.operation in ("adopt", "forget") for one in requests)
 
 
 def _earlier(state: State) -> list[tuple[Range, Spec]]:

@@ -81,12 +81,18 @@ def decode(word: str, body: str) -> Fact:
 
 @dataclass(frozen=True)
 class Request:
-    """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push."""
+    """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push.
+
+    Attributes:
+        changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
+    """
 
     id: str
     sync: str
     operation: str
     at: datetime
+    changelog: str = ""
+    snapshot: int = 0
 
 
 @dataclass(frozen=True)
@@ -320,7 +326,9 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     over = {request for row in rows for request in row.carried_out}
     found: dict[str, list[Request]] = {}
     for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
-        request = Request(row.run_id, row.sync, json.loads(row.body)["operation"], _utc(row))
+        said = json.loads(row.body)
+        head = said.get("changelog", ""), said.get("snapshot", 0)
+        request = Request(row.run_id, row.sync, said["operation"], _utc(row), *head)
         found.setdefault(row.sync, []).append(request)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt_reverse_etl.app.operations import carry_out
+from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.fault_points import no_step
@@ -62,6 +62,22 @@ def test_adopt_moves_the_position_and_sends_nothing(sink: type[PlainSink]) -> No
     assert desk.push().status == Status.IDLE
     assert desk.push({"k0": 1}).counts.delivered == PerOperation(delete=1)
     assert desk.sink.destination.rows == {"k0": 1}
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("sink", SINKS)
+def test_what_was_captured_after_adopt_was_asked_for_is_sent(sink: type[PlainSink]) -> None:
+    desk = Desk(sink)
+    desk.changelog.capture({"k0": 1, "k1": 2})
+    desk.sink.destination.rows.update({"k0": 1, "k1": 2})
+    request = Request("asked", "sync", "adopt", desk.clock.now(), "uuid", desk.changelog.head)
+    desk.changelog.capture({"k0": 1, "k1": 99, "k2": 3})
+    state = desk.state().for_spec(desk.spec.id, "{}")
+    planned = as_carried_out(request, state, desk._job(), None, desk.clock.now())
+    carry_out(request, state, desk._job(), desk._ports(), desk.policy)
+    assert desk.state().positions == planned.positions
+    assert desk.push().counts.delivered == PerOperation(insert=1, update=1)
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 99, "k2": 3}
 
 
 @pytest.mark.guarantee("What is sent")

@@ -139,10 +139,20 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
     assert not refused.success
     assert "crm_people: fields: found person as the key; expected id, as in the pushes before. Next:" in refused.text
     assert project.dbt("run-operation", "adopt", "--args", "{sync: crm_people}").success
+    asked = call(project, "reconcile", "--repair")
+    assert "found adopt, which the next push carries out" in str(asked.exception) + asked.output
+    planned = call(project, "plan")
+    assert "adopt was asked for: the next push carries it out first" in planned.output
     project.changelog("people", "select id, name from values (1, 'Ann') as t (id, name)")
-    assert project.run().success
-    assert project.run().success
-    assert project.crm("select person from people") == [(1,), (2,)], "adopt calls the rows of then equal"
+    assert project.run().sync("crm_people") == "+0 ~1 -1", "what was captured after adopt was asked for is sent"
+    assert project.crm("select person, name from people") == [(1, "Ann")]
+
+    assert project.dbt("run-operation", "forget", "--args", "{sync: crm_people}").success
+    planned = call(project, "plan")
+    assert "forget was asked for" in planned.output
+    assert 'insert  {"id":1}' in planned.output
+    nobody = project.dbt("run-operation", "adopt", "--args", "{sync: nobody}")
+    assert "found 'nobody', which is no exposure" in nobody.text
 
 
 @pytest.mark.guarantee("What is sent")

@@ -84,7 +84,7 @@ class FilesSettings(Settings):
             first. Files that a full load replaced stay as long; without `keep_days`, until the next run.
     """
 
-    path: str
+    path: str = Field(pattern=r"\S")
     storage: StorageSettings = Field(default_factory=StorageSettings)
     format: Literal["jsonl", "csv", "parquet"] = "jsonl"
     compression: Literal["none", "gzip", "snappy", "zstd"] | None = None
