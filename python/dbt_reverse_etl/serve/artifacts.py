@@ -14,7 +14,7 @@ from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run, sync_folder, write
-from dbt_reverse_etl.serve.steps import Unfit, commands, join, wanted
+from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
 
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
 
@@ -48,12 +48,11 @@ class Artifacts:
         """
         now = self._as_it_is(run)
         self._step("asked")
-        if newest.run_id != run.run_id and self._does_the_same(newest, now):
-            raise Unfit(f"superseded by run {newest.run_id}, which did the same")
-        results = {step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}
-        joined = join(results, target)
+        joined = self._joined(run, now, target)
         if not joined:
             raise Unfit("no step ran models")
+        if newest.run_id != run.run_id and self._does_the_same(newest, now, target, succeeded(joined)):
+            raise Unfit(f"superseded by run {newest.run_id}, which did the same")
         partial = self._folder / f"{run.run_id}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         for number, (step, content) in enumerate(joined, 1):
@@ -81,13 +80,19 @@ class Artifacts:
             raise Unfit("a run without success")
         return now
 
-    def _does_the_same(self, newest: Run, now: CloudRun) -> bool:
-        """Then one push for both is enough: a push goes from the position of each key to the newest snapshot."""
+    def _joined(self, run: Run, now: CloudRun, target: str) -> list[tuple[int, Json]]:
+        return join({step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}, target)
+
+    def _does_the_same(self, newest: Run, now: CloudRun, target: str, nodes: set[str]) -> bool:
+        """Then one push for both is enough: a push goes from the position of each key to the newest snapshot. What a selector such as
+        `state:modified` selects may differ from run to run.
+        """
         try:
             later = self._cloud.run(newest.run_id)
-        except CloudError:
+            is_same = later.status == SUCCESS and commands(later.steps) == commands(now.steps)
+            return is_same and nodes <= succeeded(self._joined(newest, later, target))
+        except (CloudError, Unfit):
             return False
-        return later.status == SUCCESS and commands(later.steps) == commands(now.steps)
 
     def _json(self, run: Run, name: str, step: int) -> tuple[bytes, dict[str, Any]]:
         """The file as it came, and its content: half a file counts as none, and is fetched again."""

@@ -18,10 +18,20 @@ Json = Mapping[str, Any]
 
 PUSHING = frozenset({"run", "build", "retry"})
 _WANTED = PUSHING | {"test"}
+_BROUGHT = frozenset({"success", "no-op"})
 _COMMANDS = _WANTED | {
     "clean", "clone", "compile", "debug", "deps", "docs", "init", "list", "ls", "parse", "run-operation", "seed", "show",
     "snapshot", "source",
 }  # fmt: skip
+
+# dbt's options before a command that take a value, which may be `debug` or `test`.
+_WITH_VALUE = frozenset(
+    (
+        "--defer-state", "--deprecated-state", "--indirect-selection", "--partial-parse-file-path", "--log-file-max-bytes", "--log-format", "--log-format-file", "--log-level", "--log-level-file", "--log-path", "--printer-width",
+        "--profile", "--profiles-dir", "--project-dir", "--record-timing-info", "--state", "--target", "--target-path", "--threads", "--vars",
+        "--warn-error-options", "-r", "-t",
+    )
+)  # fmt: skip
 
 
 class Step(BaseModel, frozen=True):
@@ -40,7 +50,8 @@ class Step(BaseModel, frozen=True):
         except ValueError:
             words = text.split()
         after = words[words.index("dbt") + 1 :] if "dbt" in words else []
-        return next((word for word in after if word in _COMMANDS), "")
+        values = {place + 1 for place, word in enumerate(after) if word in _WITH_VALUE}
+        return next((word for place, word in enumerate(after) if word in _COMMANDS and place not in values), "")
 
 
 class Unfit(Exception):
@@ -60,6 +71,11 @@ def wanted(steps: Iterable[Step]) -> list[Step]:
 def commands(steps: Iterable[Step]) -> list[str]:
     """What the steps did, to tell whether two runs did the same."""
     return [step.name for step in wanted(steps)]
+
+
+def succeeded(joined: Iterable[tuple[int, Json]]) -> set[str]:
+    """The nodes that these results brought."""
+    return {row["unique_id"] for _, read in joined for row in read["results"] if row.get("status") in _BROUGHT}
 
 
 def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:

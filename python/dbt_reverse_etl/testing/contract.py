@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Batch, Mode, Sink
+from dbt_reverse_etl.sinks.base import Batch, Mode, Sink, SinkTask
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing.rows import Change, Row, batch_of, changes_to, deliver, next_run, opened, outcomes, person
 from dbt_reverse_etl.testing.transactions import TransactionContract
@@ -245,16 +245,38 @@ class SinkContract(TransactionContract):
             self._delivered(make_sink, task, [person(0)])
             with opened(make_sink(), next_run(task)) as sink:
                 with trouble():
-                    answers = deliver(sink, next_run(task), changes)
-                sink.finish()
+                    answers = deliver(sink, next_run(task), changes, claim="in trouble")
+                sink.finish("in trouble")
             assert set(answers) != {Outcome.DELIVERED}, f"{name}: it says that all is well"
             there = list(read_back(task))
             for answer, (_, row) in zip(answers, changes, strict=True):
                 is_there = self.rows_of(task, [row])[0] in there
                 assert is_there or answer is not Outcome.DELIVERED, f"{name}: it says delivered of a row that is lost"
                 assert not is_there or answer in _MAY_BE_THERE, f"{name}: it says {answer.value} of a row that is there"
-            self._delivered(make_sink, next_run(task, 3), [row for _, row in changes])
-            self._holds(read_back, task, [person(0), *(row for _, row in changes)])
+            rows = [row for _, row in changes]
+            self._settles_rightly(
+                make_sink, next_run(task, 3), [row in there for row in self.rows_of(task, rows)], name
+            )
+            self._delivered(make_sink, next_run(task, 4), rows)
+            self._holds(read_back, task, [person(0), *rows])
+
+    def _settles_rightly(self, make_sink: MakeSink, task: SinkTask, there: Sequence[bool], trouble: str) -> None:
+        if not self.sink_class.transactional:
+            return
+        with opened(make_sink(), task) as sink:
+            answer = sink.settle(["in trouble"]).get("in trouble", False)
+        assert answer is not True or all(there), f"{trouble}: it settles a claim of which rows are lost"
+        assert answer is not None or not any(there), f"{trouble}: it knows nothing of a claim of which rows are there"
+
+    def test_a_refused_row_costs_no_other_one(
+        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
+    ) -> None:
+        task, rows = make_task(), [person(1), {**person(2), "id": None}, person(3)]
+        with opened(make_sink(), task) as sink:
+            answers = deliver(sink, task, [("insert", row) for row in rows])
+            sink.finish()
+        delivered = [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
+        self._holds(read_back, task, delivered)
 
     def test_keys_of_several_fields_are_apart_whatever_stands_between_them(
         self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack

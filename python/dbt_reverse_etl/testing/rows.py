@@ -110,9 +110,13 @@ def person(number: int, name: str = "Ada", score: float | None = 1.5) -> Row:
 def deliver(
     sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True
 ) -> list[Outcome]:
-    """Deliver one batch; the outcome of each row."""
-    batch = batch_of(task, changes, claim, last=last, extra=sink.extra_columns(task))
-    return outcomes(sink.deliver(batch), len(changes))
+    """Deliver one batch, or as many as the sink's limit of rows makes of it; the outcome of each row."""
+    most, found = sink.limits(task).rows, list[Outcome]()
+    for start in range(0, max(1, len(changes)), most):
+        part, is_end = changes[start : start + most], start + most >= len(changes)
+        batch = batch_of(task, part, claim, last=last and is_end, extra=sink.extra_columns(task))
+        found += outcomes(sink.deliver(batch), len(part))
+    return found
 
 
 def next_run(task: SinkTask, fence: int = 2) -> SinkTask:

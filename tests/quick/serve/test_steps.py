@@ -20,6 +20,8 @@ def step(name: str, status: int = SUCCESS) -> Step:
     [
         ("Invoke dbt with `dbt run`", "run"),
         ("Invoke dbt with `dbt --warn-error build --select tag:x`", "build"),
+        ("Invoke dbt with `dbt --log-level debug run`", "run"),
+        ("Invoke dbt with `dbt --profile test -t docs build --select run`", "build"),
         ("Invoke dbt with `dbt run-operation run --args '{a: `b`}'`", "run-operation"),
         ("Invoke dbt with `dbt docs generate --select run`", "docs"),
         ("Invoke dbt with `dbt test`", "test"),

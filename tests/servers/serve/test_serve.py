@@ -304,6 +304,25 @@ class TestSeveralRuns:
         assert world.pushed(run_id + 1) == []
 
     @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("later", [{"model.b": "success"}, {"model.a": "error", "model.b": "success"}])
+    def test_a_newer_run_whose_same_command_brought_other_models_supersedes_none(
+        self, serving: Serving, run_id: int, later: dict[str, str]
+    ) -> None:
+        world, url = serving
+        held, command = world.hold(run_id), "dbt build --select source_status:fresher+"
+        world.api.add_run(run_id)
+        for number, rows in ((run_id + 1, {"model.a": "success"}), (run_id + 2, later)):
+            world.api.add_run(number, {command: results(f"inv-{number}", "build", rows)})
+        post(url, event(run_id))
+        world.wait_for_push(run_id)
+        post(url, event(run_id + 1))
+        post(url, event(run_id + 2))
+        held.unlink()
+        for number in range(3):
+            world.wait(run_id + number)
+            assert world.pushed(run_id + number) == ["begun", "pushed"]
+
+    @pytest.mark.guarantee("dbt Cloud")
     def test_a_newer_run_with_other_steps_supersedes_none(self, serving: Serving, run_id: int) -> None:
         world, url = serving
         held = world.hold(run_id)
