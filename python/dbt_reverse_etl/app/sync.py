@@ -188,10 +188,13 @@ class OneSync:
             self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
         )
         if not anew and delivered and earlier[0].given == given_spec(self._settings):
-            return earlier[0].after(earlier)
+            same = earlier[0].after(earlier)
+            self._refuse_another_key(replace(same, key_form=self.sink.key_form(self._task(same))), earlier)
+            return same
         spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
         spec = replace(spec, key_form=self.sink.key_form(self._task(spec)))
-        if not anew:
+        # Of another changelog, with a key of its own, the positions say nothing anyway.
+        if not anew and self.state.changelog == known.changelog:
             self._refuse_another_key(spec, earlier)
         return spec
 

@@ -154,7 +154,11 @@ def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tupl
         if node.get("resource_type") not in ("test", "unit_test"):
             continue
         for model in _changelog_ids(node, manifest):
-            is_left_out = result["status"] == "skipped" and results.get(model, {}).get("status") == "success"
+            is_left_out = (
+                result["status"] == "skipped"
+                and str((node.get("config") or {}).get("severity", "")).lower() != "warn"
+                and results.get(model, {}).get("status") == "success"
+            )
             if is_left_out or result["status"] in _FAILED:
                 failed[model] = (*failed.get(model, ()), unique_id)
     return failed

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 
 from dbt_reverse_etl.delivery.clock import Clock
 
+_QUARTERS = 96  # of a lease, for which a step may take longer: six hours; then it hangs, and another run takes over
+
 
 class Lease:
     """Thread-safe; `fence` and `beat` reach the ledger, at most once per half a lease."""
@@ -64,8 +66,9 @@ class Lease:
 
     def _keep(self, over: threading.Event) -> None:
         with suppress(Exception):  # the run's own next look at the lease says what is wrong with the ledger
-            while not self._clock.wait(over, self._seconds.total_seconds() / 4) and self.held():
-                pass
+            for _ in range(_QUARTERS):
+                if self._clock.wait(over, self._seconds.total_seconds() / 4) or not self.held():
+                    return
 
     def confirm(self, until: datetime) -> bool:
         """After a commit that extended the lease: is it still this run's?"""

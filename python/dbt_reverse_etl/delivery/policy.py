@@ -62,7 +62,6 @@ class Policy:
         executor_waves: the waves of such a push; their rows never stand in one place. Tasks cannot renew the lease, so the first
             wave is no larger than the ledger can list: whatever is left of it, the sync gets on.
         most_listed: undelivered rows of one wave that the ledger lists when the sync stops within it.
-        most_undelivered: rows that the ledger lists of a sync; each run states them again, about 320 bytes each.
         syncs_at_once: of one push; most of their time is waiting.
         retry_now: send waiting and parked rows too (the command `retry`).
         park_doubt: a row that the destination may or may not hold is never sent again by itself; it waits for `retry`.
@@ -78,7 +77,6 @@ class Policy:
         default_factory=lambda: WaveSize(rows=_MOST_LISTED, most=5_000_000, most_bytes=sys.maxsize)
     )
     most_listed: int = _MOST_LISTED
-    most_undelivered: int = 500_000
     syncs_at_once: int = 4
     retry_now: bool = False
     park_doubt: bool = False

@@ -37,7 +37,7 @@ from dbt_reverse_etl.delivery.lost import not_started, remaining
 from dbt_reverse_etl.delivery.planning import Plan, as_full_load, plan
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, RunResult, Source, Status
-from dbt_reverse_etl.delivery.position import State, abandoned_by, apply, outside
+from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
 from dbt_reverse_etl.delivery.settlement import Settlement, settlement
@@ -253,7 +253,7 @@ class _Run:
         self._given_up = sender.given_up
         self._step("wave.delivered")
         self._count(claim, sent)
-        stop = sent.stop or self._unavailable(claim, sent) or self._too_many_undelivered(claim, sent)
+        stop = sent.stop or self._unavailable(claim, sent)
         if stop is None:
             following = self._next_claim(self._clock.monotonic() - began)
             self._unrecorded = self._acknowledgement(claim, sent, following)
@@ -286,18 +286,6 @@ class _Run:
         ):
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
-
-    def _too_many_undelivered(self, claim: Claim, sent: Sent) -> Stop | None:
-        before, most = self._recorded.undelivered, self._policy.most_undelivered
-        if len(before) + len(sent.undelivered) <= most:
-            return None
-        listed = len(outside(before, (claim.lo, claim.hi))) + len(sent.undelivered)
-        if listed <= max(most, len(before)):  # fewer than before are always taken
-            return None
-        return Stop(
-            StopKind.REJECTIONS,
-            f"{listed} rows are undelivered, more than the {most} that the ledger can list; correct them in the model, or leave them out by `where`",
-        )
 
     def _count(self, claim: Claim, sent: Sent) -> None:
         self._counts += sent.counts

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.delivery import lease
 from dbt_reverse_etl.delivery.facts import Heartbeat
 from dbt_reverse_etl.delivery.ports import RunResult, Status
 from dbt_reverse_etl.delivery.position import RunStarted
@@ -134,5 +135,24 @@ def test_a_run_that_lost_its_lease_to_another_one_keeps_it_no_longer() -> None:
         before(task)
 
     desk.sink.open = rival  # type: ignore[method-assign]
+    assert desk.push({"k0": 1}).status == Status.SUPERSEDED
+    assert desk.sink.destination.rows == {}
+
+
+def test_a_step_that_hangs_keeps_the_lease_for_hours_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_QUARTERS", 3)
+    desk = SlowDesk(PlainSink)
+    before = desk.sink.open
+
+    def hang(task: SinkTask) -> None:
+        desk.one_beat()
+        desk.one_beat()
+        wait_for(lambda: desk.clock.is_waited_for, seconds=5)
+        desk.clock.sleep(desk.policy.lease.total_seconds() * 0.3)
+        wait_for(lambda: not desk.clock.is_waited_for, seconds=5)
+        desk.clock.sleep(desk.policy.lease.total_seconds() * 2)
+        before(task)
+
+    desk.sink.open = hang  # type: ignore[method-assign]
     assert desk.push({"k0": 1}).status == Status.SUPERSEDED
     assert desk.sink.destination.rows == {}

@@ -13,7 +13,6 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.facts import PARKED
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.run import Status
-from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
@@ -165,25 +164,3 @@ def pushes_until_delivered(world: World, rnd: random.Random, bad: Sequence[str],
         world.push(plan(rnd, bad, tasks))
         world.clock.sleep(30)
     raise AssertionError("some healthy rows were never delivered")
-
-
-@pytest.mark.guarantee("Refusals and outages")
-def test_a_sync_stops_before_the_ledger_lists_more_undelivered_rows_than_it_can() -> None:
-    crm = Desk(Choosy)
-    people = {f"k{number}": number for number in range(60)}
-    crm.policy = replace(Policy(), most_undelivered=40, waves=WaveSize(10, grow_below=-1), most_listed=5)
-    assert isinstance(crm.sink, Choosy)
-    crm.sink.bad = set(people) - {"k58", "k59"}
-    result = crm.push(people)
-    assert result.status == Status.FAILED
-    assert "more than the 40 that the ledger can list" in result.message
-    assert 0 < len(crm.state().undelivered) <= 40
-    assert crm.push().status == Status.FAILED, "it is no better by itself"
-    crm.sink.bad = {*sorted(people)[:20]}
-    crm.clock.sleep(DAY)
-    for _ in range(3):
-        crm.clock.sleep(DAY)
-        result = crm.push()
-    assert result.status == Status.PARTIAL
-    assert len(crm.state().undelivered) == 20
-    assert set(crm.sink.destination.rows) == set(people) - crm.sink.bad

@@ -106,6 +106,9 @@ class TestRun:
     ) -> None:
         statuses = {tests["test"]: "skipped", **({CONTACTS: model} if model else {})}
         assert run(ran(compiled, statuses), manifest).failed_tests == ({CONTACTS: (tests["test"],)} if objects else {})
+        warns = copy.deepcopy(manifest)
+        warns["nodes"][tests["test"]]["config"]["severity"] = "WARN"
+        assert run(ran(compiled, statuses), warns).failed_tests == {}, "it would not block if it failed"
 
     def test_what_dbt_itself_wrote_for_compile_pushes_nothing(self, manifest: Json, compiled: Json) -> None:
         invocation = run(compiled, manifest)
