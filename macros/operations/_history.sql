@@ -6,16 +6,24 @@
 #}
 {% macro _opened_changelog(operation, name) %}
     {%- set node = reverse_etl._changelog_node(name) -%}
-    {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
-    {%- set present = reverse_etl._columns_of(target) if target is not none else [] -%}
-    {%- set head = reverse_etl._head(target) if '_snapshot_id' in present | map(attribute='name') else none -%}
+    {%- set found = reverse_etl._found(node) -%}
+    {%- set head = found.head -%}
     {%- if head is none -%}
         {%- do reverse_etl._operation_refuse(operation, name, 'no snapshot', 'a changelog that was captured', 'dbt run --select ' ~ name) -%}
     {%- endif -%}
     {{ return({
-        'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': target, 'head': head, 'present': present,
-        'columns': reverse_etl._columns_at(head, [], present[reverse_etl._own_columns() | length:]),
+        'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': found.target, 'head': head, 'present': found.present,
+        'columns': reverse_etl._columns_at(head, [], found.present[reverse_etl._own_columns() | length:]),
     }) }}
+{% endmacro %}
+
+
+{# What stands in the place of a changelog: {target: its table or none, present: all columns of it, head: its newest header or none}. #}
+{% macro _found(node) %}
+    {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+    {%- set present = reverse_etl._columns_of(target) if target is not none else [] -%}
+    {%- set is_changelog = '_snapshot_id' in present | map(attribute='name') -%}
+    {{ return({'target': target, 'present': present, 'head': reverse_etl._head(target) if is_changelog else none}) }}
 {% endmacro %}
 
 

@@ -14,7 +14,7 @@
     {%- set exposures = graph.exposures.values() | selectattr('name', 'equalto', sync) | list -%}
     {%- if not (known if operation == 'forget' else exposures) -%}
         {%- set names = graph.exposures.values() | map(attribute='name') | list -%}
-        {%- set what = 'of which the ledger knows nothing' if operation == 'forget' else 'which is no exposure' -%}
+        {%- set what = 'that the ledger does not know' if operation == 'forget' else 'that is no exposure' -%}
         {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', " ~ what ~ '; expected one of ' ~ (names | join(', ') or '(no exposures)') ~ '. Next: correct --args, or run it first') }}
     {%- endif -%}
     {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
@@ -34,10 +34,7 @@
 {# Of the changelog of a sync, as it is now, for a run may capture more before the push: {changelog, snapshot}, or {} where there is none yet. #}
 {% macro _head_of(exposure) %}
     {%- for unique_id in exposure.depends_on.nodes if graph.nodes.get(unique_id, {}).get('config', {}).get('materialized') == 'changelog' -%}
-        {%- set node = graph.nodes[unique_id] -%}
-        {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
-        {%- set present = reverse_etl._columns_of(target) | map(attribute='name') | list if target is not none else [] -%}
-        {%- set head = reverse_etl._head(target) if '_snapshot_id' in present else none -%}
+        {%- set head = reverse_etl._found(graph.nodes[unique_id]).head -%}
         {%- if head is not none -%}{{ return({'changelog': head.changelog_uuid, 'snapshot': head.changed or head.snapshot_id}) }}{%- endif -%}
     {%- endfor -%}
     {{ return({}) }}

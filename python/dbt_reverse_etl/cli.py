@@ -94,13 +94,14 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     """
     from dbt_reverse_etl.app import dbt_command
     from dbt_reverse_etl.app.invocation import OFF, SWITCH, Ask
+    from dbt_reverse_etl.base.dbt_options import command_of
 
     project = place.project("")
     before = project.newest_results()
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):
         return code  # dbt has run nothing
-    ask = Ask.DBT_RETRY if dbt_command.is_retry(dbt_arguments) else Ask.RUN
+    ask = Ask.DBT_RETRY if command_of(dbt_arguments) == "retry" else Ask.RUN
     return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
 
 

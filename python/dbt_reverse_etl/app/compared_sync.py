@@ -46,11 +46,11 @@ class ComparedSync(SyncPush):
         Raises:
             ReverseEtlError: there is nothing to compare with, or the repair cannot be done.
         """
-        lost = self._lost(self._shared.head(self._resolved.sync.changelog.relation_name))
+        head = self._shared.head(self._resolved.sync.changelog.relation_name)
+        lost = self._lost(head)
         if lost is not None and repaired:
             raise lost
-        asked = self._overview.requests.get(self._resolved.sync.name)
-        if repaired and asked:
+        if repaired and head and (asked := self._requests(head.changelog)):
             found_request, then = f"{asked[-1].operation}, which the next push carries out", "push, then repeat this"
             raise ReverseEtlError(Problem(self._resolved.sync.name, found_request, "nothing left to carry out", then))
         delivered, job = self._model() if lost else self._delivered()
@@ -107,16 +107,19 @@ class ComparedSync(SyncPush):
         ):
             found, expected = "no position that every row has reached", "a sync whose last push reached its end"
             raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
-        undelivered, history = list(state.undelivered.values()), self._history(head)
-        job, others = self._job(HeadOfModel(place.snapshot, head.changelog), spec), self._others(head)
-        told = {"left": bool(state.leftovers), "nan_is_null": self.sink.is_nan_null(job.task)}
-        return Delivered(relation, head, spec, self.id, undelivered, history, others, **told), job
+        job = self._job(HeadOfModel(place.snapshot, head.changelog), spec)
+        undelivered, others, left = list(state.undelivered.values()), self._others(head), bool(state.leftovers)
+        nan_is_null = self.sink.is_nan_null(job.task)
+        history = self._history(head)
+        return Delivered(relation, head, spec, self.id, undelivered, history, others, left, nan_is_null), job
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""
         head = self._head()
         spec = resolve(self._shared.spark, self._resolved.sync, head.columns)
-        delivered = Delivered(
-            self._resolved.sync.changelog.relation_name, head, spec, self.id, [], None, self._others(head), True
+        job, relation = (
+            self._job(HeadOfModel(head.snapshot, head.changelog), spec),
+            self._resolved.sync.changelog.relation_name,
         )
-        return delivered, self._job(HeadOfModel(head.snapshot, head.changelog), spec)
+        others, nan_is_null = self._others(head), self.sink.is_nan_null(job.task)
+        return Delivered(relation, head, spec, self.id, [], None, others, True, nan_is_null), job

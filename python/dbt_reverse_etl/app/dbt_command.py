@@ -9,15 +9,6 @@ from collections.abc import Mapping, Sequence
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 
-_WITH_SELECTORS = (
-    "run",
-    "build",
-    "test",
-    "seed",
-    "snapshot",
-    "compile",
-    "clone",
-)  # of them a model may be called `retry`
 _PLACES = ("--project-dir", "--profiles-dir", "--target-path", "--target", "-t")
 
 
@@ -41,11 +32,6 @@ def run_dbt(arguments: Sequence[str], place: Place, env: Mapping[str, str]) -> i
         child.wait()
         raise
     return code if code >= 0 else 128 - code
-
-
-def is_retry(arguments: Sequence[str]) -> bool:
-    """Whether it is `dbt retry`, and no model of that name is meant."""
-    return next((one for one in arguments if one in (*_WITH_SELECTORS, "retry")), "") == "retry"
 
 
 def _refuse_places(arguments: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ class Delivered:
     history: History | None
     others: Others
     left: bool
-    nan_is_null: bool = False
+    nan_is_null: bool
 
 
 @dataclass(frozen=True)

@@ -179,22 +179,20 @@ class OneSync:
         """At the snapshot that was delivered last, the columns are known; otherwise the header tells them.
 
         Args:
-            anew: what was chosen before counts no more.
+            anew: the position is about to be given up, so that nothing need fit the pushes before.
         """
         places, earlier = self.state.positions, self._earlier
         if not anew:
             self._refuse_another_zone(*earlier)
-        delivered = (
-            self.state.changelog == known.changelog and len(places) == 1 and places[0].snapshot == known.snapshot
-        )
+        is_ours = self.state.changelog == known.changelog
+        delivered = is_ours and len(places) == 1 and places[0].snapshot == known.snapshot
         if not anew and delivered and earlier[0].given == given_spec(self._settings):
-            same = earlier[0].after(earlier)
-            self._refuse_another_key(replace(same, key_form=self.sink.key_form(self._task(same))), earlier)
-            return same
-        spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns).after(earlier)
-        spec = replace(spec, key_form=self.sink.key_form(self._task(spec)))
+            spec = earlier[0]
+        else:
+            spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns)
+        spec = replace(spec.after(earlier), key_form=self.sink.key_form(self._task(None)))
         # Of another changelog, with a key of its own, the positions say nothing anyway.
-        if not anew and self.state.changelog == known.changelog:
+        if not anew and is_ours:
             self._refuse_another_key(spec, earlier)
         return spec
 

@@ -54,7 +54,7 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
-        requests = self._requests(known)
+        requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
@@ -159,10 +159,10 @@ class SyncPush(OneSync):
         seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
         return run(job, replace(ports, progress=self._shared.watch.begin(seen)), self._policy)
 
-    def _requests(self, known: HeadOfModel) -> Sequence[Request]:
+    def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for. An adopt of a changelog that was replaced since says nothing of this one; what is asked for after it decides."""
         asked = self._overview.requests.get(self._resolved.sync.name, [])
-        if asked and asked[-1].changelog not in ("", known.changelog):
+        if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
             return asked[:-1]
         return asked
@@ -176,7 +176,7 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot("planned")
-        requests = self._requests(known)
+        requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         lost = why_lost(job, self.state, self.sink)

@@ -2,11 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+
+_COMMANDS = frozenset(
+    [
+        "build",
+        "clean",
+        "clone",
+        "compile",
+        "debug",
+        "deps",
+        "docs",
+        "init",
+        "list",
+        "ls",
+        "parse",
+        "retry",
+        "run",
+        "run-operation",
+        "seed",
+        "show",
+        "snapshot",
+        "source",
+        "test",
+    ]
+)
+# Before a command they take a value, which may be `debug` or `test`.
+_WITH_VALUE = frozenset(
+    [
+        "--defer-state",
+        "--deprecated-state",
+        "--indirect-selection",
+        "--log-file-max-bytes",
+        "--log-format",
+        "--log-format-file",
+        "--log-level",
+        "--log-level-file",
+        "--log-path",
+        "--partial-parse-file-path",
+        "--printer-width",
+        "--profile",
+        "--profiles-dir",
+        "--project-dir",
+        "--record-timing-info",
+        "--state",
+        "--target",
+        "--target-path",
+        "--threads",
+        "--vars",
+        "--warn-error-options",
+        "-r",
+        "-t",
+    ]
+)
+
+
+def command_of(words: Sequence[str]) -> str:
+    """Which command of dbt its arguments name: `run`, `retry` ...; empty: none."""
+    values = {place + 1 for place, word in enumerate(words) if word in _WITH_VALUE}
+    return next((word for place, word in enumerate(words) if word in _COMMANDS and place not in values), "")
 
 
 def variables(option: str) -> list[str]:

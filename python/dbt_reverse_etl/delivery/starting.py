@@ -80,7 +80,8 @@ def looked_back(started: RunStarted, before: State) -> tuple[Fact, ...]:
     """After a run that was killed at once: the fences before it hold nothing that this run does not know, so that the next one stops here."""
     if not before.only_began:
         return ()
-    return (ClaimsSettled(started.sync_id, started.fence, 1, started.at, (), (), (), {}),)
+    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
+    return (ClaimsSettled(**told, seq=1, delivered=(), closes=(), claims=(), specs={}),)
 
 
 def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from dbt_reverse_etl.base.dbt_options import command_of
 from dbt_reverse_etl.serve.event import SUCCESS
 
 Json = Mapping[str, Any]
@@ -19,19 +20,6 @@ Json = Mapping[str, Any]
 PUSHING = frozenset({"run", "build", "retry"})
 _WANTED = PUSHING | {"test"}
 _BROUGHT = frozenset({"success", "no-op"})
-_COMMANDS = _WANTED | {
-    "clean", "clone", "compile", "debug", "deps", "docs", "init", "list", "ls", "parse", "run-operation", "seed", "show",
-    "snapshot", "source",
-}  # fmt: skip
-
-# dbt's options before a command that take a value, which may be `debug` or `test`.
-_WITH_VALUE = frozenset(
-    (
-        "--defer-state", "--deprecated-state", "--indirect-selection", "--partial-parse-file-path", "--log-file-max-bytes", "--log-format", "--log-format-file", "--log-level", "--log-level-file", "--log-path", "--printer-width",
-        "--profile", "--profiles-dir", "--project-dir", "--record-timing-info", "--state", "--target", "--target-path", "--threads", "--vars",
-        "--warn-error-options", "-r", "-t",
-    )
-)  # fmt: skip
 
 
 class Step(BaseModel, frozen=True):
@@ -50,8 +38,7 @@ class Step(BaseModel, frozen=True):
         except ValueError:
             words = text.split()
         after = words[words.index("dbt") + 1 :] if "dbt" in words else []
-        values = {place + 1 for place, word in enumerate(after) if word in _WITH_VALUE}
-        return next((word for place, word in enumerate(after) if word in _COMMANDS and place not in values), "")
+        return command_of(after)
 
 
 class Unfit(Exception):

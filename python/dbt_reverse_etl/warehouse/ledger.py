@@ -327,8 +327,8 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     found: dict[str, list[Request]] = {}
     for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
         said = json.loads(row.body)
-        head = said.get("changelog", ""), said.get("snapshot", 0)
-        request = Request(row.run_id, row.sync, said["operation"], _utc(row), *head)
+        changelog, snapshot = said.get("changelog", ""), said.get("snapshot", 0)
+        request = Request(row.run_id, row.sync, said["operation"], _utc(row), changelog, snapshot)
         found.setdefault(row.sync, []).append(request)
     return found
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -288,6 +289,18 @@ class TestArtifactsOfARun:
 
 
 class TestSeveralRuns:
+    def each_is_pushed(self, serving: Serving, first: int, held: Path) -> None:
+        """Three runs, of which two wait while the push of the first one is held."""
+        world, url = serving
+        for number in range(3):
+            post(url, event(first + number))
+            if number == 0:
+                world.wait_for_push(first)
+        held.unlink()
+        for number in range(3):
+            world.wait(first + number)
+            assert world.pushed(first + number) == ["begun", "pushed"]
+
     @pytest.mark.guarantee("dbt Cloud")
     def test_a_newer_run_that_did_the_same_supersedes_one_that_waits(self, serving: Serving, run_id: int) -> None:
         world, url = serving
@@ -308,35 +321,21 @@ class TestSeveralRuns:
     def test_a_newer_run_whose_same_command_brought_other_models_supersedes_none(
         self, serving: Serving, run_id: int, later: dict[str, str]
     ) -> None:
-        world, url = serving
+        world, _ = serving
         held, command = world.hold(run_id), "dbt build --select source_status:fresher+"
         world.api.add_run(run_id)
         for number, rows in ((run_id + 1, {"model.a": "success"}), (run_id + 2, later)):
             world.api.add_run(number, {command: results(f"inv-{number}", "build", rows)})
-        post(url, event(run_id))
-        world.wait_for_push(run_id)
-        post(url, event(run_id + 1))
-        post(url, event(run_id + 2))
-        held.unlink()
-        for number in range(3):
-            world.wait(run_id + number)
-            assert world.pushed(run_id + number) == ["begun", "pushed"]
+        self.each_is_pushed(serving, run_id, held)
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_a_newer_run_with_other_steps_supersedes_none(self, serving: Serving, run_id: int) -> None:
-        world, url = serving
+        world, _ = serving
         held = world.hold(run_id)
         world.api.add_run(run_id)
         world.api.add_run(run_id + 1)
         world.api.add_run(run_id + 2, {"dbt run --select b": results(f"inv-{run_id + 2}")})
-        post(url, event(run_id))
-        world.wait_for_push(run_id)
-        post(url, event(run_id + 1))
-        post(url, event(run_id + 2))
-        held.unlink()
-        for number in range(3):
-            world.wait(run_id + number)
-            assert world.pushed(run_id + number) == ["begun", "pushed"]
+        self.each_is_pushed(serving, run_id, held)
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_a_run_whose_push_fails_again_and_again_does_not_hold_up_another(

@@ -152,7 +152,7 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
     assert "forget was asked for" in planned.output
     assert 'insert  {"id":1}' in planned.output
     nobody = project.dbt("run-operation", "adopt", "--args", "{sync: nobody}")
-    assert "found 'nobody', which is no exposure" in nobody.text
+    assert "found 'nobody', that is no exposure" in nobody.text
 
 
 @pytest.mark.guarantee("What is sent")
@@ -163,5 +163,10 @@ def test_reconcile_finds_what_was_written_for_nan_as_it_was_sent(project: Projec
     project.sync("lake_people", "people", destination="lake", object="people", mode="mirror", options={"nan": "null"})
     assert project.run().success
     found = call(project, "reconcile")
-    os.chdir(here)
     assert (found.exception, found.return_value) == (None, ExitCode.OK), found.output
+
+    assert project.dbt("run-operation", "reset", "--args", "{model: people}").success
+    assert not project.run().success, "the positions are those of the changelog before"
+    found = call(project, "reconcile", "--json")
+    os.chdir(here)
+    assert '"different": 0' in found.output, "compared with the model, too"
