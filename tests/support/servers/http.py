@@ -41,6 +41,7 @@ class Reply:
         pause: seconds between the bytes of the body.
         reset: `unread`: RST before the request is read; `after`: RST once it was read and recorded.
         raw: these bytes instead of an HTTP answer.
+        ends: the connection ends after them.
     """
 
     status: int = 200
@@ -51,6 +52,7 @@ class Reply:
     pause: float = 0
     reset: Literal["unread", "after"] | None = None
     raw: bytes | None = None
+    ends: bool = True
 
 
 def json_reply(document: Any, status: int = 200, **headers: str) -> Reply:
@@ -198,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
         elif reply.raw is not None:
             self.wfile.write(reply.raw)
-            self.close_connection = True
+            self.close_connection = reply.ends
         else:
             self._answer(reply)
 

@@ -77,8 +77,8 @@ class TestNetwork:
     def test_interim_answers_are_passed_over_and_never_taken_for_that_of_the_next_row(self, server: HttpServer) -> None:
         interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
         server.script(
-            Reply(raw=interim + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
-            Reply(raw=interim + b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n"),
+            Reply(raw=interim + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ends=False),
+            Reply(raw=interim + b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n", ends=False),
         )
         task, sink = task_of(), HttpSink(settings_of(server.url))
         sink.open(task)
