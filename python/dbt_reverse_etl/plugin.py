@@ -46,6 +46,7 @@ class _Listener:
     def __init__(self, command: str) -> None:
         self._retried = command == "retry"
         self._artifacts: Path | None = None
+        self._written_by = ""  # their invocation; a retry that had nothing to do leaves those of the command before
         self._captured = False
         self._done = False
         self._tried: set[str] = set()  # destinations
@@ -72,6 +73,7 @@ class _Listener:
         name = event.info.name
         if name == "ArtifactWritten" and event.data.artifact_type == "RunExecutionResult":
             self._artifacts = Path(event.data.artifact_path).parent
+            self._written_by = str(event.info.invocation_id)
         elif name == "JinjaLogDebug" and event.data.msg.startswith(COLUMNS_OF):
             self._judge(event.data.msg)
         elif name == "NodeFinished":
@@ -135,7 +137,8 @@ class _Listener:
         from dbt_reverse_etl.terminal import console
 
         folder = self._artifacts or _target_path()
-        project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), dict(os.environ))
+        env = dict(os.environ)
+        project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by)
         if not _has_syncs(folder):
             return True
         shown = _screen()

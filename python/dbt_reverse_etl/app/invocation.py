@@ -68,6 +68,7 @@ class Project:
         profiles: folders where profiles.yml may stand.
         target: name of the dbt target.
         folder: where dbt_project.yml stands.
+        written_by: the invocation whose artifacts these have to be; empty: whichever wrote them.
     """
 
     artifacts: Path
@@ -75,6 +76,7 @@ class Project:
     target: str
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    written_by: str = ""
 
     def manifest(self) -> dict[str, Any]:
         return read_json(self.artifacts / "manifest.json")
@@ -98,11 +100,24 @@ class Project:
         """
         if ask.is_from_artifacts or self._results.exists():
             try:
-                return run(self.run_results(), manifest)
+                return self._own(run(self.run_results(), manifest))
             except ForeignResults:
                 if ask.is_from_artifacts:
                     raise
         return asked(manifest["metadata"]["invocation_id"], "", ())
+
+    def _own(self, found: Invocation) -> Invocation:
+        """Raises ForeignResults where another dbt has written to the same folder meanwhile."""
+        if self.written_by not in ("", found.invocation_id):
+            raise ForeignResults(
+                Problem(
+                    "run_results.json",
+                    f"results of invocation {found.invocation_id}, which has run beside this one",
+                    f"those of {self.written_by}; two dbt commands at once need a --target-path each",
+                    "push what was captured: dbt-reverse-etl push",
+                )
+            )
+        return found
 
     @apart  # it imports sinks
     def configuration(self, manifest: Mapping[str, Any]) -> Configuration:

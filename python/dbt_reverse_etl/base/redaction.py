@@ -13,8 +13,8 @@ from urllib.parse import quote, quote_plus
 MASK = "***"
 
 _SECRET_NAME = re.compile(
-    r"(^|_)(password|passwd|passphrase|pwd|secret|token|api_?key|(access|private|secret|account|signing|auth)_?key"
-    r"|credentials?|authorization|auth_?token|cookie|dsn)$"
+    r"(password|passwd|passphrase|(^|_)(pwd|secret|token|api_?key|(access|private|secret|account|signing|auth)_?key"
+    r"|credentials?|authorization|auth_?token|cookie|dsn))$"
 )
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),

@@ -63,7 +63,7 @@ class Invocation:
         empty, sample: under these flags the models do not hold the real rows.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed, or were skipped.
-        passed_tests: unique ids of all tests that passed.
+        passed_tests: unique ids of all tests that passed. Of some rows, or of none, no test says anything.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
     """
@@ -102,10 +102,13 @@ def run(run_results: Node, manifest: Node) -> Invocation:
         empty=bool(args.get("empty")),
         sample=bool(args.get("sample")),
         changelogs=_changelog_results(results, manifest),
-        failed_tests=_failed_tests(results, manifest),
-        passed_tests=frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED),
+        failed_tests={},
     )
-    if invocation.command not in PUSHING_COMMANDS or invocation.empty or invocation.sample:
+    if invocation.empty or invocation.sample:
+        return invocation
+    passed = frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED)
+    invocation = replace(invocation, failed_tests=_failed_tests(results, manifest), passed_tests=passed)
+    if invocation.command not in PUSHING_COMMANDS:
         return invocation
     return _decided(invocation, [sync for sync in found if _is_due(sync, results)])
 

@@ -86,7 +86,17 @@ class TestRedaction:
         assert "MIIEpAIBAAKCAQEA" not in redact("bad line: MIIEpAIBAAKCAQEA")
 
     @pytest.mark.parametrize(
-        "name", ["password", "CRM_PASSWORD", "x-api-key", "apiKey", "accessToken", "Authorization", "client_secret"]
+        "name",
+        [
+            "password",
+            "CRM_PASSWORD",
+            "PGPASSWORD",
+            "x-api-key",
+            "apiKey",
+            "accessToken",
+            "Authorization",
+            "client_secret",
+        ],
     )
     def test_names_of_secrets(self, name: str) -> None:
         assert names_a_secret(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import configure
-from dbt_reverse_etl.app.invocation import Project, after_dbt
+from dbt_reverse_etl.app.invocation import Ask, Project, after_dbt
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run, select, syncs
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -83,7 +84,8 @@ class TestRun:
     ) -> None:
         by_id = {tests.get(name, name): status for name, status in statuses.items()}
         invocation = run(ran(compiled, by_id, **args), manifest)
-        real = args["which"] in ("run", "build") and not args["empty"] and not args["sample"]
+        whole = not args["empty"] and not args["sample"]
+        real = args["which"] in ("run", "build") and whole
         # Status of the model if it took part, else of the exposure; both columns of the truth table by hand.
         crm = statuses[CONTACTS] == "success" if CONTACTS in statuses else statuses.get(CRM) in ("no-op", "success")
         mail = statuses[ORDERS] == "success" if ORDERS in statuses else MAIL in statuses
@@ -95,8 +97,8 @@ class TestRun:
         assert named(invocation.push) == due - plan
         assert named(invocation.plan) == plan
         passed = {"test": statuses.get("test") in ("pass", "warn"), "other_test": statuses.get("other_test") == "pass"}
-        assert invocation.passed_tests == {tests[name] for name, well in passed.items() if well}
-        assert invocation.failed_tests == ({CONTACTS: (tests["test"],)} if failed else {})
+        assert invocation.passed_tests == {tests[name] for name, well in passed.items() if well and whole}
+        assert invocation.failed_tests == ({CONTACTS: (tests["test"],)} if failed and whole else {})
         assert set(invocation.changelogs) == {CONTACTS, ORDERS} & set(statuses)
 
     @pytest.mark.guarantee("dbt and its commands")
@@ -219,3 +221,13 @@ def test_where_nothing_is_to_be_sent_no_session_is_made_so_that_dbt_may_reach_sp
         raise AssertionError("dbt's adapter may have none to give")
 
     assert after_dbt(plans_only, connect, Screen(lambda *_: None)) == []
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_what_another_dbt_wrote_beside_this_one_is_not_taken_for_its_results() -> None:
+    mine = good_project()
+    manifest, ran_here = mine.artifact("manifest.json"), mine.artifact("run_results.json")["metadata"]["invocation_id"]
+    found = Project(mine.path / "target", [mine.path], "prod", mine.path, {}, ran_here)
+    assert found.invocation(manifest, Ask.RUN).invocation_id == ran_here
+    with pytest.raises(ReverseEtlError, match="--target-path"):
+        replace(found, written_by="another").invocation(manifest, Ask.RUN)

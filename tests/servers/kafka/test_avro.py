@@ -88,9 +88,10 @@ def test_what_was_written_as_avro_is_read_for_a_reconcile_and_what_others_wrote_
     assert found.select(schema.names).equals(pa.Table.from_pylist(rows, schema)), found.to_pylist()
     produce(task.object, b'{"id":0}', b"\x00\x00\x00\x00\x01\xff")
     produce(task.object, b'{"id":1}', b'{"id":1}')
+    produce(task.object, b'{"id":2}', b"\x00\x00\x00\x03\xe7ab")  # a schema of another registry
     again = pa.concat_tables(registry_sink(registry).read(task)).sort_by("id")
     marked = [row["id"] for row in again.to_pylist() if row[UNREADABLE]]
-    assert marked == [0, 1]
+    assert marked == [0, 1, 2]
 
 
 @pytest.mark.guarantee("Kafka")

@@ -220,14 +220,43 @@ def test_secrets_are_in_no_text_of_settings_and_identity(tmp_path: Path) -> None
     assert CANARY not in "".join([repr(settings), str(settings), settings.model_dump_json(), repr(sink), sink.identity])
 
 
+# As libpq, SQLAlchemy and ODBC write a place and its login.
+OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"url": "postgresql+psycopg://crm:x@/crm?host=db1"}, {"url": "postgresql+psycopg://crm:x@/crm?host=db2"}),
+    ({"url": "postgresql:///crm?password=x&host=db1"}, {"url": "postgresql:///crm?password=x&host=db2"}),
+    (
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Da%3BPWD%3Dx"},
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Db%3BPWD%3Dx"},
+    ),
+    ({"dsn": "host=db1 password=x"}, {"dsn": "host=db2 password=x"}),
+    ({"env": {"PGHOST": "db1"}}, {"env": {"PGHOST": "db2"}}),
+]
+SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
+    (
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Da%3BPWD%3D{x;}%3BDATABASE%3Dd"},
+        {"url": "mssql+pyodbc://v:q@/?odbc_connect=SERVER%3Da%3BPWD%3Dy%3BDATABASE%3Dd"},
+    ),
+    ({"dsn": "host=db password='x \\' y'"}, {"dsn": "host=db password=z"}),
+    ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
+    ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
+]
+
+
+@pytest.mark.guarantee("Singer")
 def test_the_identity_follows_the_place_and_not_the_secret_or_the_program_s_folder() -> None:
-    def identity(command: str = "/a/target-x", **config: Any) -> str:
-        return SingerSink(SingerSettings.model_validate({"command": command, "config": config})).identity
+    def identity(command: str = "/a/target-x", env: dict[str, str] | None = None, **config: Any) -> str:
+        written = {"command": command, "config": config, "env": env or {}}
+        return SingerSink(SingerSettings.model_validate(written)).identity
 
     first = identity(host="db", password="one", url="postgresql://me:one@db/crm")
     assert first == identity("/b/target-x", host="db", password="two", url="postgresql://you:two@db/crm")
     assert first != identity(host="other", password="one", url="postgresql://me:one@db/crm")
     assert first != identity(host="db", password="one", url="postgresql://me:one@db/other")
+    for before, now in OTHER_PLACES:
+        assert identity(**before) != identity(**now), "another place"
+    for before, now in SAME_PLACE:
+        assert identity(**before) == identity(**now), "another secret"
     named = SingerSettings.model_validate({"command": "target-x", "identity": "warehouse", "config": {"host": "a"}})
     assert SingerSink(named).identity == "singer:warehouse"
 
@@ -280,6 +309,13 @@ def test_a_command_is_split_as_by_a_shell_but_never_run_by_one(tmp_path: Path) -
 def test_a_command_that_cannot_work_is_refused(command: object) -> None:
     with pytest.raises(ValidationError):
         SingerSettings.model_validate({"command": command})
+
+
+@pytest.mark.guarantee("Singer")
+def test_a_target_that_empties_its_table_for_each_batch_is_refused() -> None:
+    with pytest.raises(ValidationError, match="expected upsert"):
+        SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "overwrite"}})
+    SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "upsert"}})
 
 
 @pytest.mark.guarantee("Singer")

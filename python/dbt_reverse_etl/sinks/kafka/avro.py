@@ -30,6 +30,7 @@ with warnings.catch_warnings(record=True):  # what the client's own dependencies
     from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 _STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
+_UNKNOWN = 404
 _INCOMPATIBLE = 409
 _REFUSED = (401, 403)
 _Answer = TypeVar("_Answer")
@@ -66,10 +67,18 @@ class Avro:
     def decode(self, value: bytes) -> dict[str, Any] | None:
         """The fields of a value; None: it is not one of a schema of this registry. Raises DestinationError."""
         try:
-            found = self._asked(lambda: self._read(value, self._context))
+            found = self._asked(lambda: self._reading(value))
         except (SerializationError, ValueError, EOFError, IndexError):
             return None
         return found if isinstance(found, dict) else None
+
+    def _reading(self, value: bytes) -> Any:
+        try:
+            return self._read(value, self._context)
+        except SchemaRegistryError as refusal:
+            if refusal.http_status_code != _UNKNOWN:
+                raise
+            return None  # of another registry, or of a schema that was deleted
 
     @property
     def format(self) -> Format:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import Field, Secret, field_validator
 
@@ -18,6 +19,9 @@ from dbt_reverse_etl.sinks.base import Options, Settings
 
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
+_PASSWORD = re.compile(
+    r"\b(pwd|\w*password|passwd)\s*=\s*('(\\.|[^'])*'|\{[^}]*\}|[^;\s]*)", re.IGNORECASE
+)  # of libpq and ODBC
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
 
@@ -29,7 +33,7 @@ class SingerSettings(Settings):
             an absolute path.
         config: the target's own configuration. It is never shown; the target gets it in a file that only this user can read.
         identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
-            without secrets.
+            and `env` without secrets.
         env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
         batch_rows: most rows of a batch; each batch is one process.
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
@@ -63,6 +67,16 @@ class SingerSettings(Settings):
             )
         return command
 
+    @field_validator("config")
+    @classmethod
+    def _keeps_earlier_batches(cls, config: Secret[dict[str, Any]]) -> Secret[dict[str, Any]]:
+        if config.get_secret_value().get("load_method") == "overwrite":  # a setting of the Meltano SDK
+            raise ValueError(
+                "found load_method: overwrite, with which each batch empties the table of the one before; expected upsert; "
+                "next: set it, and run the operation resync if earlier pushes used overwrite"
+            )
+        return config
+
     @property
     def name(self) -> str:
         """The name of the program."""
@@ -73,7 +87,7 @@ class SingerSettings(Settings):
         """What names the destination."""
         if self.identity:
             return f"singer:{self.identity}"
-        told = sorted(_told(self.config.get_secret_value()))
+        told = sorted([*_told(self.config.get_secret_value()), *_told(self.env.get_secret_value(), "env")])
         digest = hashlib.sha256(json.dumps([self.name, self.command[1:], told]).encode()).hexdigest()
         return f"singer:{self.name}:{digest[:16]}"
 
@@ -103,13 +117,20 @@ def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
         return
     for key, inner in entries:
-        if not names_a_secret(str(key)):
+        if str(key).lower() == "dsn" or not names_a_secret(str(key)):
             yield from _told(inner, f"{path}/{key}")
 
 
 def _without_login(text: str) -> str:
+    """A URL, with the parameters that may name the place; or the words of a driver, such as `host=db1 password=x`."""
     try:
         url = urlsplit(text)
     except ValueError:
-        return text
-    return url._replace(netloc=url.netloc.rpartition("@")[2], query="").geturl() if url.netloc else text
+        return _PASSWORD.sub("", text)
+    if not url.netloc and "://" not in text:
+        return _PASSWORD.sub("", text)
+    named = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(url.query) if not names_a_secret(name)]
+    query = urlencode(sorted(named))
+    if url.netloc:
+        return url._replace(netloc=url.netloc.rpartition("@")[2], query=query).geturl()
+    return "?".join([text.partition("?")[0], *([query] if query else [])])
