@@ -89,5 +89,5 @@
 {% endmacro %}
 
 {% macro _command(operation, arguments) -%}
-    dbt run-operation {{ operation }} --args '{{ '{' ~ arguments ~ '}' }}'
+    dbt run-operation {{ operation }} --args '{{ ('{' ~ arguments ~ '}') | replace("'", "'\\''") }}'
 {%- endmacro %}

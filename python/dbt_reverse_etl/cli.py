@@ -206,7 +206,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
     """Show how each sync stands and why: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl.delivery.health import Health
-    from dbt_reverse_etl.terminal import console
+    from dbt_reverse_etl.terminal import console, output
 
     with Opened(place, selectors) as opened:
         rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
@@ -216,9 +216,9 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
         columns = (
             "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
         )  # fmt: skip
-        click.echo(console.table(columns, rows))
+        output.put(console.table(columns, rows))
         for text in console.status_details(rows):
-            click.echo(text)
+            output.put(text)
     well = all(Health(row["health"]).is_well for row in rows)
     return ExitCode.OK if well or not fail else ExitCode.FAILED
 
@@ -230,7 +230,7 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
 def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
     from dbt_reverse_etl.delivery.health import Health
-    from dbt_reverse_etl.terminal import console
+    from dbt_reverse_etl.terminal import console, output
 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
@@ -241,7 +241,7 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
         return ExitCode.OK
     if rows:
         columns = ("sync", "key", "operation", "outcome", "attempts", "next_attempt", "reason")
-        click.echo(console.table(columns, rows))
+        output.put(console.table(columns, rows))
     for name, some in found.items():
         if len(some) > limit:
             say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")

@@ -118,8 +118,10 @@ class Renamed(ReverseEtlError):
 def unexpected(error: BaseException, where: str) -> Problem:
     """A problem for an exception that is not ours. Its text may hold row values, so only its type and its frames are kept, in a file."""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    with tempfile.NamedTemporaryFile("w", prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
-        file.write(f"{type(error).__name__}\n{frames}")
-    return Problem(
-        where, f"an unexpected {type(error).__name__}", "none", f"report it with {file.name}, which holds no row values"
-    )
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
+            file.write(f"{type(error).__name__}\n{frames}")
+        next_step = f"report it with {file.name}, which holds no row values"
+    except OSError:  # raised from here, it would bring the other one's text along
+        next_step = "free the disk, or set TMPDIR to a folder that can be written, and run it again"
+    return Problem(where, f"an unexpected {type(error).__name__}", "none", next_step)

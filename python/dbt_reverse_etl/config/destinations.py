@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from dbt_reverse_etl.config.validation import (
     closest,
     is_unlisted,
     raise_if_any,
+    secret_mappings,
     secret_names,
     validate,
 )
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _OWN_KEYS = ("type", "guards")
+_LOGIN = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 SinkClass = type[Sink]
 
 
@@ -197,10 +200,13 @@ def _validated(name: str, rendered: Rendered, place: Place, problems: list[Probl
 
 def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], model: type[Settings]) -> None:
     """Register for `redact` what a block holds in its secret settings, and what came there from the environment."""
-    secret = secret_names(model)
+    secret, mappings = secret_names(model), secret_mappings(model)
     for path, text in text_leaves(block):
-        if secret.intersection(path) or (is_unlisted(model, path) and any(map(names_a_secret, path))):
+        is_open = is_unlisted(model, path) or mappings.intersection(path)
+        if (secret - mappings).intersection(path) or (is_open and any(map(names_a_secret, path))):
             register_secret(text)
+        for login in _LOGIN.findall(text) if is_open else ():
+            register_secret(login)
     for path, variable, value in used:
         named = bool(secret.intersection(path)) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET")
         if named or is_unlisted(model, path):

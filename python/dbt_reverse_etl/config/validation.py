@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
@@ -163,18 +163,23 @@ def _models_at(model: type[BaseModel], path: Path) -> list[type[BaseModel]]:
 
 def secret_names(model: type[BaseModel]) -> frozenset[str]:
     """The names of all fields, at any depth, whose type holds a pydantic secret."""
-    return frozenset(_secret_names(model, set()))
+    return frozenset(_names_of(model, lambda part: part in (SecretStr, SecretBytes), set())) | secret_mappings(model)
 
 
-def _secret_names(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+def secret_mappings(model: type[BaseModel]) -> frozenset[str]:
+    """Those that hold a mapping, or another structure, of which some texts are secrets and others are words such as `public`."""
+    return frozenset(_names_of(model, lambda part: get_origin(part) is Secret, set()))
+
+
+def _names_of(model: type[BaseModel], wanted: Callable[[Any], bool], seen: set[type[BaseModel]]) -> Iterator[str]:
     seen.add(model)
     for name, info in model.model_fields.items():
-        if any(part in (SecretStr, SecretBytes) for part in _parts(info.annotation)):
+        if any(map(wanted, _parts(info.annotation))):
             yield name
             yield from (alias for alias in (info.alias, info.validation_alias) if isinstance(alias, str))
         for inner in _models_in(info.annotation):
             if inner not in seen:
-                yield from _secret_names(inner, seen)
+                yield from _names_of(inner, wanted, seen)
 
 
 def is_unlisted(model: type[BaseModel], path: Path) -> bool:

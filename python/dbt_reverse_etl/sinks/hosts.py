@@ -5,8 +5,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-# Where clouds serve the credentials of a machine, beside the link-local addresses: AWS and Google by IPv6, Alibaba.
-_METADATA = {ipaddress.ip_address(host) for host in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200")}
+# Where clouds serve the credentials of a machine, beside the link-local addresses: AWS (and its pods) and Google by IPv6, Alibaba, Azure's host.
+_METADATA = {
+    ipaddress.ip_address(host)
+    for host in ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16")
+}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address stands in its last four bytes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -13,6 +14,8 @@ import orjson
 from dbt_reverse_etl.terminal.screen import Bars, Screen, Write, colours, on_terminal
 
 _COLOURS = {"error": "red", "warn": "yellow"}
+# Control characters and marks of direction (Unicode Annex 9): keys and names come from others.
+_MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FORMATS = ("text", "timed", "json")
 
 
@@ -52,10 +55,15 @@ def _json_lines(*, to_stderr: bool) -> Write:
     return write
 
 
+def put(text: str) -> None:
+    """A table, or text below it, on stdout."""
+    click.echo(_in_letters_of(sys.stdout, text))
+
+
 def _in_letters_of(stream: TextIO, text: str) -> str:
-    """A name that the terminal has no letters for must not end a push."""
+    """A name that the terminal has no letters for must not end a push, and none may move its cursor or turn the line around."""
     encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    return _MOVES.sub(lambda one: f"\\u{ord(one[0]):04x}", text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _now() -> str:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.cli import cli
+from tests.support import ROOT
 
 # A destination of each type as a user writes it, and the settings of a sync that it takes.
 DESTINATIONS: dict[str, dict[str, Any]] = {
@@ -296,3 +301,13 @@ def test_a_hostile_configuration_is_refused_before_dbt_runs_a_model(
 )
 def test_quotes_hide_what_stands_in_them(project: Path, where: str) -> None:
     assert configured(project, "sqlite", {"where": where}).syncs[0].settings.where == where
+
+
+@pytest.mark.guarantee("Configuration")
+@given(st.text("a'\"\\$`;\n ", max_size=12))
+def test_no_label_or_name_leaves_the_quotes_of_a_command_that_a_message_proposes(label: str) -> None:
+    macros = (ROOT / "macros" / "operations" / "_history.sql").read_text()
+    page = jinja2.Environment(extensions=["jinja2.ext.do"]).from_string(macros + "{{ _command('reopen', arguments) }}")
+    arguments = f"model: orders, label: {json.dumps([label])}"
+    *_, words = shlex.split(page.render(arguments=arguments))
+    assert yaml.safe_load(words) == {"model": "orders", "label": [label]}

@@ -13,6 +13,7 @@ import yaml
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.redaction import MASK, redact
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
 
 PASSWORD = "{{ env_var('CRM_PASSWORD') }}"
@@ -35,6 +36,13 @@ SECRETS: dict[str, dict[str, Any]] = {
         "sasl_username": "etl",
         "sasl_password": PASSWORD,
     },
+    "singer": {"type": "singer", "command": "target-x", "config": {"host": "db", "password": PASSWORD}},
+    "singer, in a URL": {
+        "type": "singer",
+        "command": "target-x",
+        "config": {"url": f"postgresql://etl:{PASSWORD}@db/crm"},
+    },
+    "singer, in its environment": {"type": "singer", "command": "target-x", "env": {"PGPASSWORD": PASSWORD}},
 }
 # Without the variable nobody knows which system it is.
 NAMELESS: dict[str, dict[str, Any]] = {
@@ -139,6 +147,24 @@ def test_what_else_is_wrong_is_told_although_a_secret_is_not_set(made: Made) -> 
     with pytest.raises(ConfigurationError, match=r"sync pays, object"):
         made(POSTGRES, object="a.b.c")
     assert not re.search("CRM_PASSWORD", str(refused.value))
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_what_a_target_is_given_is_in_no_error_and_its_secrets_are_redacted_from_then_on(made: Made) -> None:
+    singer = {"type": "singer", "command": "target-x"}
+    with pytest.raises(ConfigurationError) as refused:
+        made({**singer, "env": {"PGPASS": 74839201}})
+    assert "74839201" not in str(refused.value)
+    url, env = "postgresql://etl:in-the-url@db/analytics", {"WAREHOUSE": "from-the-environment"}
+    made(
+        {
+            **singer,
+            "config": {"url": url, "api_key": "in-the-file", "schema": "analytics", "x": "{{ env_var('WAREHOUSE') }}"},
+        },
+        env=env,
+    )
+    shown = redact("in-the-url in-the-file from-the-environment analytics")
+    assert shown == f"{MASK} {MASK} {MASK} analytics"
 
 
 def test_the_address_of_an_alert_is_asked_for_by_pushes_alone(made: Made) -> None:

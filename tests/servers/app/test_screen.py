@@ -235,6 +235,19 @@ def test_letters_that_the_terminal_does_not_have_are_written_otherwise(
     assert "é".encode("cp1252") in written.getvalue()
 
 
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_key_or_name_moves_the_cursor_or_turns_a_line_around(
+    log_format: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = '{"id": "a\x9b2J\x1b[1;1H\u202eb\r"}'
+    output.screen(log_format, {}, quiet=False, verbose=False, document=False).say(key, "info")
+    output.put(key)
+    found = capfd.readouterr().out
+    assert found.replace("\n", "").isprintable()
+    assert "\\u009b2J" in found
+
+
 def test_beside_a_document_lines_go_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     output.screen("text", {}, quiet=False, verbose=False, document=True).say("cannot be reached", "warn")
     found = capfd.readouterr()

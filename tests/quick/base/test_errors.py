@@ -1,0 +1,41 @@
+"""What is said of an error that is not ours."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dbt_reverse_etl.base.errors import unexpected
+
+ROW = "jane.doe@example.com"
+
+
+def raised() -> BaseException:
+    def fails() -> None:
+        raise RuntimeError(f"cannot cast {ROW}")
+
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    return caught.value
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_of_an_unexpected_error_only_its_type_and_frames_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    problem = unexpected(raised(), "push")
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in problem.next_step
+    assert "in fails" in kept.read_text()
+    assert ROW not in kept.read_text() + str(problem)
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_full_disk_adds_no_error_that_would_show_the_text_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    assert "set TMPDIR" in str(unexpected(raised(), "push"))
