@@ -17,9 +17,9 @@ from tests.support import ROOT
 from tests.support.dbt.project import Project
 from tests.support.servers.maven import jars
 
-JVM = os.environ.get("X_JVM", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC")
+JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 # A driver that makes many plans: a young generation in which they die.
-HEAP = os.environ.get("X_HEAP", "-Xms1500m -Xmn700m")
+HEAP = "-Xms1500m -Xmn700m"
 # The metastore of a test need not outlive a power cut.
 DERBY = "-Dderby.system.durability=test"
 # Spark keeps the story of each query for its page, which nobody opens here.
@@ -65,7 +65,6 @@ def spark_settings(home: Path) -> dict[str, str]:
         "spark.local.dir": str(home / "local"),
         "spark.log.level": "ERROR",
         **NO_PAGE,
-        **dict(one.split("=", 1) for one in os.environ.get("X_CONF", "").split(";") if one),
     }
 
 
