@@ -57,6 +57,8 @@
         {{ reverse_etl._quote(valid_from) }}, null, null, struct({{ reverse_etl._quote(valid_to) }} as until, struct(*) as version)
     from {{ dimension }}
     where not {{ reverse_etl._any_column_null(keys.values()) }}
+        {#- A clock that was set back between two captures leaves a version that held at no time, which would hide those after it. #}
+        and coalesce({{ reverse_etl._quote(valid_from) }} < {{ reverse_etl._quote(valid_to) }}, true)
 )
 {%- endmacro %}
 

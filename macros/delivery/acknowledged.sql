@@ -3,7 +3,8 @@
   (the rows that an acknowledgement leaves out), claims, and endings (which fact took which claim out of which buckets: `_ends`).
     changelog   SQL of its uuid
     known_from  fence of the first run whose facts count
-    late        whether facts count that a run recorded after the next one had begun
+    late        whether facts count that a run recorded after the next one had begun. Clocks differ: those of a run that ended are late only if the next
+                run took over what they close
 #}
 {% macro _acknowledged(ledger, sync_id, changelog, known_from=0, late=false) -%}
 facts as (
@@ -13,7 +14,9 @@ facts as (
 ),
 runs as (
     select fence, max(said.changelog) as changelog, max(said.status) = 'adopt' as adopted,
-        lead(min(recorded_at)) over (order by fence) as next_run_at
+        lead(min(recorded_at)) over (order by fence) as next_run_at,
+        lead(any_value(said.claims) filter (where fact = 'run_started')) over (order by fence) as next_claims,
+        bool_or(fact = 'run_finished') as ended
     from facts where fact in ('run_started', 'run_finished')
     group by fence
 ),
@@ -21,7 +24,8 @@ counted as (
     select facts.*, runs.adopted from facts inner join runs on runs.fence = facts.fence
     where runs.changelog = {{ changelog }}
         {%- if not late %}
-        and (facts.fact <> 'wave_acknowledged' or runs.next_run_at is null or facts.recorded_at <= runs.next_run_at)
+        and (facts.fact <> 'wave_acknowledged' or runs.next_run_at is null or facts.recorded_at <= runs.next_run_at
+            or (runs.ended and not coalesce(exists(runs.next_claims, one -> array_contains(facts.said.closes, one.id)), false)))
         {%- endif %}
 ),
 {# Spark plans a query once for each place that names it: what reads the ledger names it as seldom as it can. #}

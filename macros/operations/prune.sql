@@ -39,8 +39,8 @@
         {%- do needs.append({'why': 'keep: ' ~ keep, 'snapshot_id': [head.snapshot_id - keep + 1, 1] | max}) -%}
     {%- endif -%}
     {%- if keep_days is not none -%}
-        {%- set then = run_query('select max(_snapshot_id) from ' ~ changelog.target ~ ' where _captured_at <= current_timestamp() - interval ' ~ keep_days ~ ' days').rows[0][0] -%}
-        {%- do needs.append({'why': 'keep_days: ' ~ keep_days, 'snapshot_id': 1 if then is none else then | int}) -%}
+        {%- set then = run_query(reverse_etl._snapshot_of_days(changelog.target, keep_days)).rows[0][0] -%}
+        {%- do needs.append({'why': 'keep_days: ' ~ keep_days, 'snapshot_id': [then or 1, 1] | map('int') | max}) -%}
     {%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
     {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published}) -%}{%- endif -%}
@@ -59,6 +59,12 @@
     {%- endfor -%}
     {{ return((needs | sort(attribute='snapshot_id'))[0]) }}
 {% endmacro %}
+
+
+{# The last snapshot before the first one of these days: a stamp of a clock that was behind makes no snapshot of before. #}
+{% macro _snapshot_of_days(changelog, days) -%}
+    select coalesce(min(_snapshot_id) filter (where _captured_at > current_timestamp() - interval {{ days }} days) - 1, max(_snapshot_id)) from {{ changelog }}
+{%- endmacro %}
 
 
 {% macro _syncs_over(changelog) %}

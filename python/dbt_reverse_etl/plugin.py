@@ -139,7 +139,7 @@ class _Listener:
         folder = self._artifacts or _target_path()
         env = dict(os.environ)
         project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by)
-        if not _has_syncs(folder):
+        if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         shown = _screen()
         ask = invocation.Ask.DBT_RETRY if self._retried else invocation.Ask.RUN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
@@ -12,6 +12,7 @@ from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 BUCKETS = 65536
 NOT_WELL = -1  # see `RunFinished.allowed`
 PARKED = "parked"
+LONGEST_WAIT = timedelta(hours=6)  # of a row that was refused
 
 
 class _Told:
@@ -90,9 +91,12 @@ class Undelivered(_Told):
     next_attempt_at: datetime | None
 
     def waits(self, now: datetime, *, park_doubt: bool = False) -> bool:
-        """Not to be sent yet, as long as its value stays the same; one whose doubt is parked, whatever its value is."""
+        """Not to be sent yet, as long as its value stays the same; one whose doubt is parked, whatever its value is.
+
+        A wait beyond the longest one was written by a clock that was ahead.
+        """
         parked = self.outcome == PARKED or (park_doubt and self.doubt)
-        return parked or (self.next_attempt_at is not None and self.next_attempt_at > now)
+        return parked or (self.next_attempt_at is not None and now < self.next_attempt_at <= now + LONGEST_WAIT)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from dbt_reverse_etl.delivery.facts import LONGEST_WAIT
 from dbt_reverse_etl.delivery.waves import WaveSize
 
 _MOST_LISTED = 10_000
@@ -44,7 +45,7 @@ class Rejections:
     """
 
     first: timedelta = timedelta(minutes=5)
-    cap: timedelta = timedelta(hours=6)
+    cap: timedelta = LONGEST_WAIT
     attempts: int = 10
     age: timedelta = timedelta(days=1)
     breaker_rows: int = 50

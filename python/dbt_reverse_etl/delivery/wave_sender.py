@@ -27,7 +27,7 @@ from dbt_reverse_etl.sinks.ranges import minus
 
 _OUT_OF_TIME = Stop(
     StopKind.UNAVAILABLE,
-    "a wave of the executors did not end within its lease: the destination got slower; the next push begins with a small wave",
+    "a wave of the executors did not end within its lease: the destination got slower, or their clocks are ahead of the driver's; the next push begins with a small wave",
 )
 
 

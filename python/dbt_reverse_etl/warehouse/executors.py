@@ -129,6 +129,7 @@ class Work:
     """What one task does: called by Spark with the batches of its partition.
 
     Attributes:
+        until: when tasks stop, by the driver's clock.
         stripes: the task has all rows of each bucket that it has, and they come bucket by bucket; None: that is not known.
     """
 
@@ -155,6 +156,8 @@ class Work:
 
     def _sent(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sent]:
         clock, sink, stop = self.clock, None, None
+        # A clock that has not come to the time of the order is behind that of the driver.
+        until = self.until - max(self.order.now - clock.now(), timedelta())
         stream = TaskStream(self.stripes) if self.stripes else None
         try:
             for table in _chunks(batches, self.limits, stream.end if stream else _all_rows):
@@ -168,7 +171,7 @@ class Work:
                         self.policy,
                         clock,
                         lambda: True,  # the driver holds the lease
-                        interrupted=lambda: clock.now() >= self.until,
+                        interrupted=lambda: clock.now() >= until,
                         step=self.step,
                         limits=self.limits,
                         alone=False,

@@ -101,11 +101,13 @@ class Refusal:
 
     Attributes:
         status: how it ended; `OVER`: a push after it found nothing to send.
+        after: run id of the sync's newest run before it; empty where there was none.
     """
 
     status: str = ""
     message: str = ""
     at: datetime | None = None
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,11 @@ class Overview:
         found, newest = self.refusals.get(sync), self.newest(sync)
         if found is None or found.status in _OVER or found.at is None:
             return None
-        return None if newest and newest.at > found.at else found
+        if newest is None:
+            return found
+        # Clocks differ: what tells whether a run began since is the run itself.
+        is_over = newest.run_id != found.after if found.after else newest.at > found.at
+        return None if is_over else found
 
 
 class DeltaLedger:
@@ -233,25 +239,35 @@ class DeltaLedger:
     @apart
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
         """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
-        query = f"select max(seq) from {self.relation} where sync_id = '{TESTS}'"  # noqa: S608
-        newest = int(self._spark.sql(query).collect()[0][0] or 0)
         told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
-        self._record(TESTS, told, newest + 1, invocation_id, now)
+        self._record(TESTS, told, invocation_id, now)
 
     @apart
     def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
         """What no run tells, by the name of the sync."""
-        told = {sync: json.dumps({"status": one.status, "message": one.message}) for sync, one in refusals.items()}
-        self._record(REFUSED, told, 0, invocation_id, now)
+        told = {
+            sync: json.dumps({"status": one.status, "message": one.message, "after": one.after})
+            for sync, one in refusals.items()
+        }
+        self._record(REFUSED, told, invocation_id, now)
 
     @apart
     def record_alerts(self, heard: Mapping[str, Heard], invocation_id: str, now: datetime) -> None:
         """What the channels hear, by the name of the sync."""
-        self._record(ALERT, {sync: json.dumps(asdict(one)) for sync, one in heard.items()}, 0, invocation_id, now)
+        self._record(ALERT, {sync: json.dumps(asdict(one)) for sync, one in heard.items()}, invocation_id, now)
 
-    def _record(self, fact: str, bodies: Mapping[str, str], seq: int, invocation_id: str, now: datetime) -> None:
-        """Facts that belong to no run, by name; one commit."""
-        common = {"sync_id": fact, "fence": 0, "seq": seq, "fact": fact, "recorded_at": now, "run_id": invocation_id}
+    def _record(self, fact: str, bodies: Mapping[str, str], invocation_id: str, now: datetime) -> None:
+        """Facts that belong to no run, by name; one commit. Of one name, the last record counts, whatever its clock says."""
+        query = f"select max(seq) from {self.relation} where sync_id = '{fact}'"  # noqa: S608
+        newest = int(self._spark.sql(query).collect()[0][0] or 0)
+        common = {
+            "sync_id": fact,
+            "fence": 0,
+            "seq": newest + 1,
+            "fact": fact,
+            "recorded_at": now,
+            "run_id": invocation_id,
+        }
         self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()], said(fact, 0))
 
     @apart

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -77,6 +77,24 @@ def test_a_message_is_due_where_a_sync_stands_otherwise_than_was_heard_and_at_no
     loud = report.status not in ("busy", "planned", Status.INTERRUPTED) and report.standing.health is not NEVER
     now = "failing" if report.standing.health is FAILING else "recovered"
     assert [change.word for change in alerts.changed([report], unsure)] == ([now] if loud else [])
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("behind", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_refused_push_stands_until_another_run_begins_whatever_the_clocks_of_the_machines_say(
+    behind: timedelta,
+) -> None:
+    def run(run_id: str, at: datetime) -> RunStarted:
+        return RunStarted("a1", 1, run_id, at, 5, "", {}, (), (), (), at, "me", sync="crm")
+
+    def after(newest: RunStarted) -> Overview:
+        return Overview(refusals=refused, names={"a1": "crm"}, started={"a1": newest})
+
+    before = Overview(names={"a1": "crm"}, started={"a1": run("one", NOW)})
+    refused = alerts.refusals([ended("blocked", message="too many deletes")], before)
+    refused = {sync: replace(one, at=NOW - behind) for sync, one in refused.items()}
+    assert after(run("one", NOW)).refused("crm"), "of another machine than the run before it"
+    assert after(run("two", NOW - 2 * behind)).refused("crm") is None, "a run began since"
 
 
 @pytest.mark.guarantee("Report and alerts")

@@ -230,3 +230,4 @@ def test_a_row_waits_until_its_next_attempt_and_a_parked_row_for_ever() -> None:
     assert replace(row, next_attempt_at=LATER).waits(NOW)
     assert not replace(row, next_attempt_at=LATER).waits(LATER)
     assert replace(row, outcome="parked").waits(LATER)
+    assert not replace(row, next_attempt_at=NOW + timedelta(days=365)).waits(NOW), "told by a clock that was ahead"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -23,18 +23,33 @@ SLOW = Policy().lease.total_seconds() / 40  # seconds of a row: a lease is over 
 
 
 class Nearby:
-    """`delivery.ports.Remote` in this process; each row takes so many seconds."""
+    """`delivery.ports.Remote` in this process; each row takes so many seconds, and the clock may be behind that of the driver."""
 
-    def __init__(self, desk: Desk, source: DictSource, seconds: float) -> None:
-        self._desk, self._source, self._seconds = desk, source, seconds
+    def __init__(self, desk: Desk, source: DictSource, seconds: float, behind: timedelta = timedelta()) -> None:
+        self._desk, self._source, self._seconds, self._behind = desk, source, seconds, behind
+        self.late: list[timedelta] = []  # of each wave, how long after its lease the tasks ended
 
     def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         sink, clock = self._desk.sink, self._desk.clock
         ends = until - _MARGIN
+        there = Behind(clock, self._behind)
         work = Work(
-            lambda: _slow(sink, clock, self._seconds), order, task, sink.limits(task), self._desk.policy, ends, clock
+            lambda: _slow(sink, clock, self._seconds), order, task, sink.limits(task), self._desk.policy, ends, there
         )
-        return work.send(self._source.wave(order.claim.lo, order.claim.hi).to_batches())
+        sent = work.send(self._source.wave(order.claim.lo, order.claim.hi).to_batches())
+        self.late.append(clock.now() - until)
+        return sent
+
+
+class Behind:
+    """The clock of another machine."""
+
+    def __init__(self, clock: FakeClock, behind: timedelta) -> None:
+        self._behind, self._clock = behind, clock
+        self.monotonic, self.sleep = clock.monotonic, clock.sleep
+
+    def now(self) -> datetime:
+        return self._clock.now() - self._behind
 
 
 def _slow(sink: PlainSink, clock: FakeClock, seconds: float) -> PlainSink:
@@ -49,10 +64,17 @@ def _slow(sink: PlainSink, clock: FakeClock, seconds: float) -> PlainSink:
     return made
 
 
-def pushed(desk: Desk, seconds: float) -> RunResult:
+def pushed(
+    desk: Desk, seconds: float, behind: timedelta = timedelta(), late: list[timedelta] | None = None
+) -> RunResult:
     desk.planned = 0
-    ports = replace(desk._ports(), executors=lambda source: Nearby(desk, source, seconds))
-    return run(desk._job(), ports, desk.policy)
+
+    def nearby(source: DictSource) -> Nearby:
+        made = Nearby(desk, source, seconds, behind)
+        made.late = made.late if late is None else late
+        return made
+
+    return run(desk._job(), replace(desk._ports(), executors=nearby), desk.policy)
 
 
 @pytest.mark.guarantee("What is sent", "A push from the executors gets on however slow the destination is")
@@ -81,3 +103,14 @@ def test_where_the_ledger_cannot_list_what_tasks_left_the_run_says_that_the_dest
     result = pushed(desk, SLOW)
     assert (result.status, "slower" in result.message) == ("failed", True)
     assert len(desk.state().claims) == 1
+
+
+@pytest.mark.guarantee("Leases and rivals")
+def test_tasks_whose_clock_is_behind_that_of_the_driver_stop_before_its_lease_ends() -> None:
+    desk, late = Desk(), list[timedelta]()
+    waves = replace(Policy().executor_waves, rows=50)
+    desk.policy = replace(desk.policy, executors_from=0, executor_waves=waves, most_listed=50)
+    desk.changelog.capture({f"k{n}": n + 1 for n in range(100)})
+    pushed(desk, SLOW, timedelta(minutes=5), late)
+    assert late
+    assert max(late) <= timedelta()

@@ -256,3 +256,17 @@ def test_no_default_of_the_server_changes_what_a_batch_does(people_db: Database)
             people_db.run(f"SET GLOBAL {known.get(name, name)} = {value!r}")
     instant = "UNIX_TIMESTAMP(at)"
     assert people_db.rows(f"SELECT id, name, {instant} FROM staff") == [(1, row["name"], noon.timestamp())]
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+def test_after_a_refusal_by_a_server_that_became_read_only_the_name_is_looked_up_anew(people_db: Database) -> None:
+    task = a_task()
+    with opened(people_db.sink(), task) as sink:
+        first = sink._connected().thread_id()
+        people_db.run("SET GLOBAL read_only = 1")
+        try:
+            assert deliver(sink, task, people(person(1))) == [Outcome.RETRYABLE]
+        finally:
+            people_db.run("SET GLOBAL read_only = 0")
+        assert deliver(sink, task, people(person(1))) == [DELIVERED]
+        assert sink._connected().thread_id() != first

@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
@@ -271,3 +272,45 @@ def test_no_password_file_gives_a_password(
     with pytest.raises(psycopg.OperationalError):
         connect(PostgresSettings.model_validate(people_db.settings(password=None)))
     assert os.environ["PGPASSWORD"] == PASSWORD
+
+
+@pytest.mark.guarantee("Postgres")
+def test_policies_that_hide_rows_are_refused_because_a_hidden_row_looks_deleted(people_db: Database) -> None:
+    hides = "CREATE POLICY p ON people USING (name <> 'hidden')"
+    people_db.run(f"INSERT INTO people VALUES (1, 'hidden'), (2, 'seen'); {hides}")
+    with opened(people_db.sink(), a_task()) as sink:
+        people_db.run("ALTER TABLE people ENABLE ROW LEVEL SECURITY")
+        found = deliver(sink, a_task(), [("delete", person(1)), ("delete", person(2))])
+        assert found == [Outcome.FATAL, Outcome.FATAL], "switched on during a push"
+    with pytest.raises(DestinationError, match="BYPASSRLS"):
+        people_db.sink().open(next_run(a_task(), 2))
+    people_db.run("ALTER TABLE people DISABLE ROW LEVEL SECURITY")
+    with opened(people_db.sink(), next_run(a_task(), 3)) as sink:
+        assert deliver(sink, a_task(), [("delete", person(1))]) == [DELIVERED]
+    assert people_db.rows("SELECT id FROM people") == [(2,)]
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize(("given", "used"), [("off", "on"), ("on", "on"), ("remote_apply", "remote_apply")])
+def test_what_was_delivered_outlives_a_crash_of_the_server_whatever_the_role_says(
+    given: str, used: str, people_db: Database
+) -> None:
+    tells = "BEGIN new.name := current_setting('synchronous_commit'); RETURN new; END"
+    people_db.run(
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $${tells}$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f();"
+        f"ALTER ROLE crm_push IN DATABASE {people_db.name} SET synchronous_commit = {given}"
+    )
+    with opened(people_db.sink(), a_task()) as sink:
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+    assert people_db.rows("SELECT name FROM people") == [(used,)]
+
+
+def test_a_table_from_which_others_inherit_and_a_database_without_every_character_are_refused(db: Database) -> None:
+    db.table(people_of(db))
+    db.run("CREATE TABLE people_2024 () INHERITS (people)")
+    with pytest.raises(DestinationError, match="inherit"):
+        db.sink().open(a_task())
+    db.run(f"CREATE DATABASE {db.name}_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with pytest.raises(DestinationError, match="encoding LATIN1"):
+        db.sink(database=f"{db.name}_latin").check()

@@ -308,3 +308,14 @@ def test_prune_keeps_what_the_folded_facts_of_every_sync_still_need_and_not_more
         assert not whole or found[name].snapshot_id == wanted, (name, facts)
         exact += found[name].snapshot_id == wanted
     assert exact > len(runs) * 0.7
+
+
+def test_the_snapshots_of_some_days_begin_with_the_first_of_them_though_a_later_stamp_is_older(
+    spark: SparkSession,
+) -> None:
+    for ages, first in [((180, 22, 12, 300, 1), 1), ((180, 40, 12, 1), 2), ((5, 4), 0), ((50, 40), 2)]:
+        rows = ", ".join(f"({number}, {age})" for number, age in enumerate(ages, 1))
+        spark.sql(f"select * from values {rows} as t (_snapshot_id, age)").selectExpr(
+            "_snapshot_id", "current_timestamp() - make_interval(0, 0, 0, age) as _captured_at"
+        ).createOrReplaceTempView("captured")
+        assert spark.sql(render("_snapshot_of_days", "captured", 30)).collect()[0][0] == first

@@ -67,6 +67,18 @@ def test_each_fact_meets_the_version_of_its_time_once(
     assert Counter(map(tuple, frame.collect())) == expected
 
 
+def test_a_version_that_held_at_no_time_hides_none_of_those_after_it(spark: SparkSession) -> None:
+    versions = [("free", 6, 30), ("pro", 30, 29), ("gold", 29, None)]  # of three captures, the last by a clock behind
+    rows = ", ".join(
+        f"(7, '{plan}', timestamp_seconds({begin}), {'null' if end is None else f'timestamp_seconds({end})'})"
+        for plan, begin, end in versions
+    )
+    dimension = f"(select * from values {rows} as t (id, plan, valid_from, valid_to))"
+    facts = "(select 7 as id, timestamp_seconds(s) as at from (select explode(array(5, 7, 29, 31, 90)) as s))"
+    join = render("point_in_time_join", facts, dimension, on="id", at="at", columns=["plan"])
+    assert [row.plan for row in query(spark, join).orderBy("at").collect()] == [None, "free", "gold", "gold", "gold"]
+
+
 def test_every_column_of_the_dimension_but_its_key_is_shown_by_default(spark: SparkSession, facts: object) -> None:
     dimension = "(select 7 as case_id, 'x' as plan, timestamp'2020-01-01' as dbt_valid_from, cast(null as timestamp) as dbt_valid_to)"
     join = render(

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import ReverseEtlError
-from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     NOT_WELL,
@@ -29,6 +29,7 @@ from dbt_reverse_etl.delivery.facts import (
     RunFinished,
     RunStarted,
     Undelivered,
+    WaveAcknowledged,
 )
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
@@ -235,7 +236,7 @@ def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: D
 def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts(ledger: DeltaLedger) -> None:
     told = {"crm": Heard("failing", is_sure=False), "ads": Heard("recovered")}
     ledger.record_alerts(told, "run-1", NOW)
-    ledger.record_alerts({"crm": Heard("failing")}, "run-1", NOW + timedelta(seconds=1))
+    ledger.record_alerts({"crm": Heard("failing")}, "run-1", NOW - timedelta(hours=1))  # another machine
     assert ledger.overview(["crm", "ads"]).heard == {"crm": Heard("failing"), "ads": Heard("recovered")}
     assert ledger.overview(["other"]).heard == {}
 
@@ -265,5 +266,25 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
     assert found.names == {"a1": "crm", "b2": "crm"}
     assert found.aliases == {"a1": {"people", "crm"}, "b2": {"people", "crm"}}
     assert [one.id for one in found.requests["crm"]] == [sooner, later]
-    assert found.refusals["crm"].message == "after 9"
+    assert found.refusals["crm"].message == "after 4"
     assert found.failing == {"model.x.people": ("test 4",)}, "the last record, whatever its clock said"
+
+
+def acknowledged(fence: int, claim: str, at: datetime) -> WaveAcknowledged:
+    return WaveAcknowledged("a1", fence, 1, at, 0, BUCKETS, 7, "spec", NO_COUNTS, (), (claim,), (), at)
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_acknowledgement_is_late_where_the_next_run_took_over_what_it_closes_and_not_where_a_clock_was_behind(
+    ledger: DeltaLedger, *, is_late: bool
+) -> None:
+    mine = Claim("one-0", 0, BUCKETS, 7, "spec")
+    first = replace(started(1, "one"), claims=(mine,))
+    second = replace(started(2, "two"), at=NOW - timedelta(minutes=2), claims=(mine,) if is_late else ())
+    ended = [] if is_late else [RunFinished("a1", 1, 2, NOW + timedelta(seconds=40), "succeeded", NO_COUNTS, NO_ROWS)]
+    told = [acknowledged(1, "one-0", NOW + timedelta(seconds=30)), acknowledged(2, "two-0", NOW)]
+    ledger.append(first, second, *told, *ended)
+    ctes = sql.render("_acknowledged", ledger.relation, "a1", "'uuid'")
+    found = ledger._spark.sql(f"with {ctes} select fence from acks where fact = 'wave_acknowledged' order by fence")
+    assert [row.fence for row in found.collect()] == ([2] if is_late else [1, 2])

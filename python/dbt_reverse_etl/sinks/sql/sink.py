@@ -167,7 +167,10 @@ class SqlSink(Sink):
             except RolledBack as refusal:
                 return Delivery.of_all(batch.rows.num_rows, refusal.outcome, str(refusal))
             except self._dialect.failure_type as error:
-                return Delivery.of_all(batch.rows.num_rows, *self._dialect.failure(error))
+                outcome, reason = self._dialect.failure(error)
+                if outcome is Outcome.RETRYABLE and not self._dialect.is_file:
+                    self._drop_connection()  # the name may lead to another server by now
+                return Delivery.of_all(batch.rows.num_rows, outcome, reason)
 
     def finish(self, claim: str = "") -> None:
         """Forget the records of all claims but this one."""

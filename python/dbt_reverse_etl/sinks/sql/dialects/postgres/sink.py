@@ -40,6 +40,10 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
 
 OLDEST_SERVER = 12
+# What was told as delivered outlives a crash of the server; `remote_apply` and the like stay.
+_DURABLE = """pg_catalog.set_config('synchronous_commit',
+    CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off' THEN 'on'
+    ELSE pg_catalog.current_setting('synchronous_commit') END, true)"""
 LOCKS = 0x6462745F72657472  # any number that nobody else uses
 Connection = psycopg.Connection[Any]
 
@@ -75,9 +79,12 @@ class PostgresDialect(Dialect):
         version = connection.info.server_version // 10_000
         if version < OLDEST_SERVER:
             return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
-        row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+        asked = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding')"
+        row = connection.execute(asked).fetchone()
         if row is not None and row[0]:
             return "a standby, which takes no writes", "the primary", "name the primary as host"
+        if row is not None and row[1] != "UTF8":
+            return f"a database with the encoding {row[1]}", "UTF8, which has every character", "name another database"
         return None
 
     def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
@@ -102,9 +109,10 @@ class PostgresDialect(Dialect):
             "TimeZone": "UTC",
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
+            "row_security": "off",  # an error where rows would be hidden
         }
-        calls = (f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items())
-        self.run(connection, f"SELECT {', '.join(calls)}")
+        calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
+        self.run(connection, f"SELECT {', '.join([*calls, _DURABLE])}")
 
     def failure(self, error: psycopg.Error) -> tuple[Outcome, str]:
         return failure(error)

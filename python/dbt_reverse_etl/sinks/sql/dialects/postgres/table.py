@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from psycopg import Connection
 
-from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
+from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
 from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
 
 Fits = Callable[["PostgresColumn", pa.DataType], bool]
@@ -93,13 +93,16 @@ WHERE i.indrelid = %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.i
     AND i.indexprs IS NULL"""
 
 _TABLE = b"""
-SELECT c.oid, c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
+    c.relkind OPERATOR(pg_catalog.=) 'r' AND EXISTS (
+        SELECT FROM pg_catalog.pg_inherits WHERE inhparent OPERATOR(pg_catalog.=) c.oid)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
 
-def found(connection: Connection[Any], name: Name) -> tuple[int, str] | None:
-    """The number of a table or view, and its relkind."""
-    row: tuple[int, str] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
+def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool] | None:
+    """The number of a table or view, its relkind, whether policies decide what this role sees, whether other tables inherit from it."""
+    row: tuple[int, str, bool, bool] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
     return row
 
 
@@ -108,7 +111,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     there = found(connection, name)
     if there is None:
         return None
-    oid, kind = there
+    oid, kind, has_policies, is_parent = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
         column, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
@@ -116,8 +119,26 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
         of_column = (Name(schema, of_type), modifier, category, inner, *rest)
         columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
-    wrong = ("no table (a view or foreign table?)", "a table", "name the table that holds the rows")
-    return Table(columns, unique, wrong=None if kind in ("r", "p") else wrong)
+    return Table(columns, unique, wrong=_wrong(kind, has_policies=has_policies, is_parent=is_parent))
+
+
+def _wrong(kind: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
+    if kind not in ("r", "p"):
+        return "no table (a view or foreign table?)", "a table", "name the table that holds the rows"
+    if is_parent:
+        return (
+            "a table from which others inherit, so that no key is unique",
+            "a table of its own, or partitions",
+            "name one",
+        )
+    if has_policies:  # a row that is hidden cannot be deleted, and looks as if it were
+        expected = "a role that sees and may write every row"
+        return (
+            "row level security that applies to this role",
+            expected,
+            "ALTER ROLE ... BYPASSRLS, or name another user",
+        )
+    return None
 
 
 def _keeps_nested(column: PostgresColumn, plain: pa.DataType) -> bool:
