@@ -89,7 +89,7 @@
 
 
 {% macro _kafka_view(view, options, more) %}
-    {%- set all = {'failOnDataLoss': 'true'} -%}
+    {%- set all = {'failOnDataLoss': 'true', 'kafka.isolation.level': 'read_committed', 'kafka.allow.auto.create.topics': 'false'} -%}
     {%- if '${' in options.values() | join -%}
         {%- set providers = {'environment': 'EnvVarConfigProvider', 'file': 'FileConfigProvider', 'directory': 'DirectoryConfigProvider'} -%}
         {%- do all.update({'kafka.config.providers': providers | join(',')}) -%}

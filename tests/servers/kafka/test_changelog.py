@@ -165,8 +165,8 @@ def test_a_delete_whose_tombstone_was_not_taken_is_unknown() -> None:
 def test_an_event_without_its_tombstone_is_never_surely_unwritten() -> None:
     """What is `retryable` or `fatal` alone may be in the topic by half; what the broker refuses stays the row's fault."""
     for code, alone, half in (
-        (KafkaError.NOT_ENOUGH_REPLICAS, Outcome.RETRYABLE, UNKNOWN),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Outcome.FATAL, UNKNOWN),
+        (KafkaError._INVALID_DIFFERENT_RECORD, Outcome.RETRYABLE, UNKNOWN),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Outcome.FATAL, UNKNOWN),
         (KafkaError.MSG_SIZE_TOO_LARGE, REJECTED, REJECTED),
     ):
         for messages, outcome in ((2, alone), (1, half)):

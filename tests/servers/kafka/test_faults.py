@@ -22,9 +22,9 @@ from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.kafka import sink as kafka_sink
 from dbt_reverse_etl.sinks.kafka.outcome import Reports
-from dbt_reverse_etl.testing import Change, Row, deliver, opened, outcomes, person
+from dbt_reverse_etl.testing import Change, Row, deliver, next_run, opened, outcomes, person
 from tests.support import ROOT
-from tests.support.servers.kafka import a_batch, a_task, broker, read, settings, sink, table
+from tests.support.servers.kafka import a_batch, a_task, broker, delete_topic, read, settings, sink, table
 
 DELIVERED, UNKNOWN = Outcome.DELIVERED, Outcome.UNKNOWN
 ROWS = 25_000  # two batches of the engine
@@ -196,3 +196,14 @@ def test_a_process_killed_there_has_claimed_nothing_that_is_not_in_the_topic_and
         assert set(deliver(kafka, task, people(0, 1200, "new"))) == {DELIVERED}
     rows: list[Row] = sorted(table(read(task.object)).values(), key=lambda row: int(row["id"]))
     assert rows == [person(number, "new") for number in range(1200)]
+
+
+@pytest.mark.guarantee("Kafka")
+def test_a_topic_that_is_deleted_during_a_push_is_not_made_anew_and_nothing_counts_as_delivered_from_then_on() -> None:
+    task = a_task()
+    with opened(sink(timeout=3), task) as kafka:
+        assert deliver(kafka, task, people(0, 1)) == [DELIVERED]
+        delete_topic(task.object)
+        time.sleep(1)  # the broker tells it to no one
+        assert deliver(kafka, task, people(1, 2)) == [UNKNOWN]
+        assert kafka.missing(next_run(task)) == f"the topic {task.object}"

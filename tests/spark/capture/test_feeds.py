@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from openpyxl import Workbook
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -173,6 +174,41 @@ def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_
     assert project.image("expired_changelog", "value") == [("b",), ("a",), ("a",), ("a",), ("b",), ("b",)]
 
 
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_what_a_writer_aborted_or_has_not_committed_yet_is_no_change(project: Project, broker: Broker) -> None:
+    options = literal({"kafka.bootstrap.servers": broker.servers})
+    project.changelog(
+        "paid_changelog",
+        "select cast(cast(key as string) as int) as id, cast(value as string) as value, 'u' as op, _offset as seen "
+        f"from {{{{ reverse_etl.kafka_topic('paid', {options}, gaps=true) }}}}",
+        settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "seen"}},
+    )
+    broker.topic("paid", 1)
+    writer = Producer({"bootstrap.servers": broker.servers, "transactional.id": "shop"})
+    writer.init_transactions()
+
+    def write(key: str, value: str) -> None:
+        writer.begin_transaction()
+        writer.produce("paid", key=key, value=value)
+        assert writer.flush(20) == 0
+
+    def captured() -> list[tuple[Any, ...]]:
+        result = project.run()
+        assert result.success, result.text
+        return project.image("paid_changelog", "id, value")
+
+    write("1", "open")
+    writer.commit_transaction()
+    write("1", "paid")
+    writer.abort_transaction()
+    assert captured() == [(1, "open")]
+    write("1", "paid")
+    assert captured() == [(1, "open")], "it is under way"
+    writer.commit_transaction()
+    assert captured() == [(1, "paid")]
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +220,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(project: Project) -> None:
     landing = project.folder / "landing"

@@ -140,5 +140,7 @@ def _settings(home: Path, places: Mapping[str, str]) -> list[str]:
         f"ssl.keystore.location={home / 'key.pem'}",
         f"log.dirs={home / 'data'}",
         "offsets.topic.replication.factor=1",
-        "auto.create.topics.enable=false",
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "auto.create.topics.enable=true",
     ]

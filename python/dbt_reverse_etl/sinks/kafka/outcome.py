@@ -15,27 +15,23 @@ from dbt_reverse_etl.sinks.kafka.topic import name_of
 
 TOO_LARGE, PURGED, _FATAL = "MSG_SIZE_TOO_LARGE", "_PURGE_QUEUE", "_FATAL"
 # The broker refuses some messages at once, and does not say which of them is at fault.
-REFUSED = frozenset({TOO_LARGE, "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
-# Surely not written, and a repeat would not help.
+REFUSED = frozenset({TOO_LARGE, "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "POLICY_VIOLATION"})
+# A repeat would not help.
 HOPELESS = frozenset(
     {
         "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION",
         "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION",
-        "INVALID_REQUIRED_ACKS", "UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_COMPRESSION_TYPE",
+        "INVALID_REQUIRED_ACKS", "INVALID_TIMESTAMP", "UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_COMPRESSION_TYPE",
     }
 )  # fmt: skip
-# Surely not written, and a repeat may help.
-NOT_WRITTEN = frozenset(
-    {
-        "NOT_ENOUGH_REPLICAS", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "THROTTLING_QUOTA_EXCEEDED",
-        "_INVALID_DIFFERENT_RECORD", PURGED,
-    }
-)  # fmt: skip
+_NO_PRODUCER = "CLUSTER_AUTHORIZATION_FAILED"  # asked for its number, without which nothing is sent
+NOT_WRITTEN = "_INVALID_DIFFERENT_RECORD"  # refused because of another one
 WORDS = {
     TOO_LARGE: "larger than the topic's max.message.bytes allows",
     "INVALID_RECORD": "the broker refuses the record",
     "TOPIC_AUTHORIZATION_FAILED": "a right on the topic is missing",
     "CLUSTER_AUTHORIZATION_FAILED": "no right Write on a topic, and no IdempotentWrite on the cluster",
+    "INVALID_TIMESTAMP": "the broker refuses the clock of this machine",
     "UNKNOWN_TOPIC_OR_PART": "the topic is gone",
     "_UNKNOWN_TOPIC": "the topic is gone",
     _FATAL: "the producer cannot go on",
@@ -60,12 +56,12 @@ def said(name: str) -> str:
 
 
 def reported(name: str) -> Fate:
-    """Of a message whose delivery report has this error."""
+    """Of a message whose delivery report has this error: that of its last attempt. One before may have written it, without an answer."""
     if name in REFUSED:
         return Outcome.REJECTED, said(name)
-    if name in HOPELESS:
-        return Outcome.FATAL, _lacking_write(name)
-    return (Outcome.RETRYABLE if name in NOT_WRITTEN else Outcome.UNKNOWN), said(name)
+    if name == _NO_PRODUCER:
+        return Outcome.FATAL, said(name)
+    return (Outcome.RETRYABLE if name == NOT_WRITTEN else Outcome.UNKNOWN), _lacking_write(name)
 
 
 def _lacking_write(name: str) -> str:
@@ -81,13 +77,16 @@ def not_taken(name: str) -> Fate:
     return (Outcome.FATAL if name in HOPELESS or name == _FATAL else Outcome.RETRYABLE), said(name)
 
 
-def delivery_of(rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str]) -> Delivery:
+def delivery_of(
+    rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str], hopeless: str | None = None
+) -> Delivery:
     """The answer for a batch.
 
     Args:
         rows: of the batch.
         unsent: of the rows that were not sent.
         failed: error of each row that was sent in vain; every other one is in the topic.
+        hopeless: an error of a message after which no other one need be tried.
     """
     fates = dict(unsent) | {row: reported(name) for row, name in failed.items()}
     refused = [row for row, name in failed.items() if name in REFUSED]
@@ -95,7 +94,8 @@ def delivery_of(rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str]
     if not all_refused:
         fates |= {row: (Outcome.RETRYABLE, f"{TOGETHER}: {failed[row]}") for row in refused}
     results = tuple(RowResult(row, *fates[row]) for row in sorted(fates))
-    return Delivery(results, refused_whole=all_refused and len(refused) > 1)
+    stop = _lacking_write(hopeless) if hopeless else None
+    return Delivery(results, refused_whole=all_refused and len(refused) > 1, stop=stop)
 
 
 class Reports:
@@ -117,6 +117,11 @@ class Reports:
         """The client calls this once for each message that is not in the topic, or not surely."""
         if error is not None:
             self._failed.append((bytes(message.key() or b""), error.name()))
+
+    @property
+    def hopeless(self) -> str | None:
+        """An error that every other message would meet, too."""
+        return next((name for name in (self._ended_by, *(name for _, name in self._failed)) if name in HOPELESS), None)
 
     def failed(self, keys: Callable[[], Iterable[bytes | None]], followed: Collection[int]) -> dict[int, str]:
         """Row -> error.

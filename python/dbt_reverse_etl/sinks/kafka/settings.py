@@ -183,6 +183,7 @@ class KafkaSettings(Settings):
         return self.connection() | {
             "enable.idempotence": True,
             "acks": "all",
+            "allow.auto.create.topics": False,  # librdkafka's producer would make a topic that was deleted anew
             "delivery.report.only.error": True,  # a report that all is well costs a call of Python
             "partitioner": "murmur2_random",  # Java's, for every key
             "compression.type": self.compression,

@@ -161,7 +161,8 @@ class KafkaSink(Sink):
         unsent = _sent(entries, followed, lambda message: _take(producer, self._task.object, message, reports))
         while reports.wait(producer.flush):  # nothing but this batch is in the queue, and each message has its timeout
             pass
-        return delivery_of(len(entries), unsent, reports.failed(lambda: map(_key, entries), followed))
+        failed = reports.failed(lambda: map(_key, entries), followed)
+        return delivery_of(len(entries), unsent, failed, reports.hopeless)
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The last value of each key."""

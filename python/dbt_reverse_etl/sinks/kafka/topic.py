@@ -88,7 +88,9 @@ class Cluster:
             if str(none) == _UNKNOWN_TOPIC:
                 return None
             raise
-        return Topic(len(described.partitions), values["cleanup.policy"], int(values["max.message.bytes"]))
+        # Kafka's defaults, where a broker of another make leaves them out.
+        policy, limit = values.get("cleanup.policy", "delete"), values.get("max.message.bytes", 1_048_588)
+        return Topic(len(described.partitions), policy, int(limit))
 
     def lacking(self, name: str) -> list[str]:
         """The rights on the topic, as `WRITE`, that a push needs and the login has not; none where the broker does not tell.
