@@ -22,8 +22,7 @@ ROOT = Path(__file__).parents[1]
 COPIES = ROOT / ".mutants"
 AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
-# As `make test` runs them.
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-m", "not full"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
 AS_MAKE_TEST = {"EFFORT": "0.4", "SHRINK": "0"}
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
@@ -94,6 +93,9 @@ def planted(mutant: Mutant, copy: Path) -> str:
 
 def run(tests: list[str], copy: Path) -> int:
     """Exit code of the tests in the copy."""
+    # As `make test` runs them; a test that is named is meant, also one that only `make test-full` runs.
+    if not all("::" in test for test in tests):
+        tests = ["-m", "not full", *tests]
     env = {**os.environ, **AS_MAKE_TEST, "PYTHONPATH": str(copy / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run([*PYTEST, *tests], cwd=copy, env=env, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603

@@ -16,6 +16,8 @@ from tests.support.dbt.project import Project
 from tests.support.servers.http import http_server
 from tests.support.servers.people_api import PeopleApi
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def api(project: Project) -> Iterator[PeopleApi]:

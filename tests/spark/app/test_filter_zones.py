@@ -71,6 +71,7 @@ def test_a_filter_that_chooses_other_rows_in_another_zone_is_known_to_depend_on_
     )
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_where_the_zone_changed_nothing_is_sent_until_it_is_set_back(project: Project, zoned: SparkSession) -> None:
     zoned.conf.set(SETTING, "Etc/UTC")

@@ -29,6 +29,7 @@ def heads(project: Project) -> list[int]:
     return [project.rows(f"select max(_snapshot_id) from {{s}}.people_v{version}")[0][0] for version in (1, 2)]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Configuration")
 def test_each_version_of_a_model_is_delivered_and_an_operation_wants_to_know_which_one_is_meant(shop: Project) -> None:
     first = shop.run()

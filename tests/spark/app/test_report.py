@@ -187,6 +187,7 @@ def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocke
     assert shop.dbt("test", "--select", "drifted").statuses == {"drifted": "fail"}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Report and alerts")
 def test_what_runs_brought_of_a_changelog_before_counts_for_nothing_in_a_new_one(
     shop: Project, monkeypatch: pytest.MonkeyPatch

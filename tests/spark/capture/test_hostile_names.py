@@ -26,6 +26,7 @@ def shop(project: Project) -> Project:
     return project
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_columns_and_tables_may_have_any_name_that_spark_takes(shop: Project) -> None:
     theirs = ["images__events_2024", "images__files_1", "images__changes_2023_q4"]
@@ -60,6 +61,7 @@ def test_a_nested_name_that_spark_shows_without_its_quotes_is_refused_with_what_
     assert "'n'" not in refused.messages["agents"]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_constants_that_were_edited_are_captured_though_no_input_changed(project: Project) -> None:
     project.table("source", "select id, 'DE' as country from range(4)")

@@ -91,6 +91,7 @@ def shop(spark: SparkSession, project: Project) -> Iterator[Project]:
     spark.sql("drop view passing")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_what_a_query_reads_is_known_only_where_its_plan_names_delta_tables_and_nothing_that_gives_other_rows(
     shop: Project,
@@ -108,6 +109,7 @@ def test_what_a_query_reads_is_known_only_where_its_plan_names_delta_tables_and_
     assert shop.spark.conf.get("spark.sql.debug.maxToStringFields") == "25"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_full_compare_is_left_out_where_no_input_changed_and_nowhere_else(
     spark: SparkSession, project: Project

@@ -367,6 +367,7 @@ def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_o
     ]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_operations_after_a_capture_that_was_killed_between_labels_leave_the_full_image_where_it_is(
     project: Project,

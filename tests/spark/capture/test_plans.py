@@ -32,6 +32,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Proje
     return project
 
 
+@pytest.mark.full
 def test_the_diff_has_one_exchange_a_side_and_the_count_reads_the_one_of_the_model_again(shop: Project) -> None:
     frame = shop.spark.sql(rendered_diff(shop, "hash", "source", base=1, head=4))
     frame.collect()
@@ -63,6 +64,7 @@ def test_a_key_is_found_by_its_file_statistics(shop: Project) -> None:
     assert properties["delta.dataSkippingStatsColumns"] == "_snapshot_id,_change,`id`"
 
 
+@pytest.mark.full
 def test_a_warm_run_commits_once_for_the_snapshot_and_twice_for_the_push_and_none_where_nothing_changed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

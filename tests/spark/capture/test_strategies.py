@@ -253,6 +253,7 @@ def _set(table: str, name: str, value: str) -> str:
     return f"alter table {table} set tblproperties ({name} = '{value}')"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_what_a_strategy_did_not_propose_is_found_by_the_reconcile_and_recorded_as_drift(project: Project) -> Story:

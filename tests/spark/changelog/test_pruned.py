@@ -109,6 +109,7 @@ def pruned(spark: SparkSession) -> str:
     return table
 
 
+@pytest.mark.full
 def test_after_a_prune_every_ledger_plans_what_the_reference_plans_first_loads_that_crashed_and_refused_rows_included(
     spark: SparkSession, pruned: str, hashes: dict[Any, int | None]
 ) -> None:

@@ -104,6 +104,7 @@ def test_unit_tests_give_rows_in_place_of_what_a_wide_table_joins_and_a_feed_rea
     assert outside in told.messages["outside"]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_a_unit_test_that_fails_keeps_its_changelog_and_those_above_from_capture_and_push(shop: Project) -> None:
     for name in ("wide_in_yaml", "fed_changelog", "events_changelog"):

@@ -43,6 +43,7 @@ def test_a_table_with_a_column_that_delta_numbers_and_with_capital_letters_is_a_
     assert shop.rows("select count(distinct sk) from {s}_lake.people") == [(2000,)]
 
 
+@pytest.mark.full
 def test_a_table_that_takes_no_changes_is_said_at_once(shop: Project) -> None:
     assert shop.run().success
     shop.spark.sql(f"alter table {shop.schema}_lake.people set tblproperties (delta.appendOnly = true)")
@@ -171,6 +172,7 @@ def test_a_full_load_that_a_constraint_refuses_is_given_up_for_the_changes(shop:
     assert [row.name for row in lake(shop)[76:79]] == ["new", "name 77", "new"]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Files")
 def test_a_column_that_changes_values_is_refused_by_a_push_and_by_reconcile(project: Project) -> None:
     lake = f"{project.schema}_lake"
