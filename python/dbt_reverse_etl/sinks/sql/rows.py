@@ -103,6 +103,10 @@ class Writer(ABC):
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
         """Take the rows in these places out of what is to be written."""
 
+    def already(self, connection: Any) -> Collection[int]:
+        """Places of the writes that the table holds as they are, so that a trigger that ignored them did no harm."""
+        return ()
+
     def check_now(self, connection: Any) -> None:  # noqa: B027  (most databases check each row at once)
         """Let deferred constraints speak from now on."""
 
@@ -176,6 +180,9 @@ class Writer(ABC):
         refused = self.reasons(connection, found)
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
+        if INEFFECTIVE in found.values():
+            for row in self.already(connection):
+                refused.pop(row, None)
         if changes.deletes:
             refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
         if self.task.mode is Mode.UPDATE_ONLY:

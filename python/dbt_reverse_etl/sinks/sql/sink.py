@@ -127,6 +127,8 @@ class SqlSink(Sink):
             table = self._dialect.read_table(connection, name)
             if table is None:
                 raise self._error(f"no table {name}", "the table of the last push", self._resync)
+            if table.wrong:
+                raise self._error(*table.wrong)
             missing = [field.name for field in missing_fields(table, task, self._dialect)]
             if missing:
                 raise self._error(f"no column {', '.join(missing)} in {name}", "a column for each field", "add it")

@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
-from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
+from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
@@ -125,6 +125,12 @@ class PostgresWriter(StagedWriter):
         with connection.cursor() as cursor, cursor.copy(f"COPY {_STAGE} FROM STDIN (FORMAT binary)".encode()) as copy:
             for piece in changes.data:
                 copy.write(piece)
+
+    def already(self, connection: Any) -> Collection[int]:
+        """As after `suppress_redundant_updates_trigger`."""
+        pairs = [(f"t.{self.dialect.quoted(name)}", f"({self.value(name)})") for name in self.others]
+        same = [f"({_same_text(*pair)} OR {pair[0]} IS NULL AND {pair[1]} IS NULL)" for pair in pairs]
+        return self.places(connection, f"NOT s.deleted AND {self.there(conjunction([self.not_yet_deleted, *same]))}")
 
     def check_now(self, connection: Any) -> None:
         self.dialect.run(connection, "SET CONSTRAINTS ALL IMMEDIATE")

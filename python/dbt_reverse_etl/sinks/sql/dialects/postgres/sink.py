@@ -109,7 +109,6 @@ class PostgresDialect(Dialect):
             "TimeZone": "UTC",
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
-            "row_security": "off",  # an error where rows would be hidden
         }
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
         self.run(connection, f"SELECT {', '.join([*calls, _DURABLE])}")
