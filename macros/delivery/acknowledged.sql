@@ -15,9 +15,9 @@ facts as (
 runs as (
     select fence, max(said.changelog) as changelog, max(said.status) = 'adopt' as adopted,
         lead(min(recorded_at)) over (order by fence) as next_run_at,
-        lead(any_value(said.claims) filter (where fact = 'run_started')) over (order by fence) as next_claims,
+        lead(flatten(collect_list(said.claims) filter (where fact in ('run_started', 'claims_settled')))) over (order by fence) as next_claims,
         bool_or(fact = 'run_finished') as ended
-    from facts where fact in ('run_started', 'run_finished')
+    from facts where fact in ('run_started', 'run_finished', 'claims_settled')
     group by fence
 ),
 counted as (
@@ -25,7 +25,7 @@ counted as (
     where runs.changelog = {{ changelog }}
         {%- if not late %}
         and (facts.fact <> 'wave_acknowledged' or runs.next_run_at is null or facts.recorded_at <= runs.next_run_at
-            or (runs.ended and not coalesce(exists(runs.next_claims, one -> array_contains(facts.said.closes, one.id)), false)))
+            or (runs.ended and not coalesce(exists(runs.next_claims, one -> one.id = element_at(facts.said.closes, -1)), false)))
         {%- endif %}
 ),
 {# Spark plans a query once for each place that names it: what reads the ledger names it as seldom as it can. #}

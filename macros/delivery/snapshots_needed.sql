@@ -77,3 +77,9 @@ group by syncs.sync_id, syncs.sync
     {%- for fact, names in said.items() %} when '{{ fact }}' then {% for name in names %}body.{{ name }} is not null{{ ' and ' if not loop.last }}{% endfor %}{% endfor %}
     else false end
 {%- endmacro %}
+
+
+{# The last snapshot before the first one of these days: a stamp of a clock that was behind makes no snapshot of before. #}
+{% macro _snapshot_of_days(changelog, days) -%}
+    select coalesce(min(_snapshot_id) filter (where _captured_at > current_timestamp() - interval {{ days }} days) - 1, max(_snapshot_id)) from {{ changelog }}
+{%- endmacro %}

@@ -61,12 +61,6 @@
 {% endmacro %}
 
 
-{# The last snapshot before the first one of these days: a stamp of a clock that was behind makes no snapshot of before. #}
-{% macro _snapshot_of_days(changelog, days) -%}
-    select coalesce(min(_snapshot_id) filter (where _captured_at > current_timestamp() - interval {{ days }} days) - 1, max(_snapshot_id)) from {{ changelog }}
-{%- endmacro %}
-
-
 {% macro _syncs_over(changelog) %}
     {%- set node = graph.nodes['model.reverse_etl.reverse_etl_ledger'] -%}
     {%- set ledger = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}

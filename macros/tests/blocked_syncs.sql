@@ -10,15 +10,11 @@ with refused as (
 ),
 
 {#- Clocks differ: what tells whether a run began since is the run itself. -#}
-started as (
-    select sync, max_by(newest.run_id, newest.recorded_at) as run_id, max(newest.recorded_at) as started_at
-    from (select sync, max_by(struct(run_id, recorded_at), fence) as newest from {{ ledger }} where fact = 'run_started' group by sync, sync_id)
-    group by sync
-)
+started as ({{ reverse_etl.newest_run_of_names(ledger) }})
 
 select refused.sync, refused.blocked_at, refused.told.message
 from refused
 left join started on started.sync = refused.sync
 where refused.told.status = 'blocked'
-    and coalesce(if(refused.told.after <> '', started.run_id = refused.told.after, started.started_at < refused.blocked_at), true)
+    and if(refused.told.after is null, coalesce(started.started_at < refused.blocked_at, true), coalesce(started.run_id, '') = refused.told.after)
 {%- endmacro %}

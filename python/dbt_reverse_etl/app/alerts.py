@@ -88,8 +88,7 @@ def refusals(reports: Iterable[Report], overview: Overview) -> dict[str, Refusal
     for report in reports:
         known = overview.refused(report.sync)
         if report.status in _REFUSED:
-            newest = overview.newest(report.sync)
-            refusal = Refusal(report.status, redact(report.message), after=newest.run_id if newest else "")
+            refusal = Refusal(report.status, redact(report.message))
             if known is None or (known.status, known.message) != (refusal.status, refusal.message):
                 found[report.sync] = refusal
         elif report.status == Status.IDLE and known:

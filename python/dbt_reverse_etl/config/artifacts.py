@@ -63,7 +63,7 @@ class Invocation:
         empty, sample: under these flags the models do not hold the real rows.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed, or were skipped.
-        passed_tests: unique ids of all tests that passed. Of some rows, or of none, no test says anything.
+        passed_tests: unique ids of all tests that passed. A command over some of the rows, or none, says of no test how it ended.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
     """

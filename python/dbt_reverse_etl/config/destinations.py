@@ -208,8 +208,9 @@ def register_values(block: object, used: Iterable[tuple[KeyPath, str, str]], mod
         for login in _LOGIN.findall(text) if is_open else ():
             register_secret(login)
     for path, variable, value in used:
-        named = bool(secret.intersection(path)) or names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET")
-        if named or is_unlisted(model, path):
+        named = names_a_secret(variable) or variable.startswith("DBT_ENV_SECRET")
+        is_one = any(map(names_a_secret, path)) if mappings.intersection(path) else secret.intersection(path)
+        if named or is_one or is_unlisted(model, path):
             register_secret(value)
 
 

@@ -101,13 +101,13 @@ class Refusal:
 
     Attributes:
         status: how it ended; `OVER`: a push after it found nothing to send.
-        after: run id of the sync's newest run before it; empty where there was none.
+        after: run id of the sync's newest run when it was recorded; empty: there was none; None: an older version recorded it.
     """
 
     status: str = ""
     message: str = ""
     at: datetime | None = None
-    after: str = ""
+    after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Overview:
         if newest is None:
             return found
         # Clocks differ: what tells whether a run began since is the run itself.
-        is_over = newest.run_id != found.after if found.after else newest.at > found.at
+        is_over = newest.at > found.at if found.after is None else newest.run_id != found.after
         return None if is_over else found
 
 
@@ -245,8 +245,10 @@ class DeltaLedger:
     @apart
     def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
         """What no run tells, by the name of the sync."""
+        rows = self._spark.sql(sql.render("newest_run_of_names", self.relation, sorted(refusals))).collect()
+        after = {row.sync: row.run_id for row in rows}
         told = {
-            sync: json.dumps({"status": one.status, "message": one.message, "after": one.after})
+            sync: json.dumps({"status": one.status, "message": one.message, "after": after.get(sync, "")})
             for sync, one in refusals.items()
         }
         self._record(REFUSED, told, invocation_id, now)

@@ -87,14 +87,15 @@ def test_a_refused_push_stands_until_another_run_begins_whatever_the_clocks_of_t
     def run(run_id: str, at: datetime) -> RunStarted:
         return RunStarted("a1", 1, run_id, at, 5, "", {}, (), (), (), at, "me", sync="crm")
 
-    def after(newest: RunStarted) -> Overview:
-        return Overview(refusals=refused, names={"a1": "crm"}, started={"a1": newest})
+    def refused(after: str, *newest: RunStarted) -> Refusal | None:
+        one = Refusal("blocked", "too many deletes", NOW - behind, after)
+        runs = {started.sync_id: started for started in newest}
+        return Overview(refusals={"crm": one}, names=dict.fromkeys(runs, "crm"), started=runs).refused("crm")
 
-    before = Overview(names={"a1": "crm"}, started={"a1": run("one", NOW)})
-    refused = alerts.refusals([ended("blocked", message="too many deletes")], before)
-    refused = {sync: replace(one, at=NOW - behind) for sync, one in refused.items()}
-    assert after(run("one", NOW)).refused("crm"), "of another machine than the run before it"
-    assert after(run("two", NOW - 2 * behind)).refused("crm") is None, "a run began since"
+    assert refused("")
+    assert refused("one", run("one", NOW)), "of another machine than the run before it"
+    assert refused("one", run("two", NOW - 2 * behind)) is None, "a run began since"
+    assert refused("", run("one", NOW - 2 * behind)) is None, "the first one"
 
 
 @pytest.mark.guarantee("Report and alerts")

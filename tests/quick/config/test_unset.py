@@ -155,14 +155,12 @@ def test_what_a_target_is_given_is_in_no_error_and_its_secrets_are_redacted_from
     with pytest.raises(ConfigurationError) as refused:
         made({**singer, "env": {"PGPASS": 74839201}})
     assert "74839201" not in str(refused.value)
-    url, env = "postgresql://etl:in-the-url@db/analytics", {"WAREHOUSE": "from-the-environment"}
-    made(
-        {
-            **singer,
-            "config": {"url": url, "api_key": "in-the-file", "schema": "analytics", "x": "{{ env_var('WAREHOUSE') }}"},
-        },
-        env=env,
+    url, env = (
+        "postgresql://etl:in-the-url@db/analytics",
+        {"WH_TOKEN": "from-the-environment", "WH_SCHEMA": "analytics"},
     )
+    named = {"schema": "{{ env_var('WH_SCHEMA') }}", "x": "{{ env_var('WH_TOKEN') }}"}
+    made({**singer, "config": {"url": url, "api_key": "in-the-file", **named}}, env=env)
     shown = redact("in-the-url in-the-file from-the-environment analytics")
     assert shown == f"{MASK} {MASK} {MASK} analytics"
 

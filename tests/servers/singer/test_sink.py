@@ -240,6 +240,11 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"dsn": "host=db password='x \\' y'"}, {"dsn": "host=db password=z"}),
     ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
     ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
+    (
+        {"env": {"AWS_ACCESS_KEY_ID": "x", "TRACEPARENT": "1", "PATH": "/a"}},
+        {"env": {"AWS_ACCESS_KEY_ID": "y", "TRACEPARENT": "2", "PATH": "/b"}},
+    ),
+    ({"url": "https://a.example.com/c?sv=1&se=2&sig=x"}, {"url": "https://a.example.com/c?sv=1&se=3&sig=y"}),
 ]
 
 

@@ -252,6 +252,8 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
         for fence in range(1, 41)
         for sync_id in ("a1", "b2")
     ]
+    ledger.record_refusals({"crm": Refusal("busy", "the first push")}, "run", NOW)
+    assert ledger.overview(["crm"]).refusals["crm"].after == "", "no run before it"
     ledger.append(*[replace(run, run_id=request) if run.fence == 7 else run for run in reversed(runs)])
     for id_, minutes in [(request, 0), (later, 5), (sooner, 3)]:
         asked(id_, minutes)
@@ -267,6 +269,7 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
     assert found.aliases == {"a1": {"people", "crm"}, "b2": {"people", "crm"}}
     assert [one.id for one in found.requests["crm"]] == [sooner, later]
     assert found.refusals["crm"].message == "after 4"
+    assert found.refusals["crm"].after in {run.run_id for run in runs if run.fence == 40}
     assert found.failing == {"model.x.people": ("test 4",)}, "the last record, whatever its clock said"
 
 

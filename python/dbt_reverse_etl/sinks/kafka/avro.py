@@ -30,7 +30,7 @@ with warnings.catch_warnings(record=True):  # what the client's own dependencies
     from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 _STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
-_UNKNOWN = 404
+_UNKNOWN = (40402, 40403)  # codes of a version, and of a schema, that the registry does not have
 _INCOMPATIBLE = 409
 _REFUSED = (401, 403)
 _Answer = TypeVar("_Answer")
@@ -76,7 +76,7 @@ class Avro:
         try:
             return self._read(value, self._context)
         except SchemaRegistryError as refusal:
-            if refusal.http_status_code != _UNKNOWN:
+            if refusal.error_code not in _UNKNOWN:
                 raise
             return None  # of another registry, or of a schema that was deleted
 

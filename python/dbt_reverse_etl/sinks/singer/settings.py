@@ -17,6 +17,12 @@ from pydantic import Field, Secret, field_validator
 from dbt_reverse_etl.base.redaction import names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
 
+# What names a place in an environment and in the parameters of a URL, where logins and identifiers of a run stand, too.
+_PLACE = re.compile(
+    r"(host(addr|name)?|port|dbname|database|server|schema|search_path|warehouse|account|project|dataset|bucket|region"
+    r"|service|endpoint|url|uri|dsn|catalog|destination_path|odbc_connect|^options)$",
+    re.IGNORECASE,
+)
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
@@ -33,7 +39,7 @@ class SingerSettings(Settings):
             an absolute path.
         config: the target's own configuration. It is never shown; the target gets it in a file that only this user can read.
         identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
-            and `env` without secrets.
+            and of the places in `env`, without secrets.
         env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
         batch_rows: most rows of a batch; each batch is one process.
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
@@ -87,7 +93,8 @@ class SingerSettings(Settings):
         """What names the destination."""
         if self.identity:
             return f"singer:{self.identity}"
-        told = sorted([*_told(self.config.get_secret_value()), *_told(self.env.get_secret_value(), "env")])
+        env = {name: value for name, value in self.env.get_secret_value().items() if _PLACE.search(name)}
+        told = sorted([*_told(self.config.get_secret_value()), *_told(env, "env")])
         digest = hashlib.sha256(json.dumps([self.name, self.command[1:], told]).encode()).hexdigest()
         return f"singer:{self.name}:{digest[:16]}"
 
@@ -129,7 +136,7 @@ def _without_login(text: str) -> str:
         return _PASSWORD.sub("", text)
     if not url.netloc and "://" not in text:
         return _PASSWORD.sub("", text)
-    named = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(url.query) if not names_a_secret(name)]
+    named = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(url.query) if _PLACE.search(name)]
     query = urlencode(sorted(named))
     if url.netloc:
         return url._replace(netloc=url.netloc.rpartition("@")[2], query=query).geturl()

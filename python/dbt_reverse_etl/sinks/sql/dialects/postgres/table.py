@@ -95,7 +95,11 @@ WHERE i.indrelid = %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.i
 _TABLE = b"""
 SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
     c.relkind OPERATOR(pg_catalog.=) 'r' AND EXISTS (
-        SELECT FROM pg_catalog.pg_inherits WHERE inhparent OPERATOR(pg_catalog.=) c.oid)
+        SELECT FROM pg_catalog.pg_inherits h
+        JOIN pg_catalog.pg_class child ON child.oid OPERATOR(pg_catalog.=) h.inhrelid
+        JOIN pg_catalog.pg_namespace cn ON cn.oid OPERATOR(pg_catalog.=) child.relnamespace
+        -- The chunks of a hypertable of TimescaleDB: their parent has no rows, and its unique index holds over all.
+        WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid AND cn.nspname OPERATOR(pg_catalog.<>) '_timescaledb_internal')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
@@ -136,7 +140,7 @@ def _wrong(kind: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
         return (
             "row level security that applies to this role",
             expected,
-            "ALTER ROLE ... BYPASSRLS, or name another user",
+            "ALTER ROLE ... BYPASSRLS, or name the owner as user",
         )
     return None
 
