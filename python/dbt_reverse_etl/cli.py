@@ -76,11 +76,11 @@ def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -
 )
 def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
     """Push each sync that is behind, whichever dbt command ran last."""
-    from dbt_reverse_etl.app import invocation
+    from dbt_reverse_etl.app.project import OVERRIDE, Ask
 
     project = place.project()
-    project.env[invocation.OVERRIDE] = " ".join((*overrides, project.env.get(invocation.OVERRIDE, "")))
-    ask = invocation.Ask.IF_DUE if if_due else invocation.Ask.PUSH
+    project.env[OVERRIDE] = " ".join((*overrides, project.env.get(OVERRIDE, "")))
+    ask = Ask.IF_DUE if if_due else Ask.PUSH
     return _pushed(project, place, as_json, selectors=selectors, ask=ask)
 
 
@@ -93,7 +93,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     For example: dbt-reverse-etl run -- build --select orders
     """
     from dbt_reverse_etl.app import dbt_command
-    from dbt_reverse_etl.app.invocation import OFF, SWITCH, Ask
+    from dbt_reverse_etl.app.project import OFF, SWITCH, Ask
     from dbt_reverse_etl.base.dbt_options import command_of
 
     project = place.project("")
@@ -109,20 +109,21 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
 @project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
     """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
-    from dbt_reverse_etl.app.invocation import Ask
+    from dbt_reverse_etl.app.project import Ask
 
     return _pushed(place.project(), place, as_json, selectors=selectors, ask=Ask.RETRY)
 
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl.app import invocation
+    from dbt_reverse_etl.app.project import ON
     from dbt_reverse_etl.app.reach import try_early
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
 
     configuration = project.configuration(project.manifest())
     chosen = select(configuration.syncs, how["selectors"])
-    pushed = {sync.unique_id for sync in chosen} if project.switch == invocation.ON else set()
+    pushed = {sync.unique_id for sync in chosen} if project.switch == ON else set()
     configuration.refuse_unset(pushed=[sync for sync in chosen if sync.unique_id in pushed])
     of_these = [one.destination for one in configuration.resolved if one.sync.unique_id in pushed]
     display = shown()

@@ -95,7 +95,7 @@ class _Listener:
 
     def _to_push(self, model: str) -> list[Any]:
         """The syncs of a changelog that this command will push."""
-        from dbt_reverse_etl.app.invocation import ON, switch_of
+        from dbt_reverse_etl.app.project import ON, switch_of
 
         if _flag("EMPTY") or _flag("SAMPLE") or switch_of(os.environ) != ON:
             return []
@@ -133,16 +133,17 @@ class _Listener:
         if self._artifacts is None and not (self._retried and _has_adapter()):
             return True  # dbt stopped before it ran anything
         from dbt_reverse_etl.app import invocation
+        from dbt_reverse_etl.app.project import Ask, Project
         from dbt_reverse_etl.base.errors import ExitCode
         from dbt_reverse_etl.terminal import console
 
         folder = self._artifacts or _target_path()
         env = dict(os.environ)
-        project = invocation.Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by)
+        project = Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by)
         if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         shown = _screen()
-        ask = invocation.Ask.DBT_RETRY if self._retried else invocation.Ask.RUN
+        ask = Ask.DBT_RETRY if self._retried else Ask.RUN
         reports = invocation.after_dbt(project, _spark, shown, ask=ask)
         if reports:
             _advise()
@@ -279,7 +280,7 @@ def _concerns_us(manifest: Any) -> bool:
 
 
 def _has_syncs(folder: Path) -> bool:
-    from dbt_reverse_etl.app.invocation import read_json
+    from dbt_reverse_etl.app.project import read_json
 
     exposures = read_json(folder / "manifest.json")["exposures"].values()
     return any("reverse_etl" in (e.get("config", {}).get("meta") or e.get("meta") or {}) for e in exposures)
@@ -292,7 +293,7 @@ def _checked_configuration(manifest: Any) -> Any:
     with _told("nothing was captured or sent"):
         configuration = configure(written, _profiles(), _target_name(), env, _project_root())
         if configuration.syncs:
-            from dbt_reverse_etl.app.invocation import refuse_unknown_words
+            from dbt_reverse_etl.app.project import refuse_unknown_words
 
             refuse_unknown_words(configuration, env)
         return configuration

@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from dbt_reverse_etl.app.invocation import Project, after_models
+from dbt_reverse_etl.app.invocation import after_models
+from dbt_reverse_etl.app.project import Project
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.terminal import console

@@ -42,7 +42,7 @@ class Place:
 
     def project(self, target: str | None = None) -> Any:
         """The project for a target, by default for that of its artifacts; empty where none is needed."""
-        from dbt_reverse_etl.app.invocation import Project
+        from dbt_reverse_etl.app.project import Project
 
         target = self.target() if target is None else target
         return Project(self.artifacts, self.profiles, target, self.folder, self.env)
@@ -134,7 +134,7 @@ class Opened:
     """
 
     def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False) -> None:
-        from dbt_reverse_etl.app.invocation import ON, SWITCH
+        from dbt_reverse_etl.app.project import ON, SWITCH
         from dbt_reverse_etl.config.artifacts import select
 
         self._project = place.project()

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import configure
-from dbt_reverse_etl.app.invocation import Ask, Project, after_dbt
+from dbt_reverse_etl.app.invocation import after_dbt
+from dbt_reverse_etl.app.project import Ask, Project
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run, select, syncs
 from dbt_reverse_etl.config.destinations import PlanOnly

@@ -1,0 +1,150 @@
+"""A dbt project for one target: its artifacts, its configuration, and what the environment says of a push."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from dbt_reverse_etl.app.configuration import Configuration, configure
+from dbt_reverse_etl.app.guards import refuse_unknown
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run
+
+OFF, PLAN, ON = "off", "plan", "on"
+SWITCH = "DBT_REVERSE_ETL_PUSH"
+OVERRIDE = "DBT_REVERSE_ETL_OVERRIDE"
+
+
+class Ask(Enum):
+    """What a command takes for due.
+
+    Attributes:
+        RUN: what dbt did just now, by its artifacts.
+        IF_DUE: the same from a queue, which may bring artifacts twice or late.
+        DBT_RETRY: as RUN, and what an earlier push left behind.
+        RETRY: the same, and rows that wait or are parked are sent, too.
+        PUSH: what is behind, by ledger and changelogs, whichever dbt command wrote the artifacts.
+    """
+
+    RUN, IF_DUE, DBT_RETRY, RETRY, PUSH = range(5)
+
+    @property
+    def is_from_artifacts(self) -> bool:
+        return self in (Ask.RUN, Ask.IF_DUE)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A dbt project for one target.
+
+    Attributes:
+        artifacts: the folder with manifest.json and run_results.json.
+        profiles: folders where profiles.yml may stand.
+        target: name of the dbt target.
+        folder: where dbt_project.yml stands.
+        written_by: the invocation whose artifacts these have to be; empty: whichever wrote them.
+    """
+
+    artifacts: Path
+    profiles: Sequence[Path]
+    target: str
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    written_by: str = ""
+
+    def manifest(self) -> dict[str, Any]:
+        return read_json(self.artifacts / "manifest.json")
+
+    def run_results(self) -> dict[str, Any]:
+        return read_json(self._results)
+
+    def newest_results(self) -> str | None:
+        """The id of the invocation that wrote them; None: there are none."""
+        return str(self.run_results()["metadata"]["invocation_id"]) if self._results.exists() else None
+
+    @property
+    def _results(self) -> Path:
+        return self.artifacts / "run_results.json"
+
+    def invocation(self, manifest: Mapping[str, Any], ask: Ask) -> Invocation:
+        """What the last dbt command did; nothing, where its results are missing or of another manifest and are not what is asked for.
+
+        Raises:
+            ReverseEtlError: it is, and they are.
+        """
+        if ask.is_from_artifacts or self._results.exists():
+            try:
+                return self._own(run(self.run_results(), manifest))
+            except ForeignResults:
+                if ask.is_from_artifacts:
+                    raise
+        return asked(manifest["metadata"]["invocation_id"], "", ())
+
+    def _own(self, found: Invocation) -> Invocation:
+        """Raises ForeignResults where another dbt has written to the same folder meanwhile."""
+        if self.written_by not in ("", found.invocation_id):
+            raise ForeignResults(
+                Problem(
+                    "run_results.json",
+                    f"results of invocation {found.invocation_id}, which has run beside this one",
+                    f"those of {self.written_by}; two dbt commands at once need a --target-path each",
+                    "push what was captured: dbt-reverse-etl push",
+                )
+            )
+        return found
+
+    @apart  # it imports sinks
+    def configuration(self, manifest: Mapping[str, Any]) -> Configuration:
+        """Everything that is configured; all problems at once."""
+        return configure(manifest, self.profiles, self.target, self.env, self.folder)
+
+    @property
+    def switch(self) -> str:
+        """off, plan or on."""
+        return switch_of(self.env)
+
+
+def switch_of(env: Mapping[str, str]) -> str:
+    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says.
+
+    Raises:
+        ConfigurationError: another word.
+    """
+    word = env.get(SWITCH, ON).lower()
+    if word not in (OFF, PLAN, ON):
+        raise ConfigurationError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
+    return word
+
+
+def overrides_of(configuration: Configuration, env: Mapping[str, str]) -> list[str]:
+    """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync."""
+    given = env.get(OVERRIDE, "").split()
+    refuse_unknown(given, {sync.name for sync in configuration.syncs})
+    return given
+
+
+def refuse_unknown_words(configuration: Configuration, env: Mapping[str, str]) -> None:
+    """Look at what the environment says of a push. Raises ConfigurationError."""
+    switch_of(env)
+    overrides_of(configuration, env)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One artifact.
+
+    Raises:
+        ReverseEtlError: it is not there, or not whole.
+    """
+    try:
+        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        found = "no such file" if isinstance(error, FileNotFoundError) else f"unreadable ({type(error).__name__})"
+        raise ReverseEtlError(
+            Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")
+        ) from None
+    return read
