@@ -119,9 +119,9 @@ def unexpected(error: BaseException, where: str) -> Problem:
     """A problem for an exception that is not ours. Its text may hold row values, so only its type and its frames are kept, in a file."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
-            file.write(f"{type(error).__name__}\n{frames}")
+        with tempfile.NamedTemporaryFile(prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
+            file.write(f"{type(error).__name__}\n{frames}".encode(errors="backslashreplace"))
         next_step = f"report it with {file.name}, which holds no row values"
-    except OSError:  # raised from here, it would bring the other one's text along
+    except OSError:  # if it got out, Python would print the text of the first error with it
         next_step = "free the disk, or set TMPDIR to a folder that can be written, and run it again"
     return Problem(where, f"an unexpected {type(error).__name__}", "none", next_step)

@@ -167,7 +167,7 @@ def secret_names(model: type[BaseModel]) -> frozenset[str]:
 
 
 def secret_mappings(model: type[BaseModel]) -> frozenset[str]:
-    """Those that hold a mapping, or another structure, of which some texts are secrets and others are words such as `public`."""
+    """The names of fields whose type is a secret mapping: some of its texts are secrets, others plain words such as `public`."""
     return frozenset(_names_of(model, lambda part: get_origin(part) is Secret, set()))
 
 

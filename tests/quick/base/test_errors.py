@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from dbt_reverse_etl.base.errors import unexpected
+from tests.support import ROOT
 
 ROW = "jane.doe@example.com"
 
@@ -39,3 +43,18 @@ def test_a_full_disk_adds_no_error_that_would_show_the_text_of_the_first(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     assert "set TMPDIR" in str(unexpected(raised(), "push"))
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_line_of_source_that_the_locale_cannot_write_adds_none_either(tmp_path: Path) -> None:
+    script = tmp_path / "größe.py"
+    script.write_text(
+        "from dbt_reverse_etl.base.errors import unexpected\n"
+        f"try:\n    raise RuntimeError('{ROW}')  # Größe\n"
+        "except RuntimeError as error:\n    print(unexpected(error, 'push'))\n",
+        encoding="utf-8",
+    )
+    old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT / "python")}
+    env = {**os.environ, **old, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=False)
+    assert ("report it with" in done.stdout, done.stderr) == (True, "")

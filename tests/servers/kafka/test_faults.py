@@ -199,7 +199,7 @@ def test_a_process_killed_there_has_claimed_nothing_that_is_not_in_the_topic_and
 
 
 @pytest.mark.guarantee("Kafka")
-def test_a_topic_that_is_deleted_during_a_push_is_not_made_anew_and_nothing_counts_as_delivered_from_then_on() -> None:
+def test_a_topic_that_is_deleted_during_a_push_is_not_created_again_and_no_later_row_counts_as_delivered() -> None:
     task = a_task()
     with opened(sink(timeout=3), task) as kafka:
         assert deliver(kafka, task, people(0, 1)) == [DELIVERED]

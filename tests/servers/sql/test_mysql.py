@@ -259,7 +259,7 @@ def test_no_default_of_the_server_changes_what_a_batch_does(people_db: Database)
 
 
 @pytest.mark.guarantee("MySQL and MariaDB")
-def test_after_a_refusal_by_a_server_that_became_read_only_the_name_is_looked_up_anew(people_db: Database) -> None:
+def test_a_server_that_became_read_only_is_left_and_the_host_is_looked_up_again(people_db: Database) -> None:
     task = a_task()
     with opened(people_db.sink(), task) as sink:
         first = sink._connected().thread_id()
