@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.files.csv import csv_part
 from dbt_reverse_etl.sinks.files.manifest import Part
 from dbt_reverse_etl.sinks.files.partitions import Partition, partitions, row_numbers
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
-from dbt_reverse_etl.values.encoding import encode_lines, unsupported
+from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines, unsupported
 
 _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
 
@@ -97,6 +97,8 @@ def _content(
     chosen = rows if len(numbers) == rows.num_rows else rows.take(numbers)
     table, bad = chosen.drop_columns(list(partition.values)), dict[int, str]()
     if settings.format == "parquet":
+        bad = _not_utf8(table)
+        table = table.take(_without(row_numbers(table.num_rows), bad)) if bad else table
         content = _parquet(table, settings.codec) if table.num_rows else b""
     elif settings.format == "csv":
         content, bad = csv_part(table, options.nan, {})
@@ -124,6 +126,25 @@ def _parquet(rows: pa.Table, codec: str) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression=codec)
     return bytes(sink.getvalue())
+
+
+def _not_utf8(rows: pa.Table) -> dict[int, str]:
+    """Row -> reason where a text, however deep, is not UTF-8: one such value makes the whole file unreadable."""
+    bad: dict[int, str] = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if _is_valid(column):
+            continue
+        wrong = [row for row in range(rows.num_rows) if row not in bad and not _is_valid(column.take(pa.array([row])))]
+        bad |= dict.fromkeys(wrong, f"field {name}: {NOT_UTF8}")
+    return bad
+
+
+def _is_valid(column: pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _fits_parquet(field: pa.Field) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -120,12 +119,11 @@ class FilesSink(Sink):
 
     def missing(self, task: SinkTask) -> str | None:
         with self._explained("a place that can be read"):
-            text = self._store(task).read(MANIFEST)
-            manifest = None if text is None else orjson.loads(text)
+            manifest = ManifestFile(self._store(task)).read()
         if manifest is None:
             return None if task.first else f"{MANIFEST} of object {task.object}"
-        if manifest["sync_id"] == task.sync_id:
-            refuse_newer(manifest["fence"], task)
+        if manifest.sync_id == task.sync_id:
+            refuse_newer(manifest.fence, task)
         return None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
@@ -142,7 +140,9 @@ class FilesSink(Sink):
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
-        if not task.first and self._store(task).read(MANIFEST) is None:
+        with self._explained("a place that can be read"):
+            is_lost = not task.first and self._store(task).read(MANIFEST) is None
+        if is_lost:
             next_step = "bring the directory back, or dbt run-operation resync for this sync"
             raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
         with self._explained("a place that can be written"):

@@ -151,17 +151,19 @@ def example(title: str) -> str:
 def test_the_documented_consumer_gets_the_rows(
     partitioned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = pa.schema([*PEOPLE, ("country", pa.string())])
+    schema = pa.schema([*PEOPLE, ("country", pa.string()), ("account", pa.int64())])
     options = FilesOptions(partition_by=("country",) if partitioned else ())
     task = task_of(object="customers", schema=schema, options=options)
-    rows = [{**person(number, f"name {number}"), "country": "DE"} for number in range(4)]
+    rows = [{**person(number, f"name {number}"), "country": "DE", "account": 2**53 + 1} for number in range(4)]
     moved = {**rows[2], "country": "FR"}
-    delivered(
-        tmp_path / "exports", task, [("insert", row) for row in rows], [("delete", {"id": 1}), ("update", moved)],
-        form="parquet",
-    )  # fmt: skip
+    exports = tmp_path / "exports"
+    delivered(exports, task, [("insert", row) for row in rows], form="parquet")
+    wider = replace(next_run(task), schema=schema.append(pa.field("city", pa.string())))
+    named = {**moved, "city": "Lyon"}
+    delivered(exports, wider, [("delete", {"id": 1}), ("update", named)], form="parquet")
     monkeypatch.chdir(tmp_path)
     said: dict[str, Any] = {}
     exec(example("Example"), said)
-    got = said["rows"].sort_values("id")[schema.names].to_dict("records")
-    assert got == [rows[0], moved, rows[3]]
+    got = said["rows"].sort_values("id")[wider.schema.names]
+    records = got.astype(object).where(got.notna(), None).to_dict("records")
+    assert records == [{**rows[0], "city": None}, named, {**rows[3], "city": None}]

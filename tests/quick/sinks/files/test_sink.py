@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.files import disk
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
-from dbt_reverse_etl.testing import ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
+from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
 from dbt_reverse_etl.values.encoding import encode_values
 from tests.support.effort import scaled
 from tests.support.sinks.files import inserted, listed, manifest, sink_at, task_of
@@ -197,6 +198,35 @@ def test_a_damaged_manifest_stops_the_run_and_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DestinationError, match="damaged"):
         sink_at(tmp_path).open(next_run(task))
     assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("foreign", [b'{"metadata": {}}', b"[]", b"{"])
+def test_a_manifest_of_another_tool_is_told_before_anything_is_sent(foreign: bytes, tmp_path: Path) -> None:
+    (tmp_path / "people").mkdir()
+    (tmp_path / "people" / "manifest.json").write_bytes(foreign)
+    for task in (task_of(), next_run(task_of())):
+        with pytest.raises(DestinationError, match="damaged"):
+            sink_at(tmp_path).missing(task)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_text_that_is_not_utf8_refuses_its_row_alone_however_deep_it_stands(form: Any, tmp_path: Path) -> None:
+    bad = pa.array([b"ok", b"\xff", b"ok", None], pa.binary()).view(pa.string())
+    deep = pa.array([[b"ok"], [], [b"ok", b"\xc3"], None], pa.list_(pa.binary())).view(pa.list_(pa.string()))
+    task = task_of(schema=pa.schema([*PEOPLE, ("text", pa.string()), ("deep", deep.type)]))
+    batch = batch_of(task, [("insert", {**person(number), "text": "", "deep": []}) for number in range(4)])
+    columns = {name: batch.rows.column(name) for name in batch.rows.column_names} | {"text": bad, "deep": deep}
+    batch = replace(batch, rows=pa.table(columns))
+    with opened(sink_at(tmp_path, format=form), task) as sink:
+        result = sink.deliver(batch)
+        sink.finish()
+    refused = Outcome.REJECTED
+    assert outcomes(result, 4) == [Outcome.DELIVERED, refused, refused, Outcome.DELIVERED]
+    assert [re.sub(r"\[\]", "", row.reason) for row in result.results] == [
+        f"field {at}: text that is not UTF-8" for at in ("text", "deep")
+    ]
+    read = pa.concat_tables(FilesSink(FilesSettings(path=str(tmp_path), format=form)).read(task))
+    assert sorted(read.column("id").to_pylist()) == [0, 3]
 
 
 def test_a_lost_manifest_is_reported_as_missing_but_not_before_the_first_run(tmp_path: Path) -> None:
