@@ -15,6 +15,7 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Overview
 from tests.support.config.written import Written
+from tests.support.effort import scaled
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -184,7 +185,7 @@ def test_two_syncs_never_have_one_position() -> None:
 def test_in_random_histories_of_a_project_no_mirrored_object_is_left_to_nobody_without_a_word() -> None:
     """An object is left if a sync of the same changelog begins anew there, while one that is gone had delivered to it."""
     stops = 0
-    for seed in range(400):
+    for seed in range(scaled(1000)):
         rnd, ledger = random.Random(seed), Ledger(older=seed % 2 == 0)
         project: dict[str, Written] = {}  # by object
         delivered: dict[str, tuple[str, str]] = {}  # object -> the name under which it is kept, the changelog

@@ -20,7 +20,7 @@ from tests.support.delivery.histories import DEADLY, KEYS, Bias, history, settle
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink, TransactionalSink
 from tests.support.delivery.reference import Spec
 from tests.support.delivery.world import Killed, Plan, World
-from tests.support.effort import scaled
+from tests.support.effort import scaled, until
 
 keys = st.sampled_from(KEYS)
 specs = st.builds(Spec, st.sampled_from([None, 2, 3, 5]), st.sampled_from([1, 2]))
@@ -136,7 +136,7 @@ SINKS = [(PlainSink, {"claims.settled", "claims.recorded"}), (TransactionalSink,
 def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[PlainSink], never: set[str]) -> None:
     start = random.SystemRandom().randrange(10**9)
     reached: set[str] = set()
-    for seed in range(start, start + max(300, scaled(300))):
+    for seed in (start + number for number in until(750, lambda: reached | never == set(FAULT_POINTS))):
         wrong = history(
             seed, sink, Bias(asked=0.1), lambda world: reached.update(*(actor.reached for actor in world.actors))
         )
@@ -151,10 +151,7 @@ def test_random_histories_of_tasks_that_outlive_their_lease_end_well(sink: type[
     start = random.SystemRandom().randrange(10**9)
     bias, left = Bias(slow=0.6, thens=("killed", "asleep")), set[str]()
     interrupted = f"not sent: {INTERRUPT.reason}"
-    for number in range(scaled(60) + 300):
-        if number >= scaled(60) and interrupted in left:
-            break
-        seed = start + number
+    for seed in (start + number for number in until(60, lambda: interrupted in left)):
         assert history(seed, sink, bias, lambda world: left.update(reasons(world))) == [], f"seed {seed}"
     assert interrupted in left
 

@@ -12,9 +12,13 @@ from typing import Any
 
 import yaml
 from dbt.cli.main import dbtRunner
+from dbt_common.tests import enable_test_caching
 from pyspark.sql import Row, SparkSession
 
 from tests.support import ROOT
+
+# Each test has a project of its own with the same macros: dbt parses a text once, as in its own tests.
+enable_test_caching()
 
 
 @dataclass
