@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -187,12 +187,15 @@ class Engine:
         except Exception as error:
             delivery = _broken(wave, len(rows), Outcome.FATAL, error)  # nothing was sent
         else:
-            batch = wave.batch(rows, table, entries, last=last)
+            go_on = partial(self._gate.enter, wave.is_stopped, first=False)
+            batch = replace(wave.batch(rows, table, entries, last=last), go_on=go_on)
             self._step("batch.before")
             self._progress(Number.SENT, len(rows))
             wave.begin(rows)
             try:
                 delivery = self._sink.deliver(batch)
+            except LeaseLost:  # of `go_on`
+                raise
             except Exception as error:
                 delivery = _broken(wave, len(rows), Outcome.UNKNOWN, error)
             self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -119,6 +119,11 @@ class SinkTask:
     known: Literal["key", "names", "types"] = "types"
 
 
+def always() -> bool:
+    """Nobody counts requests."""
+    return True
+
+
 @dataclass(frozen=True)
 class Batch:
     """Rows to deliver, each key at most once.
@@ -131,6 +136,8 @@ class Batch:
         left_out: rows of this claim that were planned and are not in any batch (parked, waiting).
         prepared: what `Sink.prepare` returned for these rows; None: it was not asked.
         buckets: which buckets of the claim the batch completes, for a sink that `settles_buckets`; None: that is not known.
+        go_on: a sink that makes several requests of one batch asks it before each but the first: it waits for the budget of requests.
+            False: the sync stops, and the rows of further requests are RETRYABLE. What it raises must pass through `deliver`.
     """
 
     rows: pa.Table
@@ -139,6 +146,7 @@ class Batch:
     left_out: int = 0
     prepared: Sequence[Any] | None = None
     buckets: BatchBuckets | None = None
+    go_on: Callable[[], bool] = always
 
 
 @dataclass(frozen=True)

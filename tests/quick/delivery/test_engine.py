@@ -12,10 +12,11 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.sinks.base import Limits
+from dbt_reverse_etl.sinks.base import Batch, Limits
 from tests.support.delivery.engine_bench import (
     Bench,
     OrderedSink,
+    ScriptedSink,
     delivered,
     outcomes,
     refusing,
@@ -173,6 +174,39 @@ def test_the_rate_budget_is_kept_by_all_workers_together(rate: float, rows: int,
     for i, start in enumerate(times):
         for j in range(i, len(times)):
             assert j - i <= (times[j] - start) * rate + 1e-6
+
+
+class ManyRequests(ScriptedSink):
+    """Makes a request for each row of its batch."""
+
+    def deliver(self, batch: Batch) -> Delivery:
+        made = 1
+        super().deliver(batch)
+        while made < batch.rows.num_rows and batch.go_on():
+            made, self.times = made + 1, [*self.times, self._clock.monotonic()]
+        left = range(made, batch.rows.num_rows)
+        return Delivery(tuple(RowResult(row, Outcome.RETRYABLE, "not sent") for row in left))
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_requests_of_one_batch_keep_the_budget_the_lease_and_an_interrupt_as_those_of_several() -> None:
+    limits = Limits(rows=10, requests_per_second=2)
+    bench = Bench(delivered, limits, kind=ManyRequests)
+    assert not bench.wave(5).failures
+    assert bench.sink.times == [0, 0.5, 1, 1.5, 2]
+
+    looks = iter([True, True, True, False])
+    bench = Bench(delivered, Limits(rows=10), lease_held=lambda: next(looks), kind=ManyRequests)
+    with pytest.raises(LeaseLost) as lost:
+        bench.wave(5)
+    assert (lost.value.rows, len(bench.sink.times)) == ([0, 1, 2, 3, 4], 3)
+
+    bench = Bench(delivered, limits, kind=ManyRequests)
+    bench.interrupted = lambda: bench.clock.monotonic() > 0.6
+    result = bench.wave(5)
+    assert result.stop is not None
+    assert result.stop.kind is StopKind.INTERRUPTED
+    assert outcomes(result) == dict.fromkeys([2, 3, 4], Outcome.RETRYABLE)
 
 
 def test_batches_of_a_transactional_sink_come_in_order_and_only_the_final_one_is_last() -> None:

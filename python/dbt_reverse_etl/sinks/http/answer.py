@@ -84,10 +84,12 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
         options = options.model_copy(update={"success": sent.success})
     if status in options.success.status:
         return replace(_success(answer, sent, options), retry_after=None)
-    pause = _pause(answer, options, now)
+    pause = retry_after(answer.headers.get("Retry-After"), now)
     if status in _SURELY_NOT_APPLIED:
+        pause = _pause(answer, options, now) if pause is None and status == 429 else pause
         return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
     if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
+        pause = _pause(answer, options, now) if pause is None else pause
         pause = pause if meant is Outcome.RETRYABLE else None
         return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
     if status in _FATAL:
@@ -98,10 +100,9 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
 
 
 def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
-    """Retry-After, and where there is none the header that the options name."""
-    seconds = retry_after(answer.headers.get("Retry-After"), now)
-    if seconds is not None or options.retry_after is None:
-        return seconds
+    """What the header says that the options name. Vendors send it with every answer: only of a limit it tells when to come back."""
+    if options.retry_after is None:
+        return None
     text = answer.headers.get(options.retry_after.header, "").strip()
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
         return None
@@ -135,7 +136,11 @@ def _not_understood(sent: Sent, reason: str) -> Delivery:
 
 def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> Delivery:
     reason = _reason(answer, options)
-    if sent.alone:
+    if sent.alone and is_web_page(answer, options.success):
+        if answer.status in {*options.missing, *options.already_exists, 404}:
+            page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
+            return Delivery.of_all(sent.rows, Outcome.FATAL, page)
+    elif sent.alone:
         if sent.deletes and answer.status in options.missing:
             return Delivery()
         if not sent.deletes and mode is Mode.INSERT_ONLY and answer.status in options.already_exists:
@@ -145,11 +150,16 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
     return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
 
 
+def is_web_page(answer: Answer, success: SuccessOptions) -> bool:
+    """Whether it comes from something before the API, which tells nothing of a row."""
+    return answer.content_type in _HTML and (success.content_type or "").lower() not in _HTML
+
+
 def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
     status = f"HTTP {answer.status}"
     needs_json = options.success.body is not None or sent.results is not None
     try:
-        if answer.content_type in _HTML and (options.success.content_type or "").lower() not in _HTML:
+        if is_web_page(answer, options.success):
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
         _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
         if not needs_json:

@@ -36,7 +36,7 @@ class TooLarge(Exception):
 
 def too_large(size: float) -> str:
     """Why an answer was not read to its end."""
-    return f"the answer is larger than {size / 2**20:g} MiB"
+    return f"the answer is larger than {size / 2**20:g} MiB: lower batch.rows"
 
 
 class _Exchange(threading.local):

@@ -46,7 +46,9 @@ def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tup
         written = _written(name, task, options)
         if written.method is None or written.path is None:
             expected = "a request that is named, because no default is safe here"
-            problems.append(Problem(where, "nothing", expected, f"set options.{name}.method and options.{name}.path"))
+            other = ", or take mode upsert, which deletes nothing" if name == "delete" else ""
+            next_step = f"set options.{name}.method and options.{name}.path{other}"
+            problems.append(Problem(where, "nothing", expected, next_step))
             continue
         call = _call(written, name, task, options)
         problems += _call_problems(call, name, where, task)

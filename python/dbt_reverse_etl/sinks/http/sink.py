@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, is_web_page, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
@@ -24,6 +24,7 @@ from dbt_reverse_etl.sinks.http.template import template_text
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http.transport import Transport
 
+_AFTER_A_FAILURE = "not sent, after the failure of another request of its batch"
 _NO_CLIENT = Problem(
     "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
 )
@@ -112,14 +113,17 @@ class HttpSink(Sink):
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
         delivery = Delivery()
         for position, request in enumerate(requests):
-            delivery = _send(request, plan, transport, batch.rows)
+            if position and not batch.go_on():
+                results += _not_sent(requests[position:], "not sent: the sync stops")
+                break
+            delivery, answered = _send(request, plan, transport, batch.rows)
             if delivery.refused_whole and len(request.rows) > 1:
                 if position == 0:
                     return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
                 delivery = _again(delivery)
             results += [RowResult(request.rows[r.index], r.outcome, r.reason) for r in delivery.results]
-            if _ends_batch(delivery):
-                results += _not_sent(requests[position + 1 :])
+            if not answered or _ends_batch(delivery):
+                results += _not_sent(requests[position + 1 :], _AFTER_A_FAILURE)
                 break
         ordered = tuple(sorted(results, key=lambda result: result.index))
         return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop)
@@ -203,14 +207,20 @@ def _calls(options: HttpOptions) -> list[OperationOptions]:
     return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
 
 
-def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> Delivery:
+def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> tuple[Delivery, bool]:
+    """What became of the rows, and whether an answer came at all."""
     answer = transport.exchange(request, wants_body=plan.reads_answers)
-    if isinstance(answer, Answer) and (other := plan.instead(request, answer.status, rows)) is not None:
+    if isinstance(answer, Answer) and not is_web_page(answer, request.success or plan.options.success):
+        other = plan.instead(request, answer.status, rows)
+    else:
+        other = None
+    if other is not None:
         request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
     if not isinstance(answer, Answer):
-        return Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
+        unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
+        return unanswered, False
     sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.success, request.results)
-    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc))
+    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc)), True
 
 
 def _ends_batch(delivery: Delivery) -> bool:
@@ -225,6 +235,5 @@ def _again(delivery: Delivery) -> Delivery:
     return Delivery(tuple(RowResult(result.index, Outcome.RETRYABLE, reason) for result in delivery.results))
 
 
-def _not_sent(requests: Sequence[Request]) -> list[RowResult]:
-    reason = "not sent, after the failure of another request of its batch"
+def _not_sent(requests: Sequence[Request], reason: str) -> list[RowResult]:
     return [RowResult(row, Outcome.RETRYABLE, reason) for request in requests for row in request.rows]

@@ -30,7 +30,7 @@ from dbt_reverse_etl.sinks.http.python_auth import auth_of
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, PythonAuth, StandardWebhooks
 
-BODY_CAP = 2**20
+BODY_CAP = 16 * 2**20  # some APIs answer a batch with all its rows, and more
 
 
 class Client:

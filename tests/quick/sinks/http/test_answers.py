@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any, ClassVar
@@ -13,10 +15,11 @@ from hypothesis import strategies as st
 from urllib3 import HTTPHeaderDict
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.base import Mode, always
 from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge, retry_after
 from dbt_reverse_etl.sinks.http.options import HttpOptions
-from dbt_reverse_etl.testing import outcomes, person
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server, json_reply
 from tests.support.sinks.http_sending import (
@@ -32,6 +35,7 @@ from tests.support.sinks.http_sending import (
     inserts,
     one,
     send,
+    settings_of,
     task_of,
 )
 
@@ -140,6 +144,55 @@ class TestOutcomes:
         assert "not sent" in delivery.results[1].reason
         assert len(server.received) == 1
 
+    @pytest.mark.guarantee("HTTP", "A web page with status 404 deletes nothing, and says of no row that it is missing")
+    @pytest.mark.parametrize("status", [404, 410, 409])
+    def test_a_web_page_tells_nothing_of_a_row(self, status: int, server: HttpServer) -> None:
+        server.default = Reply(status, b"<html>", {"Content-Type": "text/html; charset=utf-8"})
+        update_only = task_of({"update": {"method": "PATCH", "path": "c/{id}"}}, mode=Mode.UPDATE_ONLY)
+        insert_only = task_of({"insert": {"method": "POST", "path": "c"}}, mode=Mode.INSERT_ONLY)
+        apart = task_of({"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}})
+        page = f"HTTP {status}, but a web page (a wrong path or a proxy?)"
+        for task, operation in (
+            (task_of(), "delete"), (update_only, "update"), (insert_only, "insert"), (apart, "insert"), (apart, "update"),
+        ):  # fmt: skip
+            found = send(server.url, task, (operation, person(1)))
+            assert [(row.outcome, row.reason) for row in found.results] == [(FATAL, page)]
+        assert len(server.received) == 5
+
+    def test_a_user_whose_api_writes_html_can_say_so(self, server: HttpServer) -> None:
+        server.default = Reply(404, b"<html>", {"Content-Type": "text/html"})
+        task = task_of({"success": {"content_type": "text/html"}})
+        assert send(server.url, task, ("delete", {"id": 1})).results == ()
+
+    @pytest.mark.parametrize("status", [400, 413, 422])
+    def test_a_web_page_of_a_refusal_is_one(self, status: int, server: HttpServer) -> None:
+        server.default = Reply(status, b"<html>", {"Content-Type": "text/html"})
+        assert one(server.url)[0] is REJECTED
+
+    @pytest.mark.guarantee("HTTP")
+    def test_every_request_of_a_batch_waits_for_the_budget_and_after_no_answer_or_a_stop_no_other_is_made(
+        self, server: HttpServer
+    ) -> None:
+        options = {**BATCH, "delete": {"method": "DELETE", "path": "contacts/{id}", "rows": 1}}
+        asked: list[int] = []
+
+        def deletes(go_on: Callable[[], bool], **more: Any) -> tuple[list[Outcome], int]:
+            before, sink = len(server.received), HttpSink(settings_of(server.url, **more))
+            sink.open(task_of(options))
+            batch = batch_of(task_of(options), [("delete", {"id": number}) for number in range(4)])
+            found = outcomes(sink.deliver(replace(batch, go_on=go_on)), 4)
+            sink.close()
+            return found, len(server.received) - before
+
+        assert deletes(lambda: not asked.append(len(server.received))) == ([DELIVERED] * 4, 4)
+        assert asked == [1, 2, 3]
+        answers = iter([True, False])
+        assert deletes(lambda: next(answers)) == ([DELIVERED, DELIVERED, RETRYABLE, RETRYABLE], 2)
+        server.script(Reply(204), Reply(delay=5))
+        assert deletes(always, timeout={"read": 0.2}) == ([DELIVERED, UNKNOWN, RETRYABLE, RETRYABLE], 2)
+        server.script(Reply(204), Reply(500))
+        assert deletes(always) == ([DELIVERED, UNKNOWN, DELIVERED, DELIVERED], 4)
+
 
 class TestAcknowledgement:
     OK: ClassVar = {"success": {"json": {"path": "data.items[0].ok", "equals": True}}, "error": "error.code"}
@@ -224,13 +277,16 @@ class TestRetryAfter:
     ) -> None:
         options = HttpOptions.model_validate({"retry_after": {"header": "X-RateLimit-Reset", "unit": unit}})
 
-        def paused(headers: dict[str, str], given: HttpOptions) -> float | None:
-            answer = Answer(429, headers=HTTPHeaderDict(headers))
+        def paused(headers: dict[str, str], given: HttpOptions, status: int = 429) -> float | None:
+            answer = Answer(status, headers=HTTPHeaderDict(headers))
             return judge(answer, Sent(1), given, Mode.UPSERT, NOW).retry_after
 
         assert paused({header: value}, options) == pause
         assert paused({header: value, "Retry-After": "3"}, options) == 3
         assert paused({header: value}, HttpOptions.model_validate({})) is None
+        for status in (408, 425, 503):  # vendors send the header with every answer, and nothing was used up
+            assert paused({header: value}, options, status) is None
+            assert paused({header: value, "Retry-After": "3"}, options, status) == 3
 
 
 class TestOtherWay:

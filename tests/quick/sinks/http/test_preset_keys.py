@@ -16,7 +16,14 @@ from tests.support.servers.http import HttpServer
 from tests.support.sinks.http_sending import send
 
 AUTH = {"type": "bearer", "token": "t"}
-KEYS = {"braze": "external_id", "hubspot": "email", "iterable": "userId", "jsonapi": "id", "salesforce": "Ext__c"}
+KEYS = {
+    "braze": "external_id",
+    "hubspot": "email",
+    "hubspot_records": "hs_object_id",
+    "iterable": "userId",
+    "jsonapi": "id",
+    "salesforce": "Ext__c",
+}
 
 
 def task_of(*key: str, mode: Mode = Mode.UPSERT, options: dict[str, Any] | None = None) -> SinkTask:

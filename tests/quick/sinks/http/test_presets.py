@@ -120,14 +120,25 @@ class TestHubspot:
         assert (found, delivery.refused_whole) == ([REJECTED] * 2, True)
         assert hubspot.send(json_reply({"category": "INVALID_AUTHENTICATION"}, 401), 1)[0] == [FATAL]
 
-    def test_records_are_archived_by_record_id_and_by_no_other_key(self, server: HttpServer) -> None:
-        by_id = Preset("hubspot", server, task_of("contacts", "hs_object_id"), BEARER)
+    def test_records_are_updated_and_archived_by_record_id_and_by_no_other_key(self, server: HttpServer) -> None:
+        by_id = Preset("hubspot_records", server, task_of("contacts", "hs_object_id"), BEARER)
         assert by_id.send(Reply(204), 1, 2, operation="delete")[0] == [DELIVERED] * 2
         (request,) = server.received
         assert (request.method, request.path) == ("POST", "/crm/objects/2026-03/contacts/batch/archive")
         assert request.json == {"inputs": [{"id": "k1"}, {"id": "k2"}]}
-        with pytest.raises(ConfigurationError, match="UndefinedError"):
+        gone = json_reply({"status": "error", "category": "OBJECT_NOT_FOUND"}, 404)
+        reply: Callable[[Received], Reply] = lambda one: gone if one.path.endswith("/k2") else json_reply({"id": "k"})  # noqa: E731
+        found, delivery = by_id.send(reply, 1, 2, 3)
+        assert found == [DELIVERED, REJECTED, DELIVERED]
+        assert delivery.results[0].reason == "HTTP 404, code OBJECT_NOT_FOUND"
+        first = server.received[1]
+        assert (first.method, first.path) == ("PATCH", "/crm/objects/2026-03/contacts/k1")
+        fields = {name: value for name, value in by_id.row(1).items() if name != "hs_object_id"}
+        assert first.json == {"properties": fields}
+        with pytest.raises(ConfigurationError, match="expected one, hs_object_id"):
             by_id.sink.validate(task_of("contacts", "email"))
+        with pytest.raises(ConfigurationError, match=r"options\.delete: found nothing.*or take mode upsert"):
+            Preset("hubspot", server, task_of("contacts", "email"), BEARER).sink.validate(task_of("contacts", "email"))
 
 
 class TestSalesforce:
@@ -349,7 +360,7 @@ class TestJsonApi:
 
 class TestEveryPreset:
     def test_these_are_offered(self) -> None:
-        assert preset_names() == ["braze", "hubspot", "iterable", "jsonapi", "salesforce", "slack"]
+        assert preset_names() == ["braze", "hubspot", "hubspot_records", "iterable", "jsonapi", "salesforce", "slack"]
 
     def test_a_preset_is_nothing_but_data(self) -> None:
         assert {path.suffix for path in DIRECTORY.iterdir()} == {".yml", ".j2"}
@@ -376,7 +387,8 @@ class TestEveryPreset:
         assert by_hand.model_dump(exclude={"auth", "preset"}) == by_name.model_dump(exclude={"auth", "preset"})
         options = HttpOptions.model_validate(dict(preset.options))
         key = "hs_object_id" if options.key in (None, "*") else options.key
-        task = task_of("things", key, Mode.INSERT_ONLY if name == "slack" else Mode.MIRROR)
+        modes = {"slack": Mode.INSERT_ONLY, "hubspot": Mode.UPSERT}
+        task = task_of("things", key, modes.get(name, Mode.MIRROR))
         assert HttpSink(by_name)._options(task) == options
         HttpSink(by_name).validate(task)
 

@@ -29,6 +29,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import MASK, redact
 from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
 from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.sinks.http.transport import BODY_CAP
 from dbt_reverse_etl.testing import batch_of
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server
 from tests.support.sinks.http_sending import (
@@ -204,7 +205,7 @@ class TestBounds:
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("coding", ["identity", "gzip"])
     def test_an_answer_that_an_auth_class_reads_is_bounded(self, coding: str, server: HttpServer) -> None:
-        server.script(Reply(401, b" " * 2**21, {**ASKS_FOR_DIGEST, "Content-Encoding": coding}))
+        server.script(Reply(401, b" " * 2 * BODY_CAP, {**ASKS_FOR_DIGEST, "Content-Encoding": coding}))
         assert one(server.url, auth=DIGEST)[0] is UNKNOWN
         assert len(server.received) == 1
 
