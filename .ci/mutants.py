@@ -23,7 +23,7 @@ COPIES = ROOT / ".mutants"
 AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
-AS_MAKE_TEST = {"EFFORT": "0.4", "SHRINK": "0"}
+AS_MAKE_TEST = {"EFFORT": "0.25", "SHRINK": "0"}
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
 

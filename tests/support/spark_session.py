@@ -98,6 +98,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jvm.setenv("PYTHONPATH", EXCEL, prepend=os.pathsep)
         jvm.setenv("PYSPARK_PYTHON", sys.executable)
         session = builder.getOrCreate()
+    # Whoever looks for installed packages reads each of them as an archive.
+    sys.path[:] = [place for place in sys.path if not place.endswith(".jar")]
     # As where nobody has told Spark's Python: that is what users start from.
     session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", "python3")
     yield session

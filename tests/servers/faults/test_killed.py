@@ -31,9 +31,12 @@ def kills() -> Iterator[Any]:
             if point == FULL_LOAD:
                 continue
             for which in ("first", "middle", "last") if point.startswith(("wave.", "batch.")) else ("first",):
-                always = place == "sqlite" or OF_THE_SINK[place].get(point) == which
-                marks = () if always else (pytest.mark.full,)
-                yield pytest.param(place, point, which, id=f"{place}: {point}, {which}", marks=marks)
+                for reverts in (False, True):
+                    always = place == "sqlite" or (OF_THE_SINK[place].get(point) == which and not reverts)
+                    name = f"{place}: {point}, {which}-{'goes back' if reverts else 'goes on'}"
+                    yield pytest.param(
+                        place, point, which, reverts, id=name, marks=() if always else (pytest.mark.full,)
+                    )
 
 
 def occurrence(point: str, which: str, place: Place) -> int:
@@ -52,10 +55,9 @@ def follows_a_crash(point: str) -> bool:
 
 @pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.guarantee("MySQL and MariaDB")
-@pytest.mark.parametrize("reverts", [False, True], ids=["goes on", "goes back"])
-@pytest.mark.parametrize(("place", "point", "which"), [*kills()], indirect=["place"])
+@pytest.mark.parametrize(("place", "point", "which", "reverts"), [*kills()], indirect=["place"])
 def test_a_push_killed_there_converges_with_the_next_one(
-    scene: Scene, place: Place, point: str, which: str, *, reverts: bool
+    scene: Scene, place: Place, point: str, which: str, reverts: bool
 ) -> None:
     sent_before = len(place.applied())
     if follows_a_crash(point):

@@ -52,6 +52,7 @@ def zoned(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(SETTING, before)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_a_filter_that_chooses_other_rows_in_another_zone_is_known_to_depend_on_it(zoned: SparkSession) -> None:
     filters = IN_A_ZONE + IN_NONE

@@ -198,11 +198,11 @@ def test_a_model_that_failed_or_was_skipped_or_whose_test_failed_is_not_pushed(s
 
     shop.model("broken", "select 1 as id", {"materialized": "table"})
     (shop.folder / "models/exposure_crm_skipped.yml").unlink()
-    untested = shop.run()
-    assert untested.sync("crm_contacts") == "ERROR blocked", "the ledger keeps it until the test passes"
     contacts(shop, "(1, 'Ann', 'pro')")
-    assert shop.run().sync("crm_contacts") == "ERROR blocked", "a later head was not tested either"
+    untested = shop.run()
+    assert untested.sync("crm_contacts") == "ERROR blocked", (
+        "the ledger keeps it until the test passes over a later head"
+    )
     tested = shop.dbt("build", "--exclude", "package:reverse_etl")
     assert tested.success, tested.text
     assert tested.sync("crm_contacts") == "+1 ~0 -0"
-    assert shop.run().success

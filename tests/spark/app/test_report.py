@@ -61,6 +61,7 @@ def made(shop: Project, *arguments: str) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Report and alerts")
 def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_value(
     shop: Project, tmp_path: Path

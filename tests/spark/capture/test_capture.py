@@ -194,6 +194,7 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
     assert "captured by id" in (yield from capture(plain.format(""), "n", on_column_change="sync_all_columns"))
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_row_that_loses_a_value_with_its_column_is_a_change_by_except_too(project: Project) -> Story:
@@ -207,6 +208,7 @@ def test_a_row_that_loses_a_value_with_its_column_is_a_change_by_except_too(proj
         assert (yield).messages["with_extra"] == told
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_column_with_a_wider_type_changes_only_the_rows_whose_value_changed(project: Project) -> Story:

@@ -93,6 +93,7 @@ def merges(shop: Project) -> int:
     return shop.rows("describe history {s}_lake.people").__str__().count("operation='MERGE'")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Files")
 def test_a_push_is_one_commit_and_a_crash_after_it_sends_nothing_twice(
     shop: Project, monkeypatch: pytest.MonkeyPatch
