@@ -10,12 +10,11 @@
 #}
 {% macro delivered(relation, sync, key=none) -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
-{%- set known = reverse_etl._delivered_known(ledger, sync) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
+{%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ relation ~ " where _change = 'snapshot')" -%}
+{%- set known = reverse_etl._delivered_known(ledger, sync, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
 {%- set keys = ([key] if key is string else key) if key else reverse_etl._key_of_node(relation) if execute else ['key'] -%}
 (
-with {{ reverse_etl._acknowledged(
-    ledger, known.sync_id, "(select any_value(_header.changelog_uuid) from " ~ relation ~ " where _change = 'snapshot')", known.known_from
-) }},
+with {{ reverse_etl._acknowledged(ledger, known.sync_id, changelog, known.known_from) }},
 {#- One row per version, as in scd2, deletes included; a checkpoint is one only where pruning left nothing older. -#}
 versions as (
     select * except (_reverse_etl_before, _reverse_etl_repeats), lead(_snapshot_id) over (partition by {{ reverse_etl._columns(keys) }} order by _snapshot_id) as _reverse_etl_next
@@ -115,13 +114,13 @@ where v._change <> 'delete'
 {%- endmacro %}
 
 
-{# The newest identity of the sync in the ledger, every spec that it had, and the fence of the first run that counts. #}
-{% macro _delivered_known(ledger, sync) %}
+{# The newest identity of the sync in the ledger, its specs over this changelog, and the fence of the first run that counts. #}
+{% macro _delivered_known(ledger, sync, changelog) %}
     {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) -%}
     {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] -%}
     {%- set specs = [] -%}
     {%- if found[0] is not none -%}
-        {%- for row in run_query(reverse_etl.specs_of(ledger, found[0])).rows -%}
+        {%- for row in run_query(reverse_etl.specs_of(ledger, found[0], changelog, found[1] or 0)).rows -%}
             {%- set spec = fromjson(row[1]) -%}
             {%- set fields = [] -%}
             {%- for field in spec.fields -%}{%- do fields.append({'column': field[0], 'field': field[1], 'type': field[2]}) -%}{%- endfor -%}

@@ -11,13 +11,19 @@
 {% macro _request(operation, sync) %}
     {%- set ledger = graph.nodes['model.reverse_etl.reverse_etl_ledger'].relation_name -%}
     {%- set known = run_query("select 1 from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) ~ " limit 1").rows | length -%}
-    {%- set exposures = graph.exposures.values() | selectattr('name', 'equalto', sync) | list -%}
+    {%- set syncs = [] -%}
+    {%- for exposure in graph.exposures.values() if (exposure.config.get('meta') or {}).get('reverse_etl') or (exposure.get('meta') or {}).get('reverse_etl') -%}
+        {%- do syncs.append(exposure) -%}
+    {%- endfor -%}
+    {%- set exposures = syncs | selectattr('name', 'equalto', sync) | list -%}
     {%- if not (known if operation == 'forget' else exposures) -%}
-        {%- set names = graph.exposures.values() | map(attribute='name') | list -%}
-        {%- set what = 'that the ledger does not know' if operation == 'forget' else 'that is no exposure' -%}
-        {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', " ~ what ~ '; expected one of ' ~ (names | join(', ') or '(no exposures)') ~ '. Next: correct --args, or run it first') }}
+        {%- set names = syncs | map(attribute='name') | list -%}
+        {%- set what = 'that the ledger does not know' if operation == 'forget' else 'that is no exposure with meta.reverse_etl' -%}
+        {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', " ~ what ~ '; expected one of ' ~ (names | join(', ') or '(no such exposures)') ~ '. Next: correct --args, or run it first') }}
     {%- endif -%}
     {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
+    {#- Another project may push by the same name over this ledger. -#}
+    {%- if exposures -%}{%- do said.update({'exposure': exposures[0].unique_id}) -%}{%- endif -%}
     {%- if operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(exposures[0])) -%}{%- endif -%}
     {%- do run_query(
         "insert into " ~ ledger ~ " (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', current_timestamp(), "

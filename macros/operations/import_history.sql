@@ -64,7 +64,12 @@
 
 {# The relation and its columns, each as an expression. Returns {relation, moments, expressions, valid_from, valid_to, is_deleted, every, copies} #}
 {% macro _history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) %}
-    {%- set parts = (relation | string).replace('`', '').split('.') -%}
+    {%- set parts = [] -%}
+    {%- for part in modules.re.findall('`[^`]+`|[^.`]+', relation | string) -%}{%- do parts.append(part | replace('`', '')) -%}{%- endfor -%}
+    {#- Spark's adapter drops the catalog, and would find another table of that schema and name. -#}
+    {%- if parts | length > 2 and not changelog.target.include_policy.database -%}
+        {%- do reverse_etl._operation_refuse('import_history', changelog.name, "relation: '" ~ relation ~ "', in another catalog", 'a table or a view, as schema.name', 'make a view over it, and name that') -%}
+    {%- endif -%}
     {%- set found = adapter.get_relation(database=parts[-3] if parts | length > 2 else changelog.target.database, schema=parts[-2] if parts | length > 1 else changelog.target.schema, identifier=parts[-1]) -%}
     {%- if found is none -%}
         {%- do reverse_etl._operation_refuse('import_history', changelog.name, "relation: '" ~ relation ~ "', which is not there", 'a table or a view, as schema.name', 'correct --args') -%}

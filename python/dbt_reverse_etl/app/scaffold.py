@@ -203,6 +203,8 @@ def _mappings(read: Any, key: str) -> list[Mapping[str, Any]]:
 def _refuse_foreign_package(project: _Project) -> None:
     folder = project.folder / project.package
     file = folder / "dbt_project.yml"
+    if folder.is_symlink() and _content(folder) != _content(package_root()):
+        raise _error(str(folder), "a link to something else", "a folder of this project, or nothing", "remove the link")
     theirs = _parsed(file.read_text(encoding="utf-8")) if file.is_file() else None
     if folder.exists() and not (isinstance(theirs, Mapping) and theirs.get("name") == PACKAGE):
         raise _error(str(folder), "something else", f"the dbt package {PACKAGE}, or nothing", "move it away")
@@ -285,8 +287,15 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
     # A second one of either name in another folder would be an error of dbt.
     if changelog not in project.stems(".sql", ".py"):
         project.create(source.parent / f"{changelog}.sql", _MODEL.format(key=unique_key, model=model))
-    if f"{changelog}_sync" not in project.stems(".yml", ".yaml"):
+    if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, f"crm_{name}", changelog):
         project.create(source.parent / f"{changelog}_sync.yml", _SYNC.format(name=name, changelog=changelog))
+
+
+def _has_sync(project: _Project, name: str, changelog: str) -> bool:
+    """Whether an exposure has this name or depends on this changelog, whatever its file is called."""
+    exposures = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "exposures")]
+    refs = re.compile(rf"""ref\(\s*['"]{re.escape(changelog)}['"]""")
+    return any(one.get("name") == name or refs.search(str(one.get("depends_on"))) for one in exposures)
 
 
 def _write_example(project: _Project) -> None:
@@ -324,12 +333,15 @@ def _write_profile(project: _Project, *, anywhere: bool) -> bool:
 
 
 def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
-    """Every target of the dbt profile plans: a target that is not named here is an error. Beside other profiles it says whose it is."""
-    profile = profiles.get(str(settings.get("profile")))
-    outputs = profile.get("outputs") if isinstance(profile, Mapping) else None
-    targets = list(outputs) if isinstance(outputs, Mapping) and outputs else ["dev"]
-    several = sum(isinstance(one, Mapping) and "outputs" in one for one in profiles.values()) > 1
-    whose = {"projects": [settings["name"]]} if several else {}
+    """Every target of the dbt profile plans: a target that is not named here is an error. Beside other profiles it says whose it is.
+
+    A profile whose name is not written out, as `{{ env_var(...) }}`, may be any.
+    """
+    known = {name: one["outputs"] for name, one in profiles.items() if isinstance(one, Mapping) and "outputs" in one}
+    name = str(settings.get("profile"))
+    found = [known[name]] if name in known else list(known.values())
+    targets = [target for outputs in found if isinstance(outputs, Mapping) for target in outputs] or ["dev"]
+    whose = {"projects": [settings["name"]]} if len(known) > 1 else {}
     block = {BLOCK: {**whose, "outputs": dict.fromkeys(targets, "plan")}}
     return _BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
 
@@ -348,7 +360,7 @@ def _parsed(text: str) -> Any:
     """Plain data; None for text that is not YAML, which may hold secrets and is never quoted."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: a date that no calendar has
         return None
 
 

@@ -97,7 +97,9 @@ class SyncPush(OneSync):
     def _give_up(self, former: Former, job: Job, spec: Spec) -> None:
         """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
         names, requests = self._overview.aliases[former.sync_id], self._overview.requests
-        asked = [one for name in names for one in requests.get(name, ()) if one.operation == "forget"]
+        mine = ("", former.exposure, self._resolved.sync.unique_id)
+        asked = [one for name in names for one in requests.get(name, ()) if one.exposure in mine]
+        asked = [one for one in asked if one.operation == "forget"]
         if not asked:
             raise renamed(self._resolved, former)
         task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
@@ -161,7 +163,8 @@ class SyncPush(OneSync):
 
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for. An adopt of a changelog that was replaced since says nothing of this one; what is asked for after it decides."""
-        asked = self._overview.requests.get(self._resolved.sync.name, [])
+        sync = self._resolved.sync
+        asked = [one for one in self._overview.requests.get(sync.name, ()) if one.exposure in ("", sync.unique_id)]
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
             return asked[:-1]
@@ -272,10 +275,12 @@ class SyncPush(OneSync):
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
-        """Ranges of which it is not known what the destination holds: updates were not sent in insert_only, and some fields not for a while."""
+        """Ranges of which it is not known what the destination holds because of this sync: an earlier mode sent only some operations,
+        or some fields were not sent for a while."""
         if spec.mode is Mode.INSERT_ONLY:
             return []
-        return [place for place, one in _earlier(state) if one.mode is Mode.INSERT_ONLY or spec.resumes(one)]
+        partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {spec.mode}
+        return [place for place, one in _earlier(state) if one.mode in partial or spec.resumes(one)]
 
     @staticmethod
     def _kept_places(state: State, spec: Spec) -> list[Range]:

@@ -35,7 +35,10 @@ class History:
 
     def held(self, spec: Spec, only: str | None = None) -> str:
         """SQL of the macro `held`: of all keys, or of those of a relation."""
-        specs = [(name, Spec.of(text)) for name, text in self.ledger.specs(self.sync_id).items()]
+        specs = [
+            (name, Spec.of(text))
+            for name, text in self.ledger.specs(self.sync_id, self.head.changelog, self.known_from).items()
+        ]
         return sql.render(
             "held",
             relation=self.relation,

@@ -85,6 +85,7 @@ class Request:
 
     Attributes:
         changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
+        exposure: unique id; empty: the project had none of that name any more, or an older version asked.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Request:
     at: datetime
     changelog: str = ""
     snapshot: int = 0
+    exposure: str = ""
 
 
 @dataclass(frozen=True)
@@ -301,9 +303,10 @@ class DeltaLedger:
             aliases,
         )
 
-    def specs(self, sync_id: str) -> dict[str, str]:
-        """The JSON of every spec that a sync had, by its id."""
-        return {row.id: row.text for row in self._spark.sql(sql.render("specs_of", self.relation, sync_id)).collect()}
+    def specs(self, sync_id: str, changelog: str, known_from: int) -> dict[str, str]:
+        """The JSON of the specs of what a sync delivered from a changelog since a fence, by its id."""
+        query = sql.render("specs_of", self.relation, sync_id, sql.render("_string", changelog), known_from)
+        return {row.id: row.text for row in self._spark.sql(query).collect()}
 
     def restored_at(self) -> datetime | None:
         """When RESTORE brought an older state of it back last, as far as the table's history tells."""
@@ -345,8 +348,8 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     found: dict[str, list[Request]] = {}
     for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
         said = json.loads(row.body)
-        changelog, snapshot = said.get("changelog", ""), said.get("snapshot", 0)
-        request = Request(row.run_id, row.sync, said["operation"], _utc(row), changelog, snapshot)
+        more = {name: said[name] for name in ("changelog", "snapshot", "exposure") if name in said}
+        request = Request(row.run_id, row.sync, said["operation"], _utc(row), **more)
         found.setdefault(row.sync, []).append(request)
     return found
 

@@ -130,6 +130,21 @@ def test_several_key_columns_and_a_file_that_is_there_already(shop: Path, init: 
     assert kept.read_text() == "# mine\n"
 
 
+@pytest.mark.parametrize(
+    "change", [("name: crm_customers", "name: renamed"), ("ref('customers_changelog')", 'ref("other")')]
+)
+def test_a_sync_that_moved_into_a_file_of_the_user_is_not_written_again(
+    shop: Path, init: Initialize, change: tuple[str, str]
+) -> None:
+    init(model="customers", key="customer_id")
+    written = shop / "models" / "marts" / "customers_changelog_sync.yml"
+    (shop / "models" / "exposures.yml").write_text(written.read_text().replace(*change))
+    written.unlink()
+    assert init(model="customers", key="customer_id")[0] == []
+    (shop / "models" / "exposures.yml").unlink()
+    assert init(model="customers", key="customer_id")[0] == ["models/marts/customers_changelog_sync.yml"]
+
+
 def test_the_carried_package_is_the_runners_own_and_is_refreshed(shop: Path, init: Initialize) -> None:
     init()
     package = shop / "packages" / "reverse_etl"
@@ -151,6 +166,28 @@ def test_a_folder_of_the_user_is_never_replaced(shop: Path, init: Initialize, th
     with pytest.raises(ConfigurationError, match="move it away"):
         init()
     assert everything(shop) == before
+
+
+def test_a_link_that_leads_elsewhere_is_refused_and_one_to_the_same_package_stays(
+    shop: Path, init: Initialize, tmp_path: Path
+) -> None:
+    link = shop / "packages" / "reverse_etl"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "gone")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="remove the link"):
+            init()
+        assert not (shop / "packages.yml").exists()
+        (tmp_path / "gone").mkdir(exist_ok=True)
+        (tmp_path / "gone" / "dbt_project.yml").write_text("name: reverse_etl\n")
+    shutil.rmtree(tmp_path / "gone")
+    shutil.copytree(
+        package_root(),
+        tmp_path / "gone",
+        ignore=lambda _, names: {*names} - {*scaffold.CARRIED} if _ == str(package_root()) else [],
+    )
+    init()
+    assert link.is_symlink()
 
 
 PACKAGES = st.lists(
@@ -230,6 +267,21 @@ def test_the_profile_beside_the_project_gets_every_target_as_plan(shop: Path, in
     assert yaml.safe_load(file.read_text())["dbt_reverse_etl"] == {"outputs": {"dev": "plan", "prod": "plan"}}
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_profile_whose_name_is_told_by_the_environment_gets_every_target_it_may_have(
+    shop: Path, init: Initialize, others: int
+) -> None:
+    project = yaml.safe_load((shop / "dbt_project.yml").read_text())
+    project["profile"] = "{{ env_var('PROFILE', 'my_project') }}"
+    (shop / "dbt_project.yml").write_text(yaml.safe_dump(project))
+    profiles = yaml.safe_load((shop / "profiles.yml").read_text())
+    profiles |= {f"other_{n}": {"outputs": {"staging": {"type": "duckdb"}}} for n in range(others)}
+    (shop / "profiles.yml").write_text(yaml.safe_dump(profiles))
+    init()
+    outputs = yaml.safe_load((shop / "profiles.yml").read_text())["dbt_reverse_etl"]["outputs"]
+    assert outputs == dict.fromkeys(["dev", "prod", *["staging"] * others], "plan")
+
+
 def test_a_block_that_is_there_is_kept(shop: Path, init: Initialize) -> None:
     shutil.copyfile(ROOT / "profiles.example.yml", shop / "profiles.yml")
     before = (shop / "profiles.yml").read_bytes()
@@ -238,7 +290,7 @@ def test_a_block_that_is_there_is_kept(shop: Path, init: Initialize) -> None:
     assert said.endswith("Next: dbt deps, dbt run"), "its destinations are named"
 
 
-@pytest.mark.parametrize("text", ["{my_project: {}}\n", "a: [\n", "- 1\n"])
+@pytest.mark.parametrize("text", ["{my_project: {}}\n", "a: [\n", "- 1\n", "password: 2024-13-45\n"])
 def test_a_profile_that_cannot_be_edited_safely_is_left_and_the_user_told(
     shop: Path, init: Initialize, text: str
 ) -> None:

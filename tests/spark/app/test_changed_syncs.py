@@ -145,6 +145,11 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
     assert "found adopt, which the next push carries out" in str(asked.exception) + asked.output
     planned = call(project, "plan")
     assert "adopt was asked for: the next push carries it out first" in planned.output
+    project.rows(
+        "insert into {s}.reverse_etl_ledger (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', "
+        """current_timestamp(), 'crm_people', uuid(), '{"operation": "forget", "exposure": "exposure.other_shop.crm_people"}'"""
+    )
+    assert "forget" not in call(project, "plan").output, "that is for another project that pushes over this ledger"
     project.changelog("people", "select id, name from values (1, 'Ann') as t (id, name)")
     assert project.run().sync("crm_people") == "+0 ~1 -1", "what was captured after adopt was asked for is sent"
     assert project.crm("select person, name from people") == [(1, "Ann")]
@@ -153,8 +158,11 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
     planned = call(project, "plan")
     assert "forget was asked for" in planned.output
     assert 'insert  {"id":1}' in planned.output
-    nobody = project.dbt("run-operation", "adopt", "--args", "{sync: nobody}")
-    assert "found 'nobody', that is no exposure" in nobody.text
+    about = {"name": "dashboard", "type": "dashboard", "owner": {"name": "Growth"}, "depends_on": ["ref('people')"]}
+    project.properties("exposure_dashboard", {"exposures": [about]})
+    for name in ("nobody", "dashboard"):
+        nobody = project.dbt("run-operation", "adopt", "--args", f"{{sync: {name}}}")
+        assert f"found '{name}', that is no exposure with meta.reverse_etl; expected one of crm_people." in nobody.text
 
 
 @pytest.mark.guarantee("What is sent")

@@ -30,6 +30,15 @@ class Shop:
         self.project, self.database, self.api, self.kept = project, database, api, kept
         self.model: dict[int, str] = {}
 
+    def define(self, name: str) -> None:
+        """The model, whose second column has this name, and its syncs."""
+        self.project.changelog("people", f"select id, name as {name} from {self.project.schema}.source")
+        given: dict[str, Any] = {"object": "people", "fields": {"id": "id", name: "name"}}
+        self.project.sync("to_sqlite", "people", mode="mirror", **given)
+        self.project.sync("to_postgres", "people", mode="mirror", destination="warehouse", **given)
+        self.project.sync("to_api", "people", mode="mirror", destination="api", **given)
+        self.project.sync("kept_at_api", "people", mode="upsert", destination="second_api", **given)
+
     def write(self, *gone: int, **come: str) -> None:
         """Rows leave the model, and others come: `_5="Eve"`."""
         self.model = {key: name for key, name in self.model.items() if key not in gone}
@@ -92,12 +101,8 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
             "second_api": {"type": "http", "url": second.url},
         }
         database.run(f"grant create on schema public to {database.settings()['user']}")
-        project.changelog("people", f"select id, name from {project.schema}.source")
-        project.sync("to_sqlite", "people", mode="mirror", object="people")
-        project.sync("to_postgres", "people", mode="mirror", object="people", destination="warehouse")
-        project.sync("to_api", "people", mode="mirror", object="people", destination="api")
-        project.sync("kept_at_api", "people", mode="upsert", object="people", destination="second_api")
         made = Shop(project, database, api, kept)
+        made.define("name")
         made.write(_1="Ann", _2="Bob", _3="Cem", _4="Dee")
         made.run()
         yield made
@@ -176,6 +181,7 @@ def test_a_ledger_that_is_restored_is_noticed_at_every_destination_until_somebod
 def test_a_changelog_that_is_dropped_leaves_rows_of_which_the_sync_tells_until_they_are_gone(shop: Shop) -> None:
     shop.write(3)
     shop.sql("drop table {s}.people")
+    shop.define("full_name")
     said = shop.refused("other_changelog")
     assert (
         "rows that are gone from the model may remain; dbt-reverse-etl reconcile --select to_sqlite shows them" in said

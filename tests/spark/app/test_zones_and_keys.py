@@ -43,6 +43,8 @@ MOMENTS = """
 select id, timestamp_micros(us) as at, timestamp_ntz'2024-03-10 02:30:00' as local, array(timestamp_micros(us)) as nested
 from values {} as t (id, us)
 """.format(", ".join(f"({number}, {micros(moment)}L)" for number, moment in INSTANTS.items()))
+# A mode that sends only some operations -> that of the second run.
+PARTIAL = {"insert_only": "upsert", "update_only": "mirror"}
 BAD_KEYS = "select * from values ('a', 1, 'x'), ('a', null, 'y'), (null, 1, 'z'), ('b', 2, 'w') as t (a, b, name)"
 
 
@@ -80,11 +82,13 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         for destination in ("crm", "pg", "api"):
             project.sync(f"{destination}_moments", "moments", destination=destination, object="moments")
         project.sync("crm_kept", "kept_keys", object="kept")
-        project.sync("api_greetings", "greetings", destination="api", **greetings("insert_only"))
+        for mode in PARTIAL:
+            project.sync(f"api_{mode}", "greetings", destination="api", **greetings(mode, mode))
         try:
             spark.conf.set("spark.sql.session.timeZone", ZONES[0])
             runs, posted = [project.run()], len(server.received)
-            project.sync("api_greetings", "greetings", destination="api", **greetings("upsert"))
+            for mode, later in PARTIAL.items():
+                project.sync(f"api_{mode}", "greetings", destination="api", **greetings(mode, later))
             spark.conf.set("spark.sql.session.timeZone", ZONES[1])
             runs.append(project.run())
         finally:
@@ -92,10 +96,12 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Shop(project, database, server, runs, posted)
 
 
-def greetings(mode: str) -> dict[str, Any]:
-    requests = {"insert_only": "insert", "upsert": "upsert"}
-    options = {requests[mode]: {"method": "PUT", "path": "greetings/{id}"}}
-    return {"object": "greetings", "mode": mode, "on_unknown": "park", "options": options}
+def greetings(name: str, mode: str) -> dict[str, Any]:
+    requests = {"insert_only": "insert", "update_only": "update"}
+    options = {requests.get(mode, "upsert"): {"method": "PUT", "path": f"{name}/{{id}}"}}
+    if mode == "mirror":
+        options["delete"] = {"method": "DELETE", "path": f"{name}/{{id}}"}
+    return {"object": name, "mode": mode, "on_unknown": "park", "options": options}
 
 
 @pytest.mark.guarantee("Every destination")
@@ -145,8 +151,9 @@ def test_rows_with_a_null_in_one_part_of_a_composite_key_are_quarantined_alone(s
 
 
 @pytest.mark.guarantee("Refusals and outages")
-def test_a_change_of_mode_from_insert_only_sends_every_row_again_without_retry(shop: Shop) -> None:
-    assert shop.runs[0].sync("api_greetings") == "+6 ~0 -0"
-    assert shop.runs[1].sync("api_greetings") == "+0 ~6 -0"
+def test_a_change_from_a_mode_that_sent_only_some_operations_sends_every_row_again_without_retry(shop: Shop) -> None:
+    assert shop.runs[0].sync("api_insert_only") == "+6 ~0 -0"
     paths = [request.path for request in shop.server.received[shop.posted :]]
-    assert sorted(paths) == [f"/greetings/{n}" for n in range(6)]
+    for mode in PARTIAL:
+        assert shop.runs[1].sync(f"api_{mode}") == "+0 ~6 -0"
+        assert sorted(path for path in paths if mode in path) == [f"/{mode}/{n}" for n in range(6)]
