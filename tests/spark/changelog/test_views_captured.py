@@ -227,6 +227,13 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
         assert "correct label in --args" in refused
     refused = imported(last_day, "empty_changelog", "twice", date_column="day").text
     assert "rows that share their key with another one at the same time" in refused
+    for relation, problem in (
+        (f"archive.{SCHEMA}.copies", "in another catalog; expected a table or a view, as schema.name"),
+        ("`copies.daily`", "which is not there"),
+    ):
+        given = {"model": "empty_changelog", "relation": relation, "date_column": "day"}
+        asked = last_day.dbt("run-operation", "import_history", "--args", yaml.safe_dump(given))
+        assert f"relation: '{relation}', {problem}" in asked.text, "and not the table of that name in this catalog"
     assert last_day.rows("select count(*) as n from {s}.empty_changelog")[0].n == 0
 
 
