@@ -144,6 +144,7 @@ def captured() -> Invocation:
     return run(results, manifest)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What people look at")
 def test_all_captures_and_pushes_of_an_invocation_are_below_one_span_which_begins_with_the_first(
     exporter: InMemorySpanExporter,

@@ -102,6 +102,7 @@ def test_the_report_says_how_each_sync_and_changelog_stands_without_any_row_valu
     assert not [value for value in ("Ann", "Bob", "Cem", "trial") if value in page]
 
 
+@pytest.mark.full
 def test_a_project_without_a_sync_gets_a_page_with_its_changelogs_although_they_have_no_table(shop: Project) -> None:
     found = shared["before any sync"]
     assert found["syncs"] == []

@@ -344,6 +344,7 @@ def test_a_time_column_that_was_not_read_before_begins_with_a_full_compare(proje
     assert (yield from capture("b")) == "+0 ~1 -0, snapshot 3"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_gets_a_late_one(

@@ -241,6 +241,7 @@ def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts
     assert ledger.overview(["other"]).heard == {}
 
 
+@pytest.mark.full
 def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger) -> None:
     def asked(request: str, minutes: int) -> None:
         values = f"'request', 0, 0, 'request', timestamp '{NOW + timedelta(minutes=minutes)}', 'crm', '{request}'"

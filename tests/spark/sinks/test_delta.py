@@ -33,6 +33,7 @@ def test_two_names_of_one_table_are_one_place(one: tuple[Any, str], other: tuple
     assert DeltaSink(DeltaSettings.model_validate(one[0])).place_of("pets") not in places
 
 
+@pytest.mark.full
 def test_a_table_with_a_column_that_delta_numbers_and_with_capital_letters_is_a_destination(shop: Project) -> None:
     made = DeltaTable.create(shop.spark).tableName(f"{shop.schema}_lake.people")
     numbered = made.addColumn("sk", "bigint", generatedAlwaysAs=IdentityGenerator())
