@@ -11,7 +11,7 @@
 {% macro delivered(relation, sync, key=none) -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
 {%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ relation ~ " where _change = 'snapshot')" -%}
-{%- set known = reverse_etl._delivered_known(ledger, sync, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
+{%- set known = reverse_etl._delivered_known(ledger, sync, relation, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
 {%- set keys = ([key] if key is string else key) if key else reverse_etl._key_of_node(relation) if execute else ['key'] -%}
 (
 with {{ reverse_etl._acknowledged(ledger, known.sync_id, changelog, known.known_from) }},
@@ -115,11 +115,11 @@ where v._change <> 'delete'
 
 
 {# The newest identity of the sync in the ledger, its specs over this changelog, and the fence of the first run that counts. #}
-{% macro _delivered_known(ledger, sync, changelog) %}
+{% macro _delivered_known(ledger, sync, relation, changelog) %}
     {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) -%}
     {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] -%}
     {%- set specs = [] -%}
-    {%- if found[0] is not none -%}
+    {%- if found[0] is not none and load_relation(relation) is not none -%}
         {%- for row in run_query(reverse_etl.specs_of(ledger, found[0], changelog, found[1] or 0)).rows -%}
             {%- set spec = fromjson(row[1]) -%}
             {%- set fields = [] -%}

@@ -10,7 +10,9 @@
 {# A request stands in the ledger until the next push of the sync carries it out, once. #}
 {% macro _request(operation, sync) %}
     {%- set ledger = graph.nodes['model.reverse_etl.reverse_etl_ledger'].relation_name -%}
-    {%- set known = run_query("select 1 from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) ~ " limit 1").rows | length -%}
+    {%- set mine = 'exposure.' ~ project_name ~ '.' ~ sync -%}
+    {%- set started = "select count(*), count_if(from_json(body, 'exposure string').exposure = " ~ reverse_etl._string(mine) ~ ") from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) -%}
+    {%- set known, known_here = run_query(started).rows[0] -%}
     {%- set syncs = [] -%}
     {%- for exposure in graph.exposures.values() if (exposure.config.get('meta') or {}).get('reverse_etl') or (exposure.get('meta') or {}).get('reverse_etl') -%}
         {%- do syncs.append(exposure) -%}
@@ -23,7 +25,7 @@
     {%- endif -%}
     {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
     {#- Another project may push by the same name over this ledger. -#}
-    {%- if exposures -%}{%- do said.update({'exposure': exposures[0].unique_id}) -%}{%- endif -%}
+    {%- if exposures or known_here -%}{%- do said.update({'exposure': exposures[0].unique_id if exposures else mine}) -%}{%- endif -%}
     {%- if operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(exposures[0])) -%}{%- endif -%}
     {%- do run_query(
         "insert into " ~ ledger ~ " (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', current_timestamp(), "

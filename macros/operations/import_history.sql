@@ -67,7 +67,7 @@
     {%- set parts = [] -%}
     {%- for part in modules.re.findall('`[^`]+`|[^.`]+', relation | string) -%}{%- do parts.append(part | replace('`', '')) -%}{%- endfor -%}
     {#- Spark's adapter drops the catalog, and would find another table of that schema and name. -#}
-    {%- if parts | length > 2 and not changelog.target.include_policy.database -%}
+    {%- if parts | length > 2 and not changelog.target.include_policy.database and parts[-3] != run_query('select current_catalog()').rows[0][0] -%}
         {%- do reverse_etl._operation_refuse('import_history', changelog.name, "relation: '" ~ relation ~ "', in another catalog", 'a table or a view, as schema.name', 'make a view over it, and name that') -%}
     {%- endif -%}
     {%- set found = adapter.get_relation(database=parts[-3] if parts | length > 2 else changelog.target.database, schema=parts[-2] if parts | length > 1 else changelog.target.schema, identifier=parts[-1]) -%}

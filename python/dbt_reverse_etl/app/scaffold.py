@@ -292,10 +292,13 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
 
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
-    """Whether an exposure has this name or depends on this changelog, whatever its file is called."""
+    """Whether an exposure has this name, or is a sync of this changelog, whatever its file is called."""
     exposures = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "exposures")]
-    refs = re.compile(rf"""ref\(\s*['"]{re.escape(changelog)}['"]""")
-    return any(one.get("name") == name or refs.search(str(one.get("depends_on"))) for one in exposures)
+    refs = re.compile(rf"""ref\(\s*(['"][^'"]*['"]\s*,\s*)?['"]{re.escape(changelog)}['"]""")
+    own = [one for one in exposures if "reverse_etl" in str(one.get("meta")) + str(one.get("config"))]
+    return any(one.get("name") == name for one in exposures) or any(
+        refs.search(str(one.get("depends_on"))) for one in own
+    )
 
 
 def _write_example(project: _Project) -> None:
@@ -339,7 +342,7 @@ def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
     """
     known = {name: one["outputs"] for name, one in profiles.items() if isinstance(one, Mapping) and "outputs" in one}
     name = str(settings.get("profile"))
-    found = [known[name]] if name in known else list(known.values())
+    found = list(known.values()) if "{{" in name else [known.get(name)]
     targets = [target for outputs in found if isinstance(outputs, Mapping) for target in outputs] or ["dev"]
     whose = {"projects": [settings["name"]]} if len(known) > 1 else {}
     block = {BLOCK: {**whose, "outputs": dict.fromkeys(targets, "plan")}}

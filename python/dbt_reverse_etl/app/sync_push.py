@@ -97,7 +97,8 @@ class SyncPush(OneSync):
     def _give_up(self, former: Former, job: Job, spec: Spec) -> None:
         """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
         names, requests = self._overview.aliases[former.sync_id], self._overview.requests
-        mine = ("", former.exposure, self._resolved.sync.unique_id)
+        project = former.exposure.rpartition(".")[0]
+        mine = {"", self._resolved.sync.unique_id, *(f"{project}.{name}" for name in names)}
         asked = [one for name in names for one in requests.get(name, ()) if one.exposure in mine]
         asked = [one for one in asked if one.operation == "forget"]
         if not asked:

@@ -101,9 +101,7 @@ def test_a_command_finds_the_project_the_artifacts_and_the_target_where_dbt_does
 
 
 @pytest.mark.guarantee("dbt and its commands")
-@pytest.mark.parametrize(
-    "cwd", ["shop", *(pytest.param(place, marks=pytest.mark.full) for place in (".", "shop/models"))]
-)
+@pytest.mark.parametrize("cwd", ["shop", ".", pytest.param("shop/models", marks=pytest.mark.full)])
 @pytest.mark.parametrize("there", [("shop", "home/.dbt"), (".", "shop", "home/.dbt"), ("home/.dbt",)])
 def test_a_command_reads_the_profiles_yml_that_dbt_reads(
     project: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, there: tuple[str, ...]

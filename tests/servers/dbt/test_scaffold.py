@@ -131,17 +131,26 @@ def test_several_key_columns_and_a_file_that_is_there_already(shop: Path, init: 
 
 
 @pytest.mark.parametrize(
-    "change", [("name: crm_customers", "name: renamed"), ("ref('customers_changelog')", 'ref("other")')]
+    "change",
+    [
+        ("name: crm_customers", "name: renamed"),
+        ("name: crm_customers", 'name: renamed\n    description: "ref of a package"'),
+        ("ref('customers_changelog')", 'ref("other")'),
+    ],
 )
 def test_a_sync_that_moved_into_a_file_of_the_user_is_not_written_again(
     shop: Path, init: Initialize, change: tuple[str, str]
 ) -> None:
     init(model="customers", key="customer_id")
     written = shop / "models" / "marts" / "customers_changelog_sync.yml"
-    (shop / "models" / "exposures.yml").write_text(written.read_text().replace(*change))
+    moved = written.read_text().replace(*change)
+    if "package" in moved:
+        moved = moved.replace("ref('customers_changelog')", "\"ref('shop', 'customers_changelog')\"")
+    (shop / "models" / "exposures.yml").write_text(moved)
     written.unlink()
     assert init(model="customers", key="customer_id")[0] == []
-    (shop / "models" / "exposures.yml").unlink()
+    dashboard = {"name": "sales", "type": "dashboard", "depends_on": ["ref('customers_changelog')"]}
+    (shop / "models" / "exposures.yml").write_text(yaml.safe_dump({"exposures": [dashboard]}))
     assert init(model="customers", key="customer_id")[0] == ["models/marts/customers_changelog_sync.yml"]
 
 
@@ -265,6 +274,14 @@ def test_the_profile_beside_the_project_gets_every_target_as_plan(shop: Path, in
     init()
     assert file.read_text().startswith(text)
     assert yaml.safe_load(file.read_text())["dbt_reverse_etl"] == {"outputs": {"dev": "plan", "prod": "plan"}}
+
+
+def test_a_profile_that_is_not_in_the_file_takes_no_target_of_another(shop: Path, init: Initialize) -> None:
+    project = yaml.safe_load((shop / "dbt_project.yml").read_text())
+    (shop / "dbt_project.yml").write_text(yaml.safe_dump({**project, "profile": "elsewhere"}))
+    init()
+    outputs = yaml.safe_load((shop / "profiles.yml").read_text())["dbt_reverse_etl"]["outputs"]
+    assert outputs == {"dev": "plan"}
 
 
 @pytest.mark.parametrize("others", [0, 1])

@@ -64,7 +64,11 @@ def test_a_renamed_sync_stops_and_goes_on_with_renamed_from_or_begins_anew_after
 
     rename(shop, "crm_people", "crm_third")
     people(shop, 3)
-    assert "renamed_from: crm_contacts takes the position over" in shop.run().text
+    shop.rows(
+        "insert into {s}.reverse_etl_ledger (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', "
+        """current_timestamp(), 'crm_contacts', uuid(), '{"operation": "forget", "exposure": "exposure.other_shop.crm_contacts"}'"""
+    )
+    assert "renamed_from: crm_contacts takes the position over" in shop.run().text, "another project asked for its own"
     assert shop.dbt("run-operation", "forget", "--args", "{sync: crm_contacts}").success
     anew = shop.run()
     assert anew.success, anew.text

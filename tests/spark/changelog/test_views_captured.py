@@ -228,6 +228,7 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
     refused = imported(last_day, "empty_changelog", "twice", date_column="day").text
     assert "rows that share their key with another one at the same time" in refused
     for relation, problem in (
+        (f"spark_catalog.{SCHEMA}.nothing", "which is not there"),
         (f"archive.{SCHEMA}.copies", "in another catalog; expected a table or a view, as schema.name"),
         ("`copies.daily`", "which is not there"),
     ):

@@ -89,7 +89,8 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
         pause = _pause(answer, options, now) if pause is None and status == 429 else pause
         return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
     if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
-        pause = _pause(answer, options, now) if pause is None else pause
+        # Vendors that answer a limit with 403 exist; of what else is retryable their header tells nothing.
+        pause = _pause(answer, options, now) if pause is None and status == 403 else pause
         pause = pause if meant is Outcome.RETRYABLE else None
         return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
     if status in _FATAL:
@@ -136,11 +137,10 @@ def _not_understood(sent: Sent, reason: str) -> Delivery:
 
 def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> Delivery:
     reason = _reason(answer, options)
-    if sent.alone and is_web_page(answer, options.success):
-        if answer.status in {*options.missing, *options.already_exists, 404}:
-            page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
-            return Delivery.of_all(sent.rows, Outcome.FATAL, page)
-    elif sent.alone:
+    if is_web_page(answer, options) and answer.status in {*options.missing, *options.already_exists, 404}:
+        page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
+        return Delivery.of_all(sent.rows, Outcome.FATAL, page)
+    if sent.alone:
         if sent.deletes and answer.status in options.missing:
             return Delivery()
         if not sent.deletes and mode is Mode.INSERT_ONLY and answer.status in options.already_exists:
@@ -150,16 +150,17 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
     return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
 
 
-def is_web_page(answer: Answer, success: SuccessOptions) -> bool:
+def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     """Whether it comes from something before the API, which tells nothing of a row."""
-    return answer.content_type in _HTML and (success.content_type or "").lower() not in _HTML
+    expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
+    return answer.content_type in _HTML and not expected
 
 
 def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
     status = f"HTTP {answer.status}"
     needs_json = options.success.body is not None or sent.results is not None
     try:
-        if is_web_page(answer, options.success):
+        if is_web_page(answer, options):
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
         _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
         if not needs_json:

@@ -154,7 +154,7 @@ class RetryAfterOptions(Strict):
     """When to come back.
 
     Attributes:
-        header: read in addition to Retry-After.
+        header: read where an answer tells of a limit (429, or 403 with a code that means `retryable`) and has no Retry-After.
         unit: seconds from now, or seconds since 1970.
     """
 
@@ -177,9 +177,10 @@ class HttpOptions(Options):
         results: where the answer reports each row.
         error: path of the error code in an answer; shown only if it looks like a code.
         codes: error code -> outcome, for errors that the status alone does not explain.
-        retry_after: a header that says when to come back.
+        retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
+        web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
 
     model_config = Strict.model_config
@@ -200,6 +201,7 @@ class HttpOptions(Options):
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])
+    web_pages: bool = False
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:

@@ -249,7 +249,7 @@ class HttpSettings(Strict):
     """One HTTP destination; hosts come from here only.
 
     Attributes:
-        preset: defaults for a known API: `braze`, `hubspot`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
+        preset: defaults for a known API: `braze`, `hubspot`, `hubspot_records`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
         url: base URL; https, except to this machine.
         account: a name for the account behind the credentials, where one URL serves many: another one is another destination.
         headers: additional headers of each request.

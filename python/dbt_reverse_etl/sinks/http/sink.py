@@ -24,6 +24,7 @@ from dbt_reverse_etl.sinks.http.template import template_text
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.http.transport import Transport
 
+_STOPS = "not sent: the sync stops"
 _AFTER_A_FAILURE = "not sent, after the failure of another request of its batch"
 _NO_CLIENT = Problem(
     "destination of type http", "no package requests", "it installed", "pip install 'dbt-reverse-etl[http]'"
@@ -114,9 +115,9 @@ class HttpSink(Sink):
         delivery = Delivery()
         for position, request in enumerate(requests):
             if position and not batch.go_on():
-                results += _not_sent(requests[position:], "not sent: the sync stops")
+                results += _not_sent(requests[position:], _STOPS)
                 break
-            delivery, answered = _send(request, plan, transport, batch.rows)
+            delivery, answered = _send(request, plan, transport, batch)
             if delivery.refused_whole and len(request.rows) > 1:
                 if position == 0:
                     return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
@@ -207,14 +208,15 @@ def _calls(options: HttpOptions) -> list[OperationOptions]:
     return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
 
 
-def _send(request: Request, plan: Plan, transport: Transport, rows: pa.Table) -> tuple[Delivery, bool]:
+def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> tuple[Delivery, bool]:
     """What became of the rows, and whether an answer came at all."""
     answer = transport.exchange(request, wants_body=plan.reads_answers)
-    if isinstance(answer, Answer) and not is_web_page(answer, request.success or plan.options.success):
-        other = plan.instead(request, answer.status, rows)
-    else:
-        other = None
+    other = None
+    if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
+        other = plan.instead(request, answer.status, batch.rows)
     if other is not None:
+        if not batch.go_on():
+            return Delivery.of_all(len(request.rows), Outcome.RETRYABLE, _STOPS), True
         request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
     if not isinstance(answer, Answer):
         unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)

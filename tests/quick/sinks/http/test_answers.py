@@ -160,9 +160,30 @@ class TestOutcomes:
         assert len(server.received) == 5
 
     def test_a_user_whose_api_writes_html_can_say_so(self, server: HttpServer) -> None:
+        task = task_of({"web_pages": True})
+        page = {"Content-Type": "text/html"}
+        for reply in (Reply(404, b"<html>", page), Reply(204), Reply(200, b"<html>", page), json_reply({"ok": True})):
+            server.default = reply
+            assert send(server.url, task, ("delete", {"id": 1})).results == ()
+
+    def test_a_web_page_stops_a_batch_before_each_row_is_asked_for(self, server: HttpServer) -> None:
         server.default = Reply(404, b"<html>", {"Content-Type": "text/html"})
-        task = task_of({"success": {"content_type": "text/html"}})
-        assert send(server.url, task, ("delete", {"id": 1})).results == ()
+        assert outcomes(send(server.url, task_of(BATCH), *inserts(1, 2)), 2) == [FATAL] * 2
+
+    def test_the_other_request_of_an_upsert_waits_for_the_budget_and_is_not_made_after_a_stop(
+        self, server: HttpServer
+    ) -> None:
+        task = task_of({"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}})
+        sink = HttpSink(settings_of(server.url))
+        sink.open(task)
+        batch = batch_of(task, inserts(1))
+        for goes_on, outcome, methods in ((True, DELIVERED, ["POST", "PATCH"]), (False, RETRYABLE, ["POST"])):
+            server.script(Reply(409), Reply(204))
+            before = len(server.received)
+            delivery = sink.deliver(replace(batch, go_on=lambda goes_on=goes_on: goes_on))
+            assert outcomes(delivery, 1) == [outcome]
+            assert [request.method for request in server.received[before:]] == methods
+        sink.close()
 
     @pytest.mark.parametrize("status", [400, 413, 422])
     def test_a_web_page_of_a_refusal_is_one(self, status: int, server: HttpServer) -> None:
@@ -287,6 +308,13 @@ class TestRetryAfter:
         for status in (408, 425, 503):  # vendors send the header with every answer, and nothing was used up
             assert paused({header: value}, options, status) is None
             assert paused({header: value, "Retry-After": "3"}, options, status) == 3
+        locked = {"error": "code", "codes": {"LOCKED": "retryable"}}
+        with_codes = options.model_copy(
+            update=HttpOptions.model_validate(locked).model_dump(include={"error", "codes"})
+        )
+        for status, seconds in ((403, pause), (409, None)):
+            answer = Answer(status, body=b'{"code": "LOCKED"}', headers=HTTPHeaderDict({header: value}))
+            assert judge(answer, Sent(1), with_codes, Mode.UPSERT, NOW).retry_after == seconds
 
 
 class TestOtherWay:
