@@ -28,7 +28,7 @@
     {%- if newest.position == known -%}{{ return({'position': known, 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
     {%- set read = known.split(':', 1)[0] | int -%}
     {%- set problem = reverse_etl._cdf_problem(table, known, newest.version) -%}
-    {%- set changes = '(select * from table_changes(' ~ reverse_etl._string(table | replace('`', '')) ~ ', ' ~ (read + 1) ~ ', ' ~ newest.version ~ '))' -%}
+    {%- set changes = '(select * from table_changes(' ~ reverse_etl._string(table | string) ~ ', ' ~ (read + 1) ~ ', ' ~ newest.version ~ '))' -%}
     {{ return({
         'position': newest.position, 'problem': problem, 'changes': none if problem else changes,
         'unreadable': 'files of the change feed of ' ~ table ~ ' after version ' ~ read ~ ' are gone',

@@ -117,7 +117,11 @@
         then {{ reverse_etl._debezium_refuse('an event without the key column ' ~ name, 'it in the row, or in the key of the message', 'see the key of the table, and message.key.columns of the connector') }}
     {%- else -%}
     case when _dbz_op in ('m', 'd') then null
+        {# The placeholder: as text, base64 or hex, in a list or a map, or as the list of its bytes. #}
         when {{ text }} in ('__debezium_unavailable_value', 'X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==')
+            or lower({{ text }}) = '5f5f646562657a69756d5f756e617661696c61626c655f76616c7565'
+            or (left({{ text }}, 1) in ('[', '{') and contains({{ text }}, '"__debezium_unavailable_value"'))
+            or startswith(replace({{ text }}, ' ', ''), '[95,95,100,101,98,101,122,105,117,109,95,')
             then {{ reverse_etl._debezium_refuse('column ' ~ name ~ ' without its value: Postgres does not log a long value that did not change', 'the whole row', 'alter table ... replica identity full, then have the connector send the row again') }}
         {%- if not is_optional %}
         when not coalesce(map_contains_key(_dbz_row, {{ reverse_etl._string(name) }}), false)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -333,6 +334,7 @@ ROW = {
     "changed_at": "2024-01-01T00:00:00Z",
     "raw": "AP8=",
 }
+PLACEHOLDER = "__debezium_unavailable_value"
 REFUSED = [
     ({"op": "t"}, "op t: the table was truncated"),
     ({"op": "x"}, "a message that is no change event"),
@@ -340,7 +342,17 @@ REFUSED = [
     ({"source": {"file": None}}, "an event without its place in the log"),
     ({"after": {**ROW, "id": None}}, "an event without the key column id"),
     ({"after": {"id": 1}}, "an event without column name"),
-    ({"after": {**ROW, "name": "__debezium_unavailable_value"}}, "column name without its value"),
+    *(
+        ({"after": {**ROW, "name": placeholder}}, "column name without its value")
+        for placeholder in (
+            PLACEHOLDER,
+            base64.b64encode(PLACEHOLDER.encode()).decode(),
+            PLACEHOLDER.encode().hex(),
+            [PLACEHOLDER],
+            {PLACEHOLDER: PLACEHOLDER},
+            [*PLACEHOLDER.encode()],
+        )
+    ),
     (
         {"after": {**ROW, "price": "Z2FuYXJ5"}},
         "column price with a value that is no decimal(10,2)",
