@@ -276,8 +276,7 @@ class SyncPush(OneSync):
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
-        """Ranges of which it is not known what the destination holds because of this sync: an earlier mode sent only some operations,
-        or some fields were not sent for a while."""
+        """Ranges where nobody knows what this sync left at the destination: an earlier mode sent only some operations, or some fields paused."""
         if spec.mode is Mode.INSERT_ONLY:
             return []
         partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {spec.mode}
