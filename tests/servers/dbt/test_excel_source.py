@@ -6,6 +6,7 @@ import importlib.util
 import re
 import zipfile
 from collections.abc import Sequence
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ from typing import Any
 import pytest
 from openpyxl import Workbook
 from pyspark.errors import PySparkValueError
-from pyspark.sql.types import BooleanType, DataType, DecimalType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
 from tests.support import ROOT
 
@@ -54,33 +66,117 @@ def test_each_cell_becomes_a_value_of_its_column_whatever_the_file_is_called(tmp
     assert excel.DefaultSource({"path": path}).schema().names == ["id", "name", "price", "ok"]
 
 
+WRITTEN = datetime(2023, 3, 15)
+NOON = WRITTEN.replace(hour=12)
+COLUMNS: dict[str, tuple[Any, ...]] = {
+    "id": (3, 4.0, -1, 2**52, None),
+    "name": ("x", 12, 1.5, 1.5e18, 1e-7, True, WRITTEN, None),
+    "price": (1, 1.25, None),
+    "ratio": (1, 0.5, None),
+    "ok": (True, False, None),
+    "day": (WRITTEN, None),
+    "at": (NOON, WRITTEN, None),
+}
+KINDS = {
+    "id": LongType(),
+    "name": StringType(),
+    "price": DecimalType(10, 2),
+    "ratio": DoubleType(),
+    "ok": BooleanType(),
+    "day": DateType(),
+    "at": TimestampNTZType(),
+}
+PYTHON = {"id": int, "name": str, "price": Decimal, "ratio": float, "ok": bool, "day": date, "at": datetime}
+AS_READ: dict[str, tuple[Any, ...]] = {
+    "name": ("x", "12", "1.5", "1500000000000000000", "0.0000001", "true", "2023-03-15 00:00:00", None)
+}
+AS_READ |= {"price": (Decimal(1), Decimal("1.25"), None), "day": (date(2023, 3, 15), None)}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_value_of_a_type_is_read_as_that_type(tmp_path: Path, column: str) -> None:
+    cells = COLUMNS[column]
+    path = written(tmp_path / "a.xlsx", ("n", column), *((at, cell) for at, cell in enumerate(cells)))
+    found = [value for _, value in read(path, **{"n": LongType(), column: KINDS[column]})]
+    assert found == [*AS_READ.get(column, cells)]
+    assert {type(value) for value in found} <= {PYTHON[column], type(None)}
+
+
 @pytest.mark.parametrize(
     ("column", "kind", "found"),
     [
-        ("id", LongType(), "a fraction in id"),
-        ("v", LongType(), "a cell in v that is no number"),
         ("twice", StringType(), "the column twice 2 times in the first row"),
         ("other", StringType(), "the column other 0 times in the first row"),
     ],
 )
-def test_what_does_not_fit_the_schema_is_refused_without_its_value(
-    tmp_path: Path, column: str, kind: DataType, found: str
-) -> None:
-    path = written(tmp_path / "a.xlsx", ("id", "v", "twice", "twice"), (3.5, "canary", 1, 2))
-    with pytest.raises(PySparkValueError, match=found) as refused:
+def test_a_column_that_is_not_there_once_is_refused(tmp_path: Path, column: str, kind: DataType, found: str) -> None:
+    path = written(tmp_path / "a.xlsx", ("id", "twice", "twice"), (3, 1, 2))
+    with pytest.raises(PySparkValueError, match=found):
         read(path, **{column: kind})
-    assert "canary" not in str(refused.value)
+
+
+CELLS = ("canary", 45000, 45000.75, 1.2345e18, True, WRITTEN, NOON)
+FIT: dict[str, set[Any]] = {
+    "id": {45000},
+    "price": {45000, 45000.75, 1.2345e18},
+    "ratio": {45000, 45000.75, 1.2345e18},
+    "ok": {True},
+    "day": {WRITTEN},
+    "at": {WRITTEN, NOON},
+}
+
+
+@pytest.mark.parametrize("column", FIT)
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_is_no_value_of_the_type_is_refused_without_its_value(tmp_path: Path, column: str, cell: Any) -> None:
+    path = written(tmp_path / "a.xlsx", (column,), (cell,))
+    if any(cell is one or (cell == one and not isinstance(cell, bool)) for one in FIT[column]):
+        assert len(read(path, **{column: KINDS[column]})) == 1
+        return
+    with pytest.raises(
+        PySparkValueError, match=rf"found a cell in {column} that is .*; expected .*\. Next: "
+    ) as refused:
+        read(path, **{column: KINDS[column]})
+    assert not any(str(one) in str(refused.value) for one in CELLS if one is not True)
+
+
+@pytest.mark.parametrize("kind", [StringType(), DoubleType()])
+@pytest.mark.parametrize(
+    ("cell", "found"), [("#N/A", "an error of a formula in v"), ("=1+1", "a formula in v that no program has computed")]
+)
+def test_an_error_and_a_formula_without_a_value_are_refused(
+    tmp_path: Path, kind: DataType, cell: str, found: str
+) -> None:
+    path = written(tmp_path / "a.xlsx", ("id", "v"), (1, cell))
+    assert read(path, id=LongType()) == [(1,)], "a column that nobody asks for"
+    with pytest.raises(PySparkValueError, match=found):
+        read(path, v=kind)
+
+
+def test_a_formula_has_the_value_that_was_computed_and_an_empty_text_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    written(path, ("id", "v"), (1, "=1+1"), (2, '=""'), (None, '=""'))
+    excel_wrote = changed(path, rb"<f>1\+1</f><v ?/>", b"<f>1+1</f><v>2</v>")
+    for row in (b"B3", b"B4"):
+        excel_wrote = changed(excel_wrote, rb'<c r="%b"><f>' % row, b'<c r="%b" t="str"><f>' % row)
+    assert read(str(excel_wrote), id=LongType(), v=StringType()) == [(1, "2"), (2, None)]
+
+
+def changed(path: Path, old: bytes, new: bytes) -> Path:
+    """A copy of a workbook in which this stands otherwise, once."""
+    target_path = path.with_name(f"changed {path.name}")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target_path, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith("sheet1.xml"):
+                content, count = re.subn(old, new, content)
+                assert count == 1, content
+            target.writestr(name, content)
+    return target_path
 
 
 def test_rows_beyond_what_the_file_says_of_its_size_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     written(path, ("id",), (1,), (2,))
-    wrong = tmp_path / "wrong.xlsx"
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(wrong, "w") as target:
-        for name in source.namelist():
-            content = source.read(name)
-            if name.endswith("sheet1.xml"):
-                content, count = re.subn(rb'<dimension ref="[^"]*"', b'<dimension ref="A1"', content)
-                assert count == 1
-            target.writestr(name, content)
+    wrong = changed(path, rb'<dimension ref="[^"]*"', b'<dimension ref="A1"')
     assert read(str(wrong), id=LongType()) == [(1,), (2,)]

@@ -333,7 +333,9 @@ def test_a_topic_without_rights_is_refused_before_the_first_message_and_one_that
         kafka._task = replace(task, object="payroll")  # as if it had rights when it was opened
         answer = kafka.deliver(a_batch(task, people(person(1))))
     sent = "the right Write on the topic is missing (TOPIC_AUTHORIZATION_FAILED)"
-    not_taken = "a right on the topic is missing (TOPIC_AUTHORIZATION_FAILED)"  # the client may have asked before it sends
+    not_taken = (
+        "a right on the topic is missing (TOPIC_AUTHORIZATION_FAILED)"  # the client may have asked before it sends
+    )
     [result] = answer.results
     assert (result.outcome, result.reason, answer.stop) in {(UNKNOWN, sent, sent), (FATAL, not_taken, None)}
     assert read("payroll") == []
