@@ -49,7 +49,7 @@
 {% endmacro %}
 
 
-{# Any other data source: one view for each new file. #}
+{# Any other data source: one view for each new file. What a file names its columns tells what they are, not their order in it. #}
 {% macro _landing_rows_by_file(landing, path, format, schema, options, newer, views) %}
     {%- set view = reverse_etl._quote(landing.identifier) -%}
     {%- set listing = {'path': path} -%}
@@ -57,14 +57,22 @@
     {%- do run_query('create or replace temporary view ' ~ view ~ ' using binaryFile ' ~ reverse_etl._source_options(listing)) -%}
     {%- set files = run_query('select path, unix_micros(_file_modified) from (select path, modificationTime as _file_modified from ' ~ view ~ ') where ' ~ newer).rows -%}
     {%- do run_query('drop view ' ~ view) -%}
-    {%- set rows = [] -%}
+    {%- set rows, names = [], [] -%}
     {%- for file in files -%}
         {%- set part = reverse_etl._quote(landing.identifier ~ '_' ~ loop.index) -%}
         {%- set all = {'path': file[0]} -%}
         {%- do all.update(options) -%}
         {%- do run_query('create or replace temporary view ' ~ part ~ (' (' ~ schema ~ ')' if schema else '') ~ ' using ' ~ format ~ ' ' ~ reverse_etl._source_options(all)) -%}
         {%- do views.append('view ' ~ part) -%}
-        {%- do rows.append('select *, timestamp_micros(' ~ file[1] ~ ') as _file_modified from ' ~ part) -%}
+        {%- set found = [] if schema else run_query('describe query select * from ' ~ part).columns[0].values() | list -%}
+        {%- if loop.first -%}{%- do names.extend(found) -%}{%- endif -%}
+        {%- if found | map('lower') | sort != names | map('lower') | sort -%}
+            {%- do reverse_etl._view_refuse(
+                'new_files ' ~ path, 'a file with the columns ' ~ found | join(', ') ~ ' beside one with ' ~ names | join(', '), 'the same ones in each file; nothing was captured',
+                "pass schema='...' with the columns that all have, or correct the files"
+            ) -%}
+        {%- endif -%}
+        {%- do rows.append('select ' ~ ('*' if schema else reverse_etl._columns(names)) ~ ', timestamp_micros(' ~ file[1] ~ ') as _file_modified from ' ~ part) -%}
     {%- endfor -%}
     {%- if not rows and not schema -%}
         {%- do reverse_etl._view_refuse('new_files ' ~ path, 'no new file, and no schema', 'a schema, for columns without a file', "pass schema='id bigint, ...'") -%}

@@ -273,6 +273,34 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
     assert_nothing_left(project, "all_changelog")
 
 
+@pytest.mark.full
+def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project: Project) -> None:
+    landing = project.folder / "landing"
+    landing.mkdir()
+    columns = "ID, first, last, 'I' as op, ID as number"
+
+    def lands(name: str, sheet: str) -> None:
+        frame = project.spark.sql(sheet)
+        write_sheet(project.folder / "written" / name, frame).rename(landing / f"{name}.xlsx")
+
+    lands("a", f"select {columns} from values ('1', 'Ann', 'Lee') as v(ID, first, last)")
+    lands("b", "select last, 'I' as op, id as number, first, id from values ('2', 'Kim', 'Bob') as v(id, last, first)")
+    project.changelog(
+        "people_changelog",
+        f"select id, first, last, op, number from {{{{ reverse_etl.new_files('{landing}', format='excel') }}}}",
+        settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}},
+    )
+    first = project.run()
+    assert first.success, first.text
+    assert project.image("people_changelog", "id, first, last") == [("1", "Ann", "Lee"), ("2", "Bob", "Kim")]
+
+    lands("c", f"select {columns.replace('last', 'last as surname')} from values ('3', 'Eve', 'Fox') as v(ID, first, last)")
+    message = project.run().messages["people_changelog"]
+    assert "found a file with the columns " in message
+    assert "surname" in message
+    assert len(project.image("people_changelog", "id")) == 2
+
+
 def deliver(project: Project, number: int, at: int, rows: str) -> None:
     """One more file in each folder: written elsewhere, then renamed, with the time at which it was written."""
     frame = project.spark.sql(f"select * from values {rows} as v(id, value, op, number)").coalesce(1)
