@@ -41,7 +41,8 @@
             {%- endfor %}
         from (
             select _dbz_key{{ place }}, _dbz_event.source as _dbz_source, {{ reverse_etl._debezium_operation() }} as _dbz_op,
-                case when _dbz_tombstone then _dbz_key when _dbz_event.op = 'd' then coalesce(_dbz_event.before, _dbz_key) else _dbz_event.after end as _dbz_row
+                case when _dbz_tombstone then _dbz_key when _dbz_event.op = 'd' then coalesce(_dbz_event.before, _dbz_key) else _dbz_event.after end as _dbz_row,
+                if(_dbz_event.op = 'u', _dbz_event.before, null) as _dbz_old
             from (
                 select _dbz_tombstone{{ place }}, coalesce(_dbz_value.payload, struct(_dbz_value.before, _dbz_value.after, _dbz_value.source, _dbz_value.op)) as _dbz_event,
                     if(map_contains_key(_dbz_plain_key, 'schema') and _dbz_wrapped_key.payload is not null, _dbz_wrapped_key.payload, _dbz_plain_key) as _dbz_key
@@ -83,7 +84,7 @@
 
 
 {% macro _debezium_envelope() -%}
-    {%- set event = 'before:map<string,string>,after:map<string,string>,source:struct<lsn:bigint,file:string,pos:bigint,`row`:bigint>,op:string' -%}
+    {%- set event = 'before:map<string,string>,after:map<string,string>,source:struct<lsn:bigint,sequence:string,file:string,pos:bigint,`row`:bigint>,op:string' -%}
     struct<payload:struct<{{ event }}>,{{ event }}>
 {%- endmacro %}
 
@@ -97,10 +98,16 @@
 {%- endmacro %}
 
 
-{# Digits are padded, so that text sorts as the numbers do. A tombstone has no place of its own; nor have rows that a snapshot of the connector read without one. #}
+{#
+  Digits are padded, so that text sorts as the numbers do. A tombstone has no place of its own; nor have rows that a snapshot of the connector read without one.
+  Postgres logs a change when it is made, and the connector tells it when its transaction has committed: first counts the commit before it, which all changes of
+  a transaction share. A row that a snapshot reads meanwhile does not know of them, however far the log was.
+#}
 {% macro _debezium_sequence() -%}
     case when _dbz_op = 'm' or _dbz_source is null then null
-        when _dbz_source.lsn is not null then lpad(_dbz_source.lsn, 20, '0')
+        when _dbz_source.lsn is not null then concat_ws(
+            '/', lpad(coalesce(get_json_object(_dbz_source.sequence, '$[0]'), _dbz_source.lsn), 20, '0'), lpad(if(_dbz_op = 'r', 0, _dbz_source.lsn), 20, '0')
+        )
         when _dbz_source.pos is not null and _dbz_source.file rlike '[0-9]$'
             then concat_ws('/', lpad(regexp_extract(_dbz_source.file, '([0-9]+)$', 1), 20, '0'), lpad(_dbz_source.pos, 20, '0'), lpad(coalesce(_dbz_source.`row`, 0), 10, '0'))
         when _dbz_op = 'r' then null
@@ -115,6 +122,8 @@
     {%- set text = 'coalesce(' ~ text ~ ', if(_dbz_op = \'d\', try_element_at(_dbz_key, ' ~ reverse_etl._string(name) ~ '), null))' -%}
     case when _dbz_op = 'm' then null when {{ text }} is null
         then {{ reverse_etl._debezium_refuse('an event without the key column ' ~ name, 'it in the row, or in the key of the message', 'see the key of the table, and message.key.columns of the connector') }}
+        when try_element_at(_dbz_old, {{ reverse_etl._string(name) }}) <> {{ text }}
+            then {{ reverse_etl._debezium_refuse('an update that changes the key column ' ~ name ~ ', so that the row under its old key would stay', 'a delete and an insert in its place', 'name the columns of key= in message.key.columns of the connector, then have it send the rows again') }}
     {%- else -%}
     case when _dbz_op in ('m', 'd') then null
         {# The placeholder: as text, base64 or hex, in a list or a map, or as the list of its bytes. #}

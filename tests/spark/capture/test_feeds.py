@@ -338,7 +338,7 @@ def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whateve
     source = SourceTable(random.Random(SEED), "postgresql", wrapped=True)
     source.change(60, keys=30)
     source.log.clear()
-    events = source.snapshot() + source.change(200, keys=40)
+    events = source.snapshot() + source.change(200, keys=40) + source.read_meanwhile(40, keys=40)
     source.rng.shuffle(events)  # the sequence alone tells their order
     project.spark.createDataFrame(events, "key string, value string").createOrReplaceTempView("events")
     project.table("events", "select * from events")
@@ -370,6 +370,7 @@ REFUSED = [
     ({"source": {"file": None}}, "an event without its place in the log"),
     ({"after": {**ROW, "id": None}}, "an event without the key column id"),
     ({"after": {"id": 1}}, "an event without column name"),
+    ({"op": "u", "before": {**ROW, "id": 2}}, "an update that changes the key column id"),
     *(
         ({"after": {**ROW, "name": placeholder}}, "column name without its value")
         for placeholder in (

@@ -18,6 +18,7 @@ MYSQL = {
     "changed_at": "timestamp_millis", "raw": "binary",
 }  # fmt: skip
 POSTGRES = MYSQL | {"changed_at": "timestamp"}
+LSN = 9_950_000
 COMPARED = "id, name, price, paid, day, unix_millis(changed_at), hex(raw)"
 
 Row = dict[str, Any]
@@ -34,13 +35,32 @@ class SourceTable:
     rows: dict[int, Row] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
     _position: int = 100
+    _committed: int | None = None  # where the transaction before this one ended; unknown to a connector that has just begun
 
     def snapshot(self) -> list[Event]:
         """What the connector reads first."""
+        self._committed = None
         return self._tell([event for key in self.rows for event in self._event("r", key, None, self.rows[key], 0)])
 
     def change(self, times: int, keys: int) -> list[Event]:
-        """Some inserts, updates and deletes, and a message that is no change."""
+        """A transaction with some inserts, updates and deletes, and a message that is no change."""
+        events = self._changes(times, keys)
+        self._commit()
+        return self._tell(events)
+
+    def read_meanwhile(self, times: int, keys: int) -> list[Event]:
+        """Of all rows, what an incremental snapshot reads while such a transaction is open; then what that one did."""
+        before = dict(self.rows)
+        events = self._changes(times, keys)
+        read = [event for key, row in before.items() for event in self._event("r", key, None, row, 0)]
+        self._commit()
+        return self._tell(read + events)
+
+    def _commit(self) -> None:
+        self._position += 1
+        self._committed = self._position
+
+    def _changes(self, times: int, keys: int) -> list[Event]:
         events: list[Event] = []
         self._position += 1
         for number in range(times):
@@ -53,7 +73,7 @@ class SourceTable:
             events += self._event("u" if before and after else "c" if after else "d", key, before, after, number)
         if self.connector == "postgresql":
             events.append((self._wrap({"prefix": "x"}), self._wrap(self._envelope("m", None, None, 0))))
-        return self._tell(events)
+        return events
 
     def delete(self) -> list[Event]:
         """The delete of one row, and its tombstone."""
@@ -104,7 +124,9 @@ class SourceTable:
         }
         if self.connector == "postgresql":
             self._position += 1  # a position of its own for each change; it gets one digit more now and then
-            source |= {"lsn": self._position + 9_950_000, "txId": 7, "schema": "public"}
+            lsn = self._position + LSN
+            committed = None if self._committed is None else str(self._committed + LSN)
+            source |= {"lsn": lsn, "sequence": json.dumps([committed, str(lsn)]), "txId": 7, "schema": "public"}
         else:  # a file ends now and then; rows of one statement share its position
             source |= {
                 "file": f"mysql-bin.{self._position // 3000 + 999984:06}",
