@@ -10,7 +10,8 @@
     {%- if not execute -%}{{ return('(select 1)') }}{%- endif -%}
     {%- set source = reverse_etl._feed_source('new_files') -%}
     {%- if flags.WHICH not in ('run', 'build', 'retry') -%}{{ return('(select * from ' ~ format ~ '.' ~ reverse_etl._quote(path) ~ ')') }}{%- endif -%}
-    {%- set since = source.since.get('files/' ~ path) -%}
+    {%- set place = reverse_etl._landing_place(path, options) -%}
+    {%- set since = source.since.get('files/' ~ place) -%}
     {%- set newer -%}
         {%- if not source.reading -%} false {%- elif since is none -%} true
         {%- else -%} _file_modified >= timestamp_micros({{ since | int }}) - interval {{ reverse_etl._string(overlap) }} {%- endif -%}
@@ -23,11 +24,19 @@
         {%- set rows = reverse_etl._landing_rows_by_file(landing, path, format, schema, options, newer, views) -%}
     {%- endif -%}
     {%- set input = reverse_etl._feed_input('files', [path, format, schema, options],
-        'select *, ' ~ reverse_etl._string(path) ~ ' as _input, if(_file_modified <= current_timestamp(), unix_micros(_file_modified), null) as _read_to from ' ~ rows ~ ' where ' ~ newer
+        'select *, ' ~ reverse_etl._string(place) ~ ' as _input, if(_file_modified <= current_timestamp(), unix_micros(_file_modified), null) as _read_to from ' ~ rows ~ ' where ' ~ newer
     ) -%}
     {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
     {{ return(reverse_etl._feed_rows(input, ['_malformed'] if checked else [])) }}
+{%- endmacro %}
+
+
+{# What the position is called: of other files in the same folder another one. #}
+{% macro _landing_place(path, options) -%}
+    {%- set chosen = [] -%}
+    {%- for name, value in options | dictsort if name | lower in ('recursivefilelookup', 'pathglobfilter') -%}{%- do chosen.append(name | lower ~ '=' ~ value) -%}{%- endfor -%}
+    {{ return(path ~ ('?' ~ chosen | join('&') if chosen else '')) }}
 {%- endmacro %}
 
 
@@ -49,13 +58,13 @@
 {% endmacro %}
 
 
-{# Any other data source: one view for each new file. What a file names its columns tells what they are, not their order in it. #}
+{# Any other data source: one view for each new file, but for what Excel leaves beside one that is open. What a file names its columns tells what they are, not their order in it. #}
 {% macro _landing_rows_by_file(landing, path, format, schema, options, newer, views) %}
     {%- set view = reverse_etl._quote(landing.identifier) -%}
     {%- set listing = {'path': path} -%}
     {%- for name, value in options.items() if name | lower in ('recursivefilelookup', 'pathglobfilter') -%}{%- do listing.update({name: value}) -%}{%- endfor -%}
     {%- do run_query('create or replace temporary view ' ~ view ~ ' using binaryFile ' ~ reverse_etl._source_options(listing)) -%}
-    {%- set files = run_query('select path, unix_micros(_file_modified) from (select path, modificationTime as _file_modified from ' ~ view ~ ') where ' ~ newer).rows -%}
+    {%- set files = run_query('select path, unix_micros(_file_modified) from (select path, modificationTime as _file_modified from ' ~ view ~ ') where path not rlike \'/~[$][^/]*$\' and ' ~ newer).rows -%}
     {%- do run_query('drop view ' ~ view) -%}
     {%- set rows, names = [], [] -%}
     {%- for file in files -%}

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,38 @@ def test_what_a_writer_aborted_or_has_not_committed_yet_is_no_change(project: Pr
     assert captured() == [(1, "paid")]
 
 
+@pytest.mark.full
+def test_a_topic_that_was_made_anew_stops_the_capture_until_reset_also_where_offsets_have_gaps(
+    project: Project, broker: Broker
+) -> None:
+    options = literal({"kafka.bootstrap.servers": broker.servers})
+    for name, more in {"whole_changelog": "", "gaps_changelog": ", gaps=true"}.items():
+        project.changelog(
+            name,
+            "select cast(cast(key as string) as int) as id, cast(value as string) as value, 'u' as op, _offset as seen "
+            f"from {{{{ reverse_etl.kafka_topic('anew', {options}{more}) }}}}",
+            settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "seen"}},
+        )
+    broker.topic("anew", 2)
+    broker.send("anew", [(0, str(key), "old") for key in range(5)])
+    assert project.run().success
+    broker.remove("anew")
+    broker.topic("anew", 2)
+    later = int(time.time() * 1000) + 20 * 60_000
+    writer = Producer({"bootstrap.servers": broker.servers})
+    writer.produce("anew", key="7", value="new", partition=0, timestamp=later)
+    assert writer.flush(20) == 0
+    result = project.run()
+    assert "not offset 4, which was the last one that was captured" in result.messages["whole_changelog"]
+    assert "failOnDataLoss" not in result.messages["whole_changelog"]
+    message = result.messages["gaps_changelog"]
+    assert "found messages that are newer than the last capture, and offset 0 as their last one" in message
+    assert "expected offset 5 or a later one; nothing was captured" in message
+    assert project.dbt("run-operation", "reset", "--args", "{model: gaps_changelog}").success
+    assert project.dbt("run", "--select", "gaps_changelog").success
+    assert project.image("gaps_changelog", "id, value") == [(7, "new")]
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -285,20 +318,41 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
 
     lands("a", f"select {columns} from values ('1', 'Ann', 'Lee') as v(ID, first, last)")
     lands("b", "select last, 'I' as op, id as number, first, id from values ('2', 'Kim', 'Bob') as v(id, last, first)")
-    project.changelog(
-        "people_changelog",
-        f"select id, first, last, op, number from {{{{ reverse_etl.new_files('{landing}', format='excel') }}}}",
-        settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}},
-    )
+    (landing / "~$a.xlsx").write_bytes(b"")  # somebody has it open
+
+    def changelog(*formats: str) -> None:
+        feeds = [
+            f"reverse_etl.new_files('{landing}', format='{form}', options={{'pathGlobFilter': '*.{name}', 'mode': 'FAILFAST'}})"
+            for form, name in (one.split() for one in formats)
+        ]
+        rows = " union all ".join(f"select id, first, last, op, number from {{{{ {feed} }}}}" for feed in feeds)
+        capture = {"strategy": "feed", "operation": "op", "sequence": "number"}
+        project.changelog("people_changelog", rows, settings={"capture": capture})
+
+    changelog("excel xlsx")
     first = project.run()
     assert first.success, first.text
     assert project.image("people_changelog", "id, first, last") == [("1", "Ann", "Lee"), ("2", "Bob", "Kim")]
 
-    lands("c", f"select {columns.replace('last', 'last as surname')} from values ('3', 'Eve', 'Fox') as v(ID, first, last)")
+    lands(
+        "c",
+        f"select {columns.replace('last', 'last as surname')} from values ('3', 'Eve', 'Fox') as v(ID, first, last)",
+    )
     message = project.run().messages["people_changelog"]
     assert "found a file with the columns " in message
     assert "surname" in message
-    assert len(project.image("people_changelog", "id")) == 2
+
+    (landing / "c.xlsx").unlink()
+    (landing / "old.csv").write_text("id,first,last,op,number\n4,Ada,Ray,I,4\n")
+    os.utime(landing / "old.csv", (1_700_000_000, 1_700_000_000))
+    changelog("excel xlsx", "csv csv")
+    second = project.run()
+    assert second.success, second.text
+    assert project.image("people_changelog", "id, first, last") == [
+        ("1", "Ann", "Lee"),
+        ("2", "Bob", "Kim"),
+        ("4", "Ada", "Ray"),
+    ]
 
 
 def deliver(project: Project, number: int, at: int, rows: str) -> None:

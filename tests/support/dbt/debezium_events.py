@@ -35,7 +35,9 @@ class SourceTable:
     rows: dict[int, Row] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
     _position: int = 100
-    _committed: int | None = None  # where the transaction before this one ended; unknown to a connector that has just begun
+    _committed: int | None = (
+        None  # where the transaction before this one ended; unknown to a connector that has just begun
+    )
 
     def snapshot(self) -> list[Event]:
         """What the connector reads first."""

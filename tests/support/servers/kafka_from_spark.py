@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ class Broker(KafkaBroker):
             made = self._jvm.java.util.ArrayList()
             made.add(admin.NewTopic(name, partitions, 1))
             self._admin.createTopics(made).all().get()
+
+    def remove(self, name: str) -> None:
+        """Remove a topic; it is gone when this returns."""
+        self._admin.deleteTopics([name]).all().get()
+        while name in set(self._admin.listTopics().names().get()):
+            time.sleep(0.1)
 
     def send(self, topic: str, messages: Iterable[Message]) -> None:
         """Write messages; they are there when this returns."""
