@@ -1,6 +1,7 @@
 {#
   SCD type 3: each row of the head image, and for every tracked column the value before its last change and the time since which it is as it is.
   What a key was before it was deleted and came back is not looked at: then the previous value is NULL, as it is before the first change.
+  Where pruning left neither the insert nor a later change, the time is NULL too: that of a full image, or of an update which may be of other columns, is not it.
 #}
 {% macro scd3(relation, tracked, key=none, columns=none) -%}
 {%- set names = [tracked] if tracked is string else tracked -%}
@@ -37,7 +38,7 @@
 {# What a row changes in a column: the value before and the time, or NULL. #}
 {% macro _scd3_change(column) -%}
     case
-        when lag(_change, 1, 'delete') over in_order = 'delete' then named_struct('previous', if(false, {{ column }}, null), 'since', _captured_at)
+        when lag(_change, 1, 'delete') over in_order = 'delete' then named_struct('previous', if(false, {{ column }}, null), 'since', if(_change = 'insert', _captured_at, null))
         when {{ column }} is distinct from lag({{ column }}) over in_order then named_struct('previous', lag({{ column }}) over in_order, 'since', _captured_at)
     end
 {%- endmacro %}

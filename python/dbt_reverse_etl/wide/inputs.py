@@ -7,6 +7,7 @@ from typing import Any
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import value_of
+from dbt_reverse_etl.wide.trees import declared
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _SAME = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "text": "string"}
@@ -23,12 +24,13 @@ class Inputs:
         plan: see the macro _wide_plan.
 
     Raises:
-        ConfigurationError: tables on which the model does not depend, or several of one name.
+        ConfigurationError: tables on which the model does not depend, or several of one name; another wide table whose chain has this name.
     """
 
     def __init__(self, manifest: Mapping[str, Any], model: Node, plan: Mapping[str, Any]) -> None:
         self._project = manifest["metadata"]["project_name"]
         self.model = self._name_of_chain(model)
+        self._refuse_shared_name(declared(manifest), model)
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
         wanted = {node["table"] for node in plan["nodes"].values()}
@@ -105,10 +107,19 @@ class Inputs:
         return bool(self._known[table].get("config", {}).get("materialized") == "changelog")
 
     def _name_of_chain(self, node: Node) -> str:
-        """Another one for each version of a model, and for the models of other packages: no chain is written over another one."""
+        """With the version of the model, and with its package where that is another one."""
         package = [] if node["package_name"] == self._project else [node["package_name"]]
         version = [] if node.get("version") is None else [f"v{node['version']}"]
         return "_".join([*package, node["name"], *version])
+
+    def _refuse_shared_name(self, known: Mapping[str, Node], model: Node) -> None:
+        """What is joined with _ may read the same: v2 of people, and people_v2. No chain is written over another one."""
+        shared = [name for name, node in known.items() if self._name_of_chain(node).lower() == self.model.lower()]
+        if others := [name for name in sorted(shared) if known[name] is not model]:
+            where = f"{model.get('original_file_path', 'manifest.json')}: {self.model}"
+            found = f"the chain {self.model}_chain, which {' and '.join(others)} would write too"
+            expected = "a chain of its own for each model with a declared wide table"
+            raise ConfigurationError(Problem(where, found, expected, "rename one of the models"))
 
     def _call(self, node: Node) -> str:
         if node["resource_type"] == "source":

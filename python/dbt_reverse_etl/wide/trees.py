@@ -60,7 +60,7 @@ class WideTable:
 
 def wide_tables(manifest: Mapping[str, Any]) -> list[WideTable]:
     """All that are declared under meta.reverse_etl.wide_table, by name; without those that have problems."""
-    planned = [(*one, value_of("_wide_plan", _declaration(one[1]))) for one in sorted(_declared(manifest).items())]
+    planned = [(*one, value_of("_wide_plan", _declaration(one[1]))) for one in sorted(declared(manifest).items())]
     return [_wide_table(name, node, plan) for name, node, plan in planned if not plan["problems"]]
 
 
@@ -79,24 +79,24 @@ def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str,
     Raises:
         ConfigurationError: with every problem of its declaration, or with the names of those that there are.
     """
-    declared = _declared(manifest)
-    found = [name for name, node in declared.items() if model in _names(node)]
+    known = declared(manifest)
+    found = [name for name, node in known.items() if model in _names(node)]
     if len(found) > 1:
         said = f"the name of {' and '.join(sorted(found))}"
         raise ConfigurationError(Problem(model, said, "one model with a declared wide table", "name one of them"))
     if not found:
-        expected = f"one of {', '.join(sorted(declared))}" if declared else "a model with meta.reverse_etl.wide_table"
+        expected = f"one of {', '.join(sorted(known))}" if known else "a model with meta.reverse_etl.wide_table"
         next_step = "correct the name; a declaration that only the SQL of the model holds is not in the manifest"
         raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
-    node = declared[found[0]]
+    node = known[found[0]]
     plan = value_of("_wide_plan", _declaration(node))
     if plan["problems"]:
         raise ConfigurationError(*(_problem(node, text) for text in plan["problems"]))
     return node, plan
 
 
-def _declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Each by the first of its names that no other has."""
+def declared(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The models that declare a wide table, each by the first of its names that no other has."""
     found = [node for node in manifest["nodes"].values() if _declaration(node) is not None]
     taken = Counter(name for node in found for name in _names(node))
     return {next((name for name in _names(node) if taken[name] == 1), node["unique_id"]): node for node in found}

@@ -80,3 +80,24 @@ def test_no_two_of_them_write_one_chain() -> None:
         "shop.both": "both_chain",
         "other.both": "other_both_chain",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "clashing"),
+    [
+        ("wide.v2", "wide_v2", declared("model.shop.wide_v2", "wide_v2")),
+        ("other.both", "Other_both", declared("model.shop.Other_both", "Other_both")),
+    ],
+    ids=["version", "package"],
+)
+def test_a_chain_whose_name_another_wide_table_has_is_refused_from_both_sides(
+    name: str, other: str, clashing: dict[str, Any]
+) -> None:
+    manifest = MANIFEST | {"nodes": MANIFEST["nodes"] | clashing}
+    for asked, rival in [(name, other), (other, name)]:
+        node, plan = declared_plan(manifest, asked)
+        words = f"_chain, which {rival} would write too; expected a chain of its own .* Next: rename one"
+        with pytest.raises(ConfigurationError, match=words):
+            Inputs(manifest, node, plan)
+    node, plan = declared_plan(manifest, "wide.v1")
+    assert Inputs(manifest, node, plan).model == "wide_v1"

@@ -210,6 +210,29 @@ def test_scd3_is_the_current_row_with_the_value_before_the_last_change(
     assert_shows(frame, histories, lambda history: history.scd3())
 
 
+def test_scd3_after_a_prune_knows_the_time_of_what_is_kept_and_no_other(spark: SparkSession) -> None:
+    rows = [
+        ("checkpoint", 5, "imaged", 1),
+        ("update_preimage", 5, "updated", 1),
+        ("update_postimage", 5, "updated", 2),
+        ("checkpoint", 5, "updated", 2),
+        ("insert", 5, "inserted", 1),
+        ("checkpoint", 5, "inserted", 1),
+        ("checkpoint", 5, "changed", 1),
+        ("update_preimage", 6, "changed", 1),
+        ("update_postimage", 6, "changed", 2),
+    ]
+    values = ", ".join(f"('{change}', {n}L, timestamp '2024-01-0{n}', '{key}', {v})" for change, n, key, v in rows)
+    relation = f"(select * from values {values} as t (_change, _snapshot_id, _captured_at, id, v))"
+    frame = query(spark, render("scd3", relation, "v", key="id", columns=["id", "v"]))
+    assert {row.id: (row.previous_v, row.v_since and row.v_since.day) for row in frame.collect()} == {
+        "imaged": (None, None),
+        "updated": (None, None),
+        "inserted": (None, 5),
+        "changed": (1, 6),
+    }
+
+
 @pytest.mark.parametrize(("start", "end"), [(0, SNAPSHOTS), (2, 5), (3, None)])
 def test_each_change_shows_what_was_before_and_what_is_after_side_by_side(
     spark: SparkSession, histories: list[History], start: int, end: int | None

@@ -121,7 +121,7 @@ class History:
                 yield (*key, *values, start, None, captured_at(start), None, True)
 
     def scd3(self) -> Iterator[tuple[object, ...]]:
-        """Columns of the head image, then the value before and the time of the last change of the two values."""
+        """Columns of the head image, then the value before and the time of the last change of the two values; None where pruning left neither."""
         for key, values in self.images[-1].items():
             row: list[object] = [*key, *values]
             for column in range(len(values)):
@@ -132,7 +132,8 @@ class History:
                         break
                     snapshot -= 1
                 before = self.images[snapshot - 1].get(key) if snapshot > max(self.pruned_to, 1) else None
-                row += [before and before[column], captured_at(snapshot)]
+                is_known = snapshot > self.pruned_to or (self.keeps_changes and key not in self.images[snapshot - 1])
+                row += [before and before[column], captured_at(snapshot) if is_known else None]
             yield tuple(row)
 
     def side_by_side(self, start: int, end: int) -> Iterator[tuple[object, ...]]:
