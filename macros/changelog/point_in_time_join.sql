@@ -22,7 +22,12 @@
     from (
         select
             _reverse_etl_fact,
-            if(_reverse_etl_at < _reverse_etl_last.until or _reverse_etl_last.until is null, _reverse_etl_last.version, null) as _reverse_etl_held
+            case
+                {#- Without ANSI Spark takes the times of the versions for texts, too, and sorts them so. #}
+                when typeof(_reverse_etl_at) = 'string' and typeof(_reverse_etl_last.until) in ('date', 'timestamp', 'timestamp_ntz')
+                    then raise_error({{ reverse_etl._string('reverse_etl.point_in_time_join: found the text ' ~ at ~ ' as the time of the facts; expected the type of ' ~ valid_from ~ '. Next: cast it in the facts') }})
+                when _reverse_etl_at < _reverse_etl_last.until or (_reverse_etl_at is not null and _reverse_etl_last.until is null) then _reverse_etl_last.version
+            end as _reverse_etl_held
         from (
             select *, last_value(_reverse_etl_version, true) over (
                 partition by {% for name in keys %}_reverse_etl_key_{{ loop.index }}, {% endfor %}_reverse_etl_spread

@@ -43,6 +43,8 @@
 {% macro _bucketed(relation, keys, typed, buckets) -%}
     {%- set named = [] -%}
     {%- for column in typed -%}{%- do named.append({'name': column.name, 'expression': reverse_etl._quote(column.name), 'type': column.type}) -%}{%- endfor -%}
+    {#- Of two keys in one bucket each may have the value of the other. #}
+    {%- for name in keys if name | lower not in typed | map(attribute='name') | map('lower') -%}{%- do named.append({'name': name, 'expression': reverse_etl._quote(name), 'type': ''}) -%}{%- endfor %}
     select *, pmod(xxhash64({{ reverse_etl._columns(keys) }}), {{ buckets }}) as _reverse_etl_bucket, {{ reverse_etl._hash(named) }} as _reverse_etl_hash from {{ relation }}
 {%- endmacro %}
 

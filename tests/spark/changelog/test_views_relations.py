@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dbt_reverse_etl.base.sql import render
@@ -77,6 +78,22 @@ def test_a_version_that_held_at_no_time_hides_none_of_those_after_it(spark: Spar
     facts = "(select 7 as id, timestamp_seconds(s) as at from (select explode(array(5, 7, 29, 31, 90)) as s))"
     join = render("point_in_time_join", facts, dimension, on="id", at="at", columns=["plan"])
     assert [row.plan for row in query(spark, join).orderBy("at").collect()] == [None, "free", "gold", "gold", "gold"]
+
+
+def test_a_fact_without_a_time_meets_no_version_and_a_text_is_no_time(spark: SparkSession) -> None:
+    dimension = (
+        "(select 7 as id, 'x' as plan, cast(null as timestamp) as valid_from, cast(null as timestamp) as valid_to)"
+    )
+    facts = "(select 7 as id, at, cast(at as string) as told from values (timestamp'2024-01-01'), (null) as t (at))"
+    join = render("point_in_time_join", facts, dimension, on="id", at="at", columns=["plan"])
+    assert {tuple(row)[1:] for row in query(spark, join).select("id", "at", "plan").collect()} == {
+        (datetime(2024, 1, 1), "x"),
+        (None, None),
+    }
+    with pytest.raises(
+        PySparkException, match="found the text told as the time of the facts; expected the type of valid_from"
+    ):
+        query(spark, render("point_in_time_join", facts, dimension, on="id", at="told", columns=["plan"])).collect()
 
 
 def test_every_column_of_the_dimension_but_its_key_is_shown_by_default(spark: SparkSession, facts: object) -> None:
@@ -183,6 +200,17 @@ def test_a_row_that_stands_twice_on_each_side_does_not_hide_another_one(spark: S
     columns = [{"name": "id", "type": "int"}, {"name": "v", "type": "string"}]
     rows = query(spark, render("reconcile_relations", found, expected, key="id", columns=columns)).collect()
     assert [tuple(row) for row in rows] == [(1, "different"), (1, "different")]
+
+
+def test_keys_of_one_bucket_with_exchanged_values_differ_also_where_only_the_values_are_compared(
+    spark: SparkSession,
+) -> None:
+    found = "(select * from values (1, 'a'), (2, 'b'), (3, 'c') as t (id, v))"
+    expected = "(select * from values (1, 'b'), (2, 'a'), (4, 'c') as t (id, v))"
+    columns = [{"name": "v", "type": "string"}]
+    relation = render("reconcile_relations", found, expected, key="id", columns=columns, buckets=1)
+    rows = query(spark, relation).orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(1, "different"), (2, "different"), (3, "extra"), (4, "missing")]
 
 
 def executed(frame: DataFrame) -> list[tuple[str, int]]:
