@@ -2,6 +2,7 @@
 
 python .ci/mutants.py              every mutant
 python .ci/mutants.py ledger       those whose name or file holds this text
+python .ci/mutants.py --third      every third one, others each day: an hour has no room for all
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import yaml
@@ -24,6 +26,7 @@ AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
 AS_MAKE_TEST = {"EFFORT": "0.25", "SHRINK": "0"}
+THIRD = "--third"
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
 
@@ -40,7 +43,7 @@ class Mutant:
 
 def main(words: list[str]) -> int:
     """Exit code: 0, or 1 where a mutant survived or could not be planted."""
-    wanted = [one for one in mutants() if not words or any(word in f"{one.name} {one.file}" for word in words)]
+    wanted = chosen(words, mutants())
     copies: queue.Queue[Path] = queue.Queue()
     for number in range(AT_ONCE):
         copies.put(copied(COPIES / str(number)))
@@ -60,6 +63,15 @@ def main(words: list[str]) -> int:
     wrong = [f"{mutant.name}: {verdict}" for mutant, verdict in zip(wanted, verdicts, strict=True) if verdict]
     print("\n".join(wrong) if wrong else f"All {len(wanted)} mutants were killed")
     return int(bool(wrong) or not wanted)
+
+
+def chosen(words: list[str], known: list[Mutant]) -> list[Mutant]:
+    """Those of today, those that are named, or all."""
+    if words == [THIRD]:
+        part = date.today().toordinal() % 3
+        print(f"The mutants of today, part {part + 1} of 3; `make mutants` plants all")
+        return known[part::3]
+    return [one for one in known if not words or any(word in f"{one.name} {one.file}" for word in words)]
 
 
 def mutants() -> list[Mutant]:
