@@ -22,7 +22,7 @@ from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
 from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions, SuccessOptions
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
-_SURELY_NOT_APPLIED = frozenset({408, 425, 429, 503})
+_SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429, 503})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -85,7 +85,7 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
     if status in options.success.status:
         return replace(_success(answer, sent, options), retry_after=None)
     pause = retry_after(answer.headers.get("Retry-After"), now)
-    if status in _SURELY_NOT_APPLIED:
+    if status in _SURELY_NOT_APPLIED or status in options.retryable:
         pause = _pause(answer, options, now) if pause is None and status == 429 else pause
         return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
     if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
@@ -215,6 +215,7 @@ class _Results:
         for index, refusal in self._refusals(document):
             if verdicts.setdefault(index, refusal) is None:
                 raise _FormError("it says yes and no of one row")
+        self._check_count(document, sum(verdict is not None for verdict in verdicts.values()))
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
 
@@ -243,6 +244,11 @@ class _Results:
             for entry in entries:
                 index = self._index(entry, refused.at)
                 yield index, self._refusal(index, _refusal_code(entry, refused))
+
+    def _check_count(self, document: Any, found: int) -> None:
+        told = ABSENT if self.options.refused_count is None else find(document, self.options.refused_count)
+        if told is not ABSENT and told is not None and told != found:
+            raise _FormError(f"results.refused_count is not {found}, the number of rows that it refuses")
 
     @cached_property
     def _rows_by_id(self) -> dict[str, int]:

@@ -65,6 +65,7 @@ class ResultsOptions(Strict):
         ok: what an entry of a delivered row says. Without it, an entry is enough only if `refused` is set.
         error: path of the error code in an entry; shown only if it looks like a code.
         refused: additional lists of refusals.
+        refused_count: path of the number of refused rows. Where it is another one than that of those found, no row counts as delivered.
         missing: outcome of a row that no entry mentions.
     """
 
@@ -75,6 +76,7 @@ class ResultsOptions(Strict):
     ok: JsonIs | None = None
     error: JsonPath | None = None
     refused: list[RefusedOptions] = Field(default_factory=list)
+    refused_count: JsonPath | None = None
     missing: Literal["unknown", "delivered"] = "unknown"
 
     @model_validator(mode="after")
@@ -177,6 +179,7 @@ class HttpOptions(Options):
         results: where the answer reports each row.
         error: path of the error code in an answer; shown only if it looks like a code.
         codes: error code -> outcome, for errors that the status alone does not explain.
+        retryable: with these, nothing was applied, and the rows are sent again; so are 408, 423, 425, 429 and 503.
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
@@ -197,7 +200,8 @@ class HttpOptions(Options):
     success: SuccessOptions = Field(default_factory=lambda: SuccessOptions.model_validate({}))
     results: ResultsOptions | None = None
     error: JsonPath | None = None
-    codes: dict[str, Literal["retryable", "rejected", "no_match", "fatal"]] = Field(default_factory=dict)
+    codes: dict[str, Literal["retryable", "rejected", "no_match", "fatal", "unknown"]] = Field(default_factory=dict)
+    retryable: list[Status] = Field(default_factory=list)
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])

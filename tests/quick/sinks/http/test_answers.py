@@ -50,7 +50,7 @@ class TestOutcomes:
             (300, REJECTED, FATAL),
             *((status, FATAL, FATAL) for status in (301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
             *((status, REJECTED, REJECTED) for status in (400, 404, 409, 410, 413, 418, 422)),
-            *((status, RETRYABLE, RETRYABLE) for status in (408, 425, 429, 503)),
+            *((status, RETRYABLE, RETRYABLE) for status in (408, 423, 425, 429, 503)),
             *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 504, 599)),
         ],
     )
@@ -305,7 +305,7 @@ class TestRetryAfter:
         assert paused({header: value}, options) == pause
         assert paused({header: value, "Retry-After": "3"}, options) == 3
         assert paused({header: value}, HttpOptions.model_validate({})) is None
-        for status in (408, 425, 503):  # vendors send the header with every answer, and nothing was used up
+        for status in (408, 423, 425, 503):  # vendors send the header with every answer, and nothing was used up
             assert paused({header: value}, options, status) is None
             assert paused({header: value, "Retry-After": "3"}, options, status) == 3
         locked = {"error": "code", "codes": {"LOCKED": "retryable"}}

@@ -43,7 +43,7 @@ class Preset:
         self.sink = HttpSink(HttpSettings.model_validate(settings))
 
     def row(self, number: int) -> dict[str, Any]:
-        return {self.task.key[0]: f"k{number}", "name": f"n{number}", "score": number}
+        return {self.task.key[0]: f"k{number}", "name": f"n{number}" if number else None, "score": number}
 
     def send(self, answer: Answers, *numbers: int, operation: str = "insert") -> tuple[list[Outcome], Delivery]:
         self.server.default = answer
@@ -94,6 +94,22 @@ class TestHubspot:
             "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
         }  # fmt: skip
         assert hubspot.sink.limits(hubspot.task).rows == 100
+
+    def test_a_null_clears_the_property_for_which_hubspot_wants_an_empty_text(
+        self, hubspot: Preset, server: HttpServer
+    ) -> None:
+        assert hubspot.send(self.api(), 0, 1)[0] == [DELIVERED] * 2
+        by_id = Preset("hubspot_records", server, task_of("contacts", "hs_object_id"), BEARER)
+        assert by_id.send(json_reply({"id": "k0"}), 0)[0] == [DELIVERED]
+        batch, alone = (request.json for request in server.received)
+        assert batch["inputs"][0]["properties"] == {"email": "k0", "name": "", "score": 0}
+        assert batch["inputs"][1]["properties"] == hubspot.row(1)
+        assert alone["properties"] == {"name": "", "score": 0}
+
+    @pytest.mark.parametrize("status", [423, 477])
+    def test_a_lock_and_an_account_that_moves_are_waited_for(self, status: int, hubspot: Preset) -> None:
+        found, delivery = hubspot.send(json_reply({"status": "error"}, status, **{"Retry-After": "3600"}), 1, 2)
+        assert (found, delivery.refused_whole, delivery.retry_after) == ([RETRYABLE] * 2, False, 3600)
 
     def test_check_tries_the_token_with_a_request_that_changes_nothing(self, hubspot: Preset) -> None:
         hubspot.server.script(Reply(200), Reply(401))
@@ -214,6 +230,23 @@ class TestBraze:
         assert request.json == {"attributes": [braze.row(1), braze.row(2)]}
         assert braze.sink.limits(braze.task).rows == 75
 
+    def test_what_is_queued_during_maintenance_is_delivered(self, braze: Preset) -> None:
+        assert braze.send(json_reply({"message": "queued"}, 202), 1, 2)[0] == [DELIVERED] * 2
+
+    def test_ids_that_are_numbers_are_texts(self, server: HttpServer) -> None:
+        schema = pa.schema([("external_id", pa.int64()), ("name", pa.string())])
+        task = SinkTask("a1", "people", 1, "users", Mode.MIRROR, ("external_id",), schema, options=HttpOptions())
+        braze = Preset("braze", server, task, {"token": TOKEN})
+        server.default = json_reply({"message": "success"})
+        braze.sink.open(task)
+        batch = batch_of(task, [("insert", {"external_id": 7, "name": "x"}), ("delete", {"external_id": 8})])
+        assert outcomes(braze.sink.deliver(batch), 2) == [DELIVERED] * 2
+        braze.sink.close()
+        assert sorted((request.json for request in server.received), key=len) == [
+            {"external_ids": ["8"]},
+            {"attributes": [{"external_id": "7", "name": "x"}]},
+        ]
+
     def test_an_error_in_a_201_rejects_the_object_that_it_names(self, braze: Preset) -> None:
         errors = [{"type": "'external_id' is required", "input_array": "attributes", "index": 1}]
         answer = json_reply({"message": "success", "attributes_processed": 2, "errors": errors}, 201)
@@ -277,6 +310,13 @@ class TestIterable:
             "forgottenUserIds",
         ]
 
+    def test_of_refused_users_that_no_list_names_none_counts_as_delivered(self, iterable: Preset) -> None:
+        for count, listed in ((3, []), (2, ["k1"])):
+            lists = {"invalidUserIds": listed, "invalidEmails": ["n1"]}
+            found, delivery = iterable.send(json_reply({"failCount": count, "failedUpdates": lists}), 1, 2, 3)
+            assert found == [UNKNOWN] * 3
+            assert "results.refused_count is not" in (delivery.stop or "")
+
     def test_a_rate_limit_is_retryable_and_a_bad_key_is_fatal(self, iterable: Preset) -> None:
         assert iterable.send(json_reply({"code": "RateLimitExceeded", "msg": "n1"}, 429), 1, 2)[0] == [RETRYABLE] * 2
         assert iterable.send(json_reply({"code": "BadApiKey"}, 401), 1)[0] == [FATAL]
@@ -311,6 +351,9 @@ class TestSlack:
             ("msg_too_long", 200, REJECTED),
             ("invalid_auth", 200, FATAL),
             ("missing_scope", 200, FATAL),
+            ("internal_error", 200, UNKNOWN),
+            ("fatal_error", 200, UNKNOWN),
+            ("service_unavailable", 200, RETRYABLE),
             ("ratelimited", 429, RETRYABLE),
             ("ratelimited", 200, RETRYABLE),
         ],
