@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +72,58 @@ def test_syncs_that_open_one_new_file_at_once_do_not_fail(db: FileDatabase) -> N
 
     with ThreadPoolExecutor(len(tasks)) as pool:
         assert list(pool.map(first_push, tasks)) == [[Outcome.DELIVERED]] * len(tasks)
+
+
+IN_A_LARGE_BATCH = """
+import os, signal, sys
+from pathlib import Path
+from dbt_reverse_etl.testing import batch_of, person
+from tests.support.sinks.databases import FileDatabase
+from tests.support.sinks.people import a_task, people
+sink = FileDatabase("sqlite", Path(sys.argv[1])).sink()
+sink.open(a_task())
+sink.deliver(batch_of(a_task(), people(person(1)), "first"))
+sink._commit = lambda connection: os.kill(os.getpid(), signal.SIGKILL)
+sink.deliver(batch_of(a_task(), people(*(person(number, "x" * 1000) for number in range(2, 4000))), "second"))
+"""
+
+
+@pytest.mark.guarantee(
+    "SQL databases", "A push that is killed in a batch larger than SQLite's page cache stops no later command"
+)
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("first", ["check", "missing", "read", "open"])
+def test_on_sqlite_a_process_killed_in_a_batch_larger_than_the_page_cache_stops_no_later_command(
+    first: str, db: FileDatabase
+) -> None:
+    victim = [sys.executable, "-c", IN_A_LARGE_BATCH, str(db.file.parent)]
+    assert subprocess.run(victim, check=False).returncode == -signal.SIGKILL
+    assert db.file.stat().st_size > 2 * 2**20, "a part of the batch is in the file"
+    assert Path(f"{db.file}-journal").stat().st_size > 0, "with what takes it out again"
+    task = next_run(TASK)
+    commands: dict[str, tuple[Callable[[], object], object]] = {
+        "check": (lambda: db.sink().check(), None),
+        "missing": (lambda: db.sink().missing(task), None),
+        "read": (lambda: sum(part.num_rows for part in db.sink().read(task)), 1),
+    }
+    if first in commands:
+        command, expected = commands[first]
+        assert command() == expected
+    with opened(db.sink(), task) as sink:
+        assert sink.settle(["first", "second"]) == {"first": True, "second": None}
+        assert deliver(sink, task, people(person(2))) == [Outcome.DELIVERED]
+    assert db.rows("SELECT id FROM people ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+def test_a_connection_that_reads_neither_writes_nor_makes_a_file(db: FileDatabase) -> None:
+    dialect = db.sink()._dialect
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        dialect.connect("ro")
+    assert not db.file.exists()
+    db.make(TASK)
+    with closing(dialect.connect("ro")) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM people")
 
 
 AT_RANDOM = """
