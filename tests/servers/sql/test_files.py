@@ -18,6 +18,7 @@ import pytest
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import deliver, next_run, opened, person
 from tests.support.sinks.databases import FILES, FileDatabase
 from tests.support.sinks.people import a_task, people
@@ -230,3 +231,39 @@ def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_b
         connection.execute("ROLLBACK")
         assert deliver(old, TASK, people(person(1, "late"))) == [FATAL]
     assert db.rows("SELECT name FROM people") == [("new",)]
+
+
+@pytest.mark.guarantee("SQL databases", "A schema of DuckDB may be called like the file")
+@pytest.mark.parametrize(
+    ("stem", "schema"),
+    [
+        ("reports", "reports"),
+        ("Reports.of.sales", "reports"),
+        ("main", "main"),
+        ("temp", "temp"),
+        ("it's one", "state"),
+    ],
+)
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_schema_that_is_called_like_the_file_is_still_the_schema(
+    stem: str, schema: str, db: FileDatabase
+) -> None:
+    db.file = db.file.with_name(f"{stem}.duckdb")
+    db.run(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    task = a_task(object=f'"{schema}".contacts')
+    with opened(db.sink(), task) as sink:
+        assert deliver(sink, task, people(person(1))) == [Outcome.DELIVERED]
+    assert sum(part.num_rows for part in db.sink().read(next_run(task))) == 1
+    beside = a_task(sync_id="other", sync="other", object="others")
+    with opened(db.sink(state_schema=schema), beside) as sink:
+        assert deliver(sink, beside, people(person(1))) == [Outcome.DELIVERED]
+    tables = {("contacts", schema), ("others", "main"), (FENCES, schema), (CLAIMS, schema)}
+    assert set(db.rows("SELECT table_name, schema_name FROM duckdb_tables()")) == tables
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_schema_that_is_not_there_is_no_other_name_of_the_file(db: FileDatabase) -> None:
+    db.file = db.file.with_name("reports.duckdb")
+    with pytest.raises(DestinationError):
+        db.sink().open(a_task(object="reports.contacts"))
+    assert db.rows("SELECT table_name FROM duckdb_tables()") == []

@@ -169,6 +169,10 @@ class Dialect(ABC):
     def object_name(self, text: str) -> Name | None:
         """An object as a sync writes it; None: it is no name of a table."""
 
+    def name_of(self, schema: str | None, name: str) -> Name:
+        """A table in a schema; None: that of the connection."""
+        return Name(schema, name, self.quote)
+
     def one_table(self, name: Name) -> str:
         """The same text for every name of one table."""
         return str(name)

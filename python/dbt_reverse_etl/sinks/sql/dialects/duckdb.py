@@ -6,7 +6,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -205,7 +207,18 @@ class DuckdbDialect(FileDialect):
         return isinstance(error, duckdb.TransactionException)
 
     def object_name(self, text: str) -> Name | None:
-        return parsed(self, text, None)
+        found = parsed(self, text, None)
+        return found and self.name_of(found.schema, found.name)
+
+    def name_of(self, schema: str | None, name: str) -> Name:
+        """In three parts: the first of two could be the file as well as a schema."""
+        return Name(schema, name, self.quote, self._catalog_name if schema else None)
+
+    @cached_property
+    def _catalog_name(self) -> str:
+        """What DuckDB calls the file. Its rules differ by version, so it is asked, in a file of that name."""
+        with TemporaryDirectory() as folder, duckdb.connect(str(Path(folder) / self.path.name)) as connection:
+            return str(self.run(connection, "SELECT current_database()").fetchone()[0])
 
     def one_table(self, name: Name) -> str:
         return f"{name.schema or 'main'}.{name.name}".lower()
