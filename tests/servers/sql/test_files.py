@@ -186,7 +186,7 @@ def test_to_look_for_a_file_never_makes_one(db: FileDatabase) -> None:
 @files
 def test_check_names_what_is_wrong_with_the_path(db: FileDatabase, tmp_path: Path) -> None:
     db.file.write_text("these are not the pages you are looking for" * 100)
-    wrong = {"sqlite": "not an SQLite database", "duckdb": "the database failed"}
+    wrong = {"sqlite": "not an SQLite database", "duckdb": "not a DuckDB database"}
     for bad, named in ((db.file, wrong[db.kind]), (tmp_path, "regular file"), (tmp_path / "x" / "y", "mkdir")):
         with pytest.raises(DestinationError, match=named):
             db.sink(path=str(bad)).check()
@@ -267,3 +267,77 @@ def test_on_duckdb_a_schema_that_is_not_there_is_no_other_name_of_the_file(db: F
     with pytest.raises(DestinationError):
         db.sink().open(a_task(object="reports.contacts"))
     assert db.rows("SELECT table_name FROM duckdb_tables()") == []
+
+
+THAT_HOLDS_THE_FILE = """
+import sys
+import duckdb
+connection = duckdb.connect(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_file_that_another_process_has_open_is_named_as_that_and_tried_again(db: FileDatabase) -> None:
+    db.make(TASK)
+    command = [sys.executable, "-c", THAT_HOLDS_THE_FILE, str(db.file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        assert holder.stdout.readline()
+        with pytest.raises(DestinationError, match="found the file is open in another program; expected"):
+            db.sink().check()
+        dialect = db.sink()._dialect
+        with pytest.raises(dialect.failure_type) as refusal:
+            dialect.connect("rw")
+        assert dialect.failure(refusal.value)[0] is RETRYABLE
+        holder.stdin.close()
+    db.sink().check()
+
+
+WITHOUT_SPACE = """
+import resource, sys
+from pathlib import Path
+from dbt_reverse_etl.testing import batch_of, person
+from tests.support.sinks.databases import FileDatabase
+from tests.support.sinks.people import a_task, people
+sink = FileDatabase("duckdb", Path(sys.argv[1])).sink()
+sink.open(a_task())
+sink.deliver(batch_of(a_task(), people(person(1)), "first"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+rows = people(*(person(number, str(number) * 200) for number in range(2, 5000)))
+found = {(result.outcome.name, result.reason) for result in sink.deliver(batch_of(a_task(), rows, "second")).results}
+assert found == {("FATAL", "no space is left for the file")}, found
+"""
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_batch_for_which_there_is_no_space_is_fatal_and_leaves_nothing(db: FileDatabase) -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_SPACE, str(db.file.parent)], check=True)
+    with opened(db.sink(), next_run(TASK)) as sink:
+        assert sink.settle(["first", "second"]) == {"first": True, "second": None}
+    assert db.rows("SELECT id FROM people") == [(1,)]
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+@pytest.mark.parametrize("cut", [False, True])
+def test_on_duckdb_a_damaged_file_is_named_as_that(cut: bool, db: FileDatabase) -> None:
+    db.make(TASK)
+    content = db.file.read_bytes()
+    db.file.write_bytes(content[:5000] + (b"" if cut else b"?" * 100 + content[5100:]))
+    with pytest.raises(DestinationError, match="found the file is damaged; expected"):
+        db.sink().check()
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_value_in_an_error_is_not_taken_for_its_reason(db: FileDatabase) -> None:
+    dialect = db.sink()._dialect
+    db.run("CREATE TABLE words (word VARCHAR PRIMARY KEY)")
+    twice = (
+        "INSERT INTO words VALUES ('IO Error: Could not set lock on file'), ('IO Error: Could not set lock on file')"
+    )
+    with closing(dialect.connect("rw")) as connection, pytest.raises(dialect.failure_type) as refusal:
+        connection.execute(twice)
+    assert dialect.failure(refusal.value)[1].startswith("constraint violated")

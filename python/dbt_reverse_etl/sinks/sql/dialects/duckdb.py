@@ -53,6 +53,17 @@ WORDS = (
     (duckdb.DataError, "value refused"),
     (duckdb.ProgrammingError, "statement refused"),
 )
+# By the English text, which is not shown: it names the file, or a process. Anchored, for another text may quote a row.
+FAILURES: tuple[tuple[str, Outcome, str], ...] = (
+    (r"^IO Error: Could not set lock on file", Outcome.RETRYABLE, "the file is open in another program"),
+    (r"is not a valid DuckDB database file!$", Outcome.FATAL, "the file is not a DuckDB database"),
+    (
+        r"^(IO|TransactionContext) Error: .*(No space left on device|Disk quota exceeded|File too large)$",
+        Outcome.FATAL,
+        "no space is left for the file",
+    ),
+    (r"^(IO Error: )?(Corrupt database file|Could not read enough bytes)", Outcome.FATAL, "the file is damaged"),
+)
 _INTEGERS = frozenset(
     f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 )
@@ -192,6 +203,9 @@ class DuckdbDialect(FileDialect):
 
     def failure(self, error: Any) -> tuple[Outcome, str]:
         """What the driver calls operational may succeed later: two writers at once, a file that is open elsewhere."""
+        for pattern, outcome, reason in FAILURES:
+            if re.search(pattern, str(error)):
+                return outcome, reason
         outcome = Outcome.RETRYABLE if isinstance(error, duckdb.OperationalError) else Outcome.FATAL
         words = next((text for kind, text in WORDS if isinstance(error, kind)), "the database failed")
         return outcome, f"{words} ({type(error).__name__})"
