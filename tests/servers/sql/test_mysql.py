@@ -17,7 +17,7 @@ from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.checks import table_problems
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import NOT_FINITE, OUTSIDE_CHARSET
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import TOO_LARGE, MysqlWriter
-from dbt_reverse_etl.sinks.sql.dialects.mysql.session import connect, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import READ_ONLY, connect, failure, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn, MysqlTable
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
@@ -307,3 +307,11 @@ def test_a_nested_type_with_a_double_goes_into_the_json_of_mariadb_which_is_a_te
     schema = pa.schema([("id", INTEGER), ("data", pa.list_(DOUBLE))])
     assert refused(db, people({"id": 1, "data": [9088544342.689999]}), schema=schema) == {}
     assert db.rows("SELECT data FROM people") == [("[9088544342.689999]",)]
+
+
+@pytest.mark.parametrize("number", sorted(READ_ONLY))
+def test_a_server_that_takes_no_writes_is_tried_again(number: int) -> None:
+    error = pymysql.err.OperationalError(number, "InnoDB is in read only mode")
+    assert failure(error)[0] is Outcome.RETRYABLE
+    assert DIALECT.is_rolled_back(None, error)  # type: ignore[arg-type]
+    assert {1290, 1792, 1836, 1874} == READ_ONLY
