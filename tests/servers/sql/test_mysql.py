@@ -14,9 +14,10 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.checks import table_problems
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import NOT_FINITE, OUTSIDE_CHARSET
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import TOO_LARGE, MysqlWriter
-from dbt_reverse_etl.sinks.sql.dialects.mysql.session import connect, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import READ_ONLY, connect, failure, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn, MysqlTable
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
@@ -270,3 +271,47 @@ def test_a_server_that_became_read_only_is_left_and_the_host_is_looked_up_again(
             people_db.run("SET GLOBAL read_only = 0")
         assert deliver(sink, task, people(person(1))) == [DELIVERED]
         assert sink._connected().thread_id() != first
+
+
+DOUBLE, INTEGER = pa.float64(), pa.int64()
+NESTED = [
+    (pa.list_(DOUBLE), True),
+    (pa.large_list(pa.float32()), True),
+    (pa.map_(pa.string(), DOUBLE), True),
+    (pa.struct([("a", pa.list_(pa.struct([("b", pa.dictionary(pa.int8(), DOUBLE))])))]), True),
+    (pa.list_(INTEGER), False),
+    (pa.map_(pa.string(), pa.decimal128(9, 2)), False),
+    (pa.struct([("a", pa.string())]), False),
+]
+
+
+@pytest.mark.guarantee(
+    "MySQL and MariaDB", "A nested value with a double never goes into MySQL's `json`, which changes it"
+)
+@pytest.mark.parametrize(("kind", "is_changed"), NESTED)
+def test_a_nested_type_with_a_double_is_kept_from_the_json_of_mysql(kind: pa.DataType, is_changed: bool) -> None:
+    assert DIALECT.column_type(kind) == ("longtext" if is_changed else "json")
+    key = MysqlColumn("id", "bigint", False, False, True, False, None, None, None, 0, None, None)
+    json = MysqlColumn("data", "json", False, True, True, False, None, None, None, None, None, None)
+    table = MysqlTable({"id": key, "data": json}, {frozenset({"id"})})
+    task = a_task(pa.schema([("id", INTEGER), ("data", kind)]))
+    problems = table_problems(table, Name("d", "people", "`"), task, DIALECT)
+    assert [problem.found for problem in problems] == (
+        [f"column data of type json, which changes values of type {kind}"] if is_changed else []
+    )
+    assert all(problem.expected == "a column of type longtext" for problem in problems)
+
+
+def test_a_nested_type_with_a_double_goes_into_the_json_of_mariadb_which_is_a_text(db: Database) -> None:
+    db.table(f"CREATE TABLE people (id bigint PRIMARY KEY, data json) {UTF8}")
+    schema = pa.schema([("id", INTEGER), ("data", pa.list_(DOUBLE))])
+    assert refused(db, people({"id": 1, "data": [9088544342.689999]}), schema=schema) == {}
+    assert db.rows("SELECT data FROM people") == [("[9088544342.689999]",)]
+
+
+@pytest.mark.parametrize("number", sorted(READ_ONLY))
+def test_a_server_that_takes_no_writes_is_tried_again(number: int) -> None:
+    error = pymysql.err.OperationalError(number, "InnoDB is in read only mode")
+    assert failure(error)[0] is Outcome.RETRYABLE
+    assert DIALECT.is_rolled_back(None, error)  # type: ignore[arg-type]
+    assert {1290, 1792, 1836, 1874} == READ_ONLY

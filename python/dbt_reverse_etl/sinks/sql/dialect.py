@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal
-from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, Lack, Need
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, object_name, quoted
 from dbt_reverse_etl.sinks.sql.values import Form, IsType
 
@@ -50,6 +50,7 @@ class Dialect(ABC):
         raise_fence: writes a fence unless a newer one is there.
         hold_fence: a statement that locks the fence where a query cannot.
         lock_fence, lock_record: end of a query that locks the row against others.
+        insert_only: rights on the object that this mode needs.
         hides_commits: a query does not see a record whose COMMIT is still on its way, nor wait for it.
         forms: how values are written, by Arrow type.
         created: types of columns that are made, by Arrow type.
@@ -79,6 +80,7 @@ class Dialect(ABC):
     hold_fence: ClassVar[str] = ""
     lock_fence: ClassVar[str] = ""
     lock_record: ClassVar[str] = ""
+    insert_only: ClassVar[tuple[str, ...]] = (SELECT, INSERT)
     hides_commits: ClassVar[bool] = False
     forms: ClassVar[Sequence[Form]]
     created: ClassVar[Sequence[tuple[IsType, str]]]
@@ -168,6 +170,10 @@ class Dialect(ABC):
     @abstractmethod
     def object_name(self, text: str) -> Name | None:
         """An object as a sync writes it; None: it is no name of a table."""
+
+    def name_of(self, schema: str | None, name: str) -> Name:
+        """A table in a schema; None: that of the connection."""
+        return Name(schema, name, self.quote)
 
     def one_table(self, name: Name) -> str:
         """The same text for every name of one table."""

@@ -26,12 +26,12 @@ class Record:
     @property
     def fences(self) -> Name:
         """The table of fences."""
-        return Name(self.schema, FENCES, self.dialect.quote)
+        return self.dialect.name_of(self.schema, FENCES)
 
     @property
     def claims(self) -> Name:
         """The table of batches."""
-        return Name(self.schema, CLAIMS, self.dialect.quote)
+        return self.dialect.name_of(self.schema, CLAIMS)
 
     def exists(self, connection: Any) -> bool:
         """Whether both tables are there."""

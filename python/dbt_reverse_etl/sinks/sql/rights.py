@@ -28,10 +28,16 @@ class Need:
     is_made: bool
 
 
-def needs(task: SinkTask, table: Name, ours: Sequence[Name], *, create_object: bool) -> list[Need]:
-    """Of the object, and of our own tables, which any push makes where they are not there."""
+def needs(
+    task: SinkTask, table: Name, ours: Sequence[Name], *, create_object: bool, insert_only: tuple[str, ...]
+) -> list[Need]:
+    """Of the object, and of our own tables, which any push makes where they are not there.
+
+    Args:
+        insert_only: the rights that this mode needs on the object.
+    """
     is_made = create_object and task.mode is not Mode.UPDATE_ONLY
-    of_object = Need(table, task.key[0], _rights_on_object(task), is_made)
+    of_object = Need(table, task.key[0], _rights_on_object(task, insert_only), is_made)
     return [*(Need(one, "sync_id", ALL, is_made=True) for one in ours), of_object]
 
 
@@ -41,7 +47,7 @@ def no_table(need: Need) -> Lack:
     return f"no table {need.table}", f"make it, then {grant}; or set create_object: true and a mode that inserts"
 
 
-def _rights_on_object(task: SinkTask) -> tuple[str, ...]:
+def _rights_on_object(task: SinkTask, insert_only: tuple[str, ...]) -> tuple[str, ...]:
     mirror = (SELECT, INSERT, UPDATE) if soft_delete(task) else ALL
-    by_mode = {Mode.INSERT_ONLY: (SELECT, INSERT), Mode.UPDATE_ONLY: (SELECT, UPDATE), Mode.MIRROR: mirror}
+    by_mode = {Mode.INSERT_ONLY: insert_only, Mode.UPDATE_ONLY: (SELECT, UPDATE), Mode.MIRROR: mirror}
     return by_mode.get(task.mode, (SELECT, INSERT, UPDATE))

@@ -99,7 +99,8 @@ class SqlSink(Sink):
             return Rights(untried=(UNTRIED,))
         ours, creates = (record.fences, record.claims), self._settings.create_object
         with self._explained(), closing(dialect.connect("ro")) as connection:
-            found = dialect.lacks(connection, needs(task, self._name(task), ours, create_object=creates))
+            wanted = needs(task, self._name(task), ours, create_object=creates, insert_only=dialect.insert_only)
+            found = dialect.lacks(connection, wanted)
         where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
         return Rights(tuple(Problem(where, what, expected, next_step) for what, next_step in found), (UNTRIED,))
 

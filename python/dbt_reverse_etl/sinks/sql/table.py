@@ -15,11 +15,16 @@ Wrong = tuple[str, str, str]  # what was found, what was expected, what to do ne
 
 @dataclass(frozen=True)
 class Name:
-    """A table, or a type, with its schema; None: that of the connection."""
+    """A table, or a type, with its schema; None: that of the connection.
+
+    Attributes:
+        catalog: of the schema, where SQL has to name it.
+    """
 
     schema: str | None
     name: str
     quote: str = '"'
+    catalog: str | None = None
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name
@@ -27,7 +32,8 @@ class Name:
     @property
     def sql(self) -> str:
         """As SQL."""
-        return ".".join(quoted(part, self.quote) for part in (self.schema, self.name) if part)
+        catalog = self.catalog if self.schema else None
+        return ".".join(quoted(part, self.quote) for part in (catalog, self.schema, self.name) if part)
 
 
 @dataclass(frozen=True)

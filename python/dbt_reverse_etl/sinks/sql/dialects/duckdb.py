@@ -6,7 +6,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -50,6 +52,17 @@ WORDS = (
     (duckdb.IntegrityError, "constraint violated"),
     (duckdb.DataError, "value refused"),
     (duckdb.ProgrammingError, "statement refused"),
+)
+# By the English text, which is not shown: it names the file, or a process. Anchored, for another text may quote a row.
+FAILURES: tuple[tuple[str, Outcome, str], ...] = (
+    (r"^IO Error: Could not set lock on file", Outcome.RETRYABLE, "the file is open in another program"),
+    (r"is not a valid DuckDB database file!$", Outcome.FATAL, "the file is not a DuckDB database"),
+    (
+        r"^(IO|TransactionContext) Error: .*(No space left on device|Disk quota exceeded|File too large)$",
+        Outcome.FATAL,
+        "no space is left for the file",
+    ),
+    (r"^(IO Error: )?(Corrupt database file|Could not read enough bytes)", Outcome.FATAL, "the file is damaged"),
 )
 _INTEGERS = frozenset(
     f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
@@ -190,6 +203,9 @@ class DuckdbDialect(FileDialect):
 
     def failure(self, error: Any) -> tuple[Outcome, str]:
         """What the driver calls operational may succeed later: two writers at once, a file that is open elsewhere."""
+        for pattern, outcome, reason in FAILURES:
+            if re.search(pattern, str(error)):
+                return outcome, reason
         outcome = Outcome.RETRYABLE if isinstance(error, duckdb.OperationalError) else Outcome.FATAL
         words = next((text for kind, text in WORDS if isinstance(error, kind)), "the database failed")
         return outcome, f"{words} ({type(error).__name__})"
@@ -205,7 +221,18 @@ class DuckdbDialect(FileDialect):
         return isinstance(error, duckdb.TransactionException)
 
     def object_name(self, text: str) -> Name | None:
-        return parsed(self, text, None)
+        found = parsed(self, text, None)
+        return found and self.name_of(found.schema, found.name)
+
+    def name_of(self, schema: str | None, name: str) -> Name:
+        """In three parts: the first of two could be the file as well as a schema."""
+        return Name(schema, name, self.quote, self._catalog_name if schema else None)
+
+    @cached_property
+    def _catalog_name(self) -> str:
+        """What DuckDB calls the file. Its rules differ by version, so it is asked, in a file of that name."""
+        with TemporaryDirectory() as folder, duckdb.connect(str(Path(folder) / self.path.name)) as connection:
+            return str(self.run(connection, "SELECT current_database()").fetchone()[0])
 
     def one_table(self, name: Name) -> str:
         return f"{name.schema or 'main'}.{name.name}".lower()

@@ -124,15 +124,16 @@ class SqliteDialect(FileDialect):
 
     def connect(self, mode: OpenMode) -> sqlite3.Connection:
         """A connection whose commits survive a power cut, under the user's constraints."""
+        # A reader opens for writing, too: `mode=ro` cannot roll back what a killed push left half written.
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
+            f"{self.path.as_uri()}?mode={'rw' if mode == 'ro' else mode}",
             uri=True,
             timeout=self.settings.timeout,
             isolation_level=None,
             check_same_thread=False,
         )
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA synchronous = FULL")
+        for pragma in ("foreign_keys = ON", "synchronous = FULL", f"query_only = {mode == 'ro'}"):
+            connection.execute(f"PRAGMA {pragma}")
         return connection
 
     def run(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:

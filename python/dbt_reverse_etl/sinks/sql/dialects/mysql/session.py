@@ -32,7 +32,7 @@ ROW_ERRORS = frozenset({1264, 1265, 1292, 1364, 1366, 1406, 1526, 1644, 3819, OU
 
 CANNOT_CONNECT = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR})
 GONE = frozenset({0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_MALFORMED_PACKET})
-READ_ONLY = frozenset({ER.OPTION_PREVENTS_STATEMENT, 1792, 1836})
+READ_ONLY = frozenset({ER.OPTION_PREVENTS_STATEMENT, 1792, 1836, 1874})  # the last: of InnoDB alone
 # After these a COMMIT is surely not carried out; the last two are group replication's.
 ROLLED_BACK = READ_ONLY | {ER.LOCK_DEADLOCK, 3100, 3101}
 # A later attempt may succeed. Names that PyMySQL has not: 1927 connection killed and 1969 statement time (MariaDB),

@@ -14,7 +14,7 @@ from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
-from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
@@ -76,6 +76,7 @@ class MysqlDialect(Dialect):
     raise_fence = "INSERT INTO {fences} VALUES (?, ?) ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
     lock_fence = " LOCK IN SHARE MODE"
     lock_record = " FOR UPDATE"  # without the lock, a record whose COMMIT is still on its way would not be seen
+    insert_only = (SELECT, INSERT, UPDATE)  # its statement says ON DUPLICATE KEY UPDATE
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: MysqlSettings

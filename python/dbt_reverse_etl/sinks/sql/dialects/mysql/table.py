@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
 
 Fits = Callable[["MysqlColumn", pa.DataType], bool]
 
@@ -153,8 +153,22 @@ def _precise(*kinds: str) -> Fits:
     return lambda column, _plain: column.kind in kinds and column.precision == _MICROSECONDS
 
 
+def _holds_float(kind: pa.DataType) -> bool:
+    kind = plain_type(kind)
+    if pt.is_map(kind):
+        return _holds_float(kind.key_type) or _holds_float(kind.item_type)
+    if pt.is_struct(kind):
+        return any(_holds_float(field.type) for field in kind)
+    return _holds_float(kind.value_type) if is_list(kind) else pt.is_floating(kind)
+
+
+def _keeps_nested(column: MysqlColumn, plain: pa.DataType) -> bool:
+    """MySQL reads a double of its `json` inexactly (its bug 116160); MariaDB's `json` is a longtext, and so is its kind."""
+    return column.kind in _LONG_TEXTS and not (column.kind == "json" and _holds_float(plain))
+
+
 FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
-    (pt.is_nested, _is(*_LONG_TEXTS)),
+    (pt.is_nested, _keeps_nested),
     (pt.is_boolean, _is("tinyint")),
     (pt.is_integer, _keeps_integer),
     (lambda kind: pt.is_float16(kind) or pt.is_float32(kind), _floats("float", "double")),
@@ -168,7 +182,7 @@ FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
     (pt.is_time, _precise("time")),
 )
 CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pt.is_nested, "json"),
+    (lambda kind: pt.is_nested(kind) and not _holds_float(kind), "json"),
     (pt.is_boolean, "tinyint(1)"),
     (pt.is_floating, "double"),  # a FLOAT is shown with six digits
     (is_bytes, "longblob"),
