@@ -130,8 +130,8 @@ class _Listener:
             return False
         if not _flag("WRITE_JSON"):
             return self._without_artifacts()
-        if self._artifacts is None and not (self._retried and _has_adapter()):
-            return True  # dbt stopped before it ran anything
+        if self._artifacts is None and not (self._retried and self.configuration is not None):
+            return True  # dbt stopped before it ran anything, and maybe before it had read the project
         from dbt_reverse_etl.app import invocation
         from dbt_reverse_etl.app.project import Ask, Project
         from dbt_reverse_etl.base.errors import ExitCode
@@ -197,13 +197,6 @@ def _say_in_jinja(name: str, value: str) -> None:
     from dbt_common.context import get_invocation_context
 
     get_invocation_context()._env = {**get_invocation_context().env, name: value}
-
-
-def _has_adapter() -> bool:
-    """dbt makes one once it has read its own artifacts and the project."""
-    from dbt.adapters.factory import FACTORY
-
-    return bool(FACTORY.adapters)
 
 
 def _adapter() -> Any:

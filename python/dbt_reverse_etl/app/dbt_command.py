@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 
-_PLACES = ("--project-dir", "--profiles-dir", "--target-path", "--target", "-t")
+_PLACES = ("--project-dir", "--profiles-dir", "--target-path", "--target", "-t", "--profile")
 
 
 def run_dbt(arguments: Sequence[str], place: Place, env: Mapping[str, str]) -> int:
@@ -39,6 +39,6 @@ def _refuse_places(arguments: Sequence[str]) -> None:
     if given:
         expected, next_step = (
             "the place of both dbt and the push before --",
-            f"dbt-reverse-etl run {given[0]} ... -- ...",
+            "set DBT_PROFILE" if given[0] == "--profile" else f"dbt-reverse-etl run {given[0]} ... -- ...",
         )
         raise ConfigurationError(Problem("options after --", ", ".join(given), expected, next_step))

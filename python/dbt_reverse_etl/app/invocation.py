@@ -106,7 +106,8 @@ def after_dbt(
         reached=overview.reached,
         project_dir=project.folder,
     )
-    wanted = _wanted(ask, wanted, _chosen(configuration, selectors), overview, pusher)
+    chosen = pushed_by(ask, invocation.command, _chosen(configuration, selectors))
+    wanted = _wanted(ask, wanted, chosen, overview, pusher)
     if project.switch == PLAN:
         wanted = Due([], wanted.push + wanted.plan)
     configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
@@ -119,6 +120,11 @@ def after_dbt(
     if not pusher.interrupt.is_set():
         alerts.tell(reports, overview, pusher, configuration.alerts, project.target, display.say)
     return reports
+
+
+def pushed_by(ask: Ask, command: str, chosen: Sequence[ResolvedSync]) -> Sequence[ResolvedSync]:
+    """What the retried command only captures, as it has tested nothing, waits for one that is in `push_on`."""
+    return [one for one in chosen if ask is not Ask.DBT_RETRY or command in one.sync.settings.push_on]
 
 
 def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overview, pusher: Pusher) -> Due:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -66,16 +67,16 @@ class Pusher(PushContext):
             only: the key of the one row to send, as JSON.
         """
         began = time.monotonic()
-        report = self._pushed(resolved, overview, only)
+        report = self._tried(resolved, overview, lambda one: one.push(only))
         wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status
         self.watch.end(resolved.sync.name, report.status, wrong=wrong)
         return replace(report, seconds=time.monotonic() - began)
 
-    def _pushed(self, resolved: ResolvedSync, overview: Overview, only: str | None) -> Report:
+    def _tried(self, resolved: ResolvedSync, overview: Overview, act: Callable[[SyncPush], Report]) -> Report:
         one: SyncPush | None = None
         try:
             one = SyncPush(self, resolved, overview)
-            return one.push(only)
+            return act(one)
         except ReverseEtlError as error:
             status, code, message = _status_of(error), error.exit_code, redact(str(error))
             is_interrupted = status == Status.FAILED and self.interrupt.is_set()
@@ -97,9 +98,9 @@ class Pusher(PushContext):
 
     @apart
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:
-        """Count what a push would send; nothing is sent and nothing moves."""
+        """Count what a push would send; nothing is sent and nothing moves. Never raises, as `push`."""
         began = time.monotonic()
-        report = SyncPush(self, resolved, overview).plan(rows)
+        report = self._tried(resolved, overview, lambda one: one.plan(rows))
         return replace(report, seconds=time.monotonic() - began)
 
     @apart

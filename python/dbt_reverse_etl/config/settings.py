@@ -68,7 +68,7 @@ class SyncSettings(Settings):
             and functions such as `rand()` or `current_date()` are refused.
         guards: limits of a push; a key that is not set is taken from the destination.
         on_unknown: a row is unknown if nobody can tell whether it arrived: send it again, or park it until `dbt-reverse-etl retry`.
-        push_on: dbt commands that push; any other only plans.
+        push_on: dbt commands that push; any other only plans. `dbt retry` counts as the command that it retries.
         owns_object: every row of the object belongs to this sync, so that the object may be replaced as a whole. Needs `mode: mirror`.
         full_load_above: with `owns_object`: replace the object if more rows changed than this number, or share of the model's rows.
         renamed_from: former name of the exposure, whose position is taken over; `project.name` if the project was renamed too.

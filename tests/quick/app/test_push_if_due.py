@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 import pytest
 
 from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.invocation import pushed_by
+from dbt_reverse_etl.app.project import Ask
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
@@ -134,3 +136,10 @@ def test_a_push_concerns_each_sync_whose_destination_may_not_hold_the_head_as_it
     warehouse = pusher(**heads)
     warehouse._heads.setdefault(("orders", None), None)
     assert behind([A], told, warehouse) == ({"a"} if is_behind else set())
+
+
+def test_a_retry_leaves_what_the_retried_command_only_captures_to_one_that_pushes_it() -> None:
+    always, tested = sync("always", "orders"), sync("tested", "orders", push_on=["build"])
+    for command, pushed in (("run", [always]), ("build", [always, tested]), ("compile", []), ("", [])):
+        assert pushed_by(Ask.DBT_RETRY, command, [always, tested]) == pushed, command
+        assert pushed_by(Ask.PUSH, command, [always, tested]) == [always, tested]

@@ -269,3 +269,11 @@ def test_a_push_whose_query_an_interrupt_cancelled_is_interrupted_and_no_unexpec
     told = pusher.push(sync, Overview())
     assert (told.status, told.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
     assert "unexpected" not in told.message
+
+
+def test_a_plan_that_fails_is_told_of_its_sync_as_a_push_is_and_ends_no_other() -> None:
+    nothing: Any = None
+    sync = Written("crm_contacts").resolved
+    pusher = Pusher(nothing, nothing, known={sync.sync.changelog.unique_id: HeadOfModel(1, "uuid")})
+    planned = pusher.plan(sync, Overview())
+    assert (planned.sync, planned.status, planned.exit_code) == ("crm_contacts", Status.FAILED, ExitCode.FAILED)

@@ -72,6 +72,14 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     told.run("failed")
     told.seen["failed"]["run results"] = json.loads((project.folder / "target/run_results.json").read_text())
     (project.folder / "crm.db").rmdir()
+    exposure = project.folder / "models/exposure_crm_contacts.yml"
+    settings = exposure.read_text()
+    project.sync("crm_contacts", "contacts_changelog", **MIRROR, where="id = 1")
+    project.model("mistyped", "select * from {{ ref('nowhere') }}", {"materialized": "table"})
+    told.run("retried before it could be read", "retry")
+    for suffix in ("sql", "yml"):
+        (project.folder / f"models/mistyped.{suffix}").unlink()
+    exposure.write_text(settings)
     told.run("retried", "retry")
     told.run("retried twice", "retry")
     with pytest.MonkeyPatch.context() as missing:
@@ -145,6 +153,14 @@ def test_a_failed_push_makes_dbt_exit_1_and_retry_pushes_while_the_result_of_dbt
     assert retried.success, retried.text
     assert retried.sync("crm_contacts") == "+3 ~0 -0"
     assert told.project.crm() == [(1, "Ann"), (2, "Bob"), (3, "Cem")]
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_retry_that_cannot_read_the_project_pushes_nothing_by_what_was_read_before(told: Told) -> None:
+    result = told.results["retried before it could be read"]
+    assert "nowhere" in result.text
+    assert not result.pushed()
+    assert not told.seen["retried before it could be read"]["sent"]
 
 
 @pytest.mark.guarantee("dbt and its commands")

@@ -21,9 +21,9 @@ from dbt_reverse_etl.warehouse.ledger import Overview
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 
-def sync(name: str, changelog: str) -> ResolvedSync:
+def sync(name: str, changelog: str, **more: Any) -> ResolvedSync:
     model = Changelog(changelog, changelog, changelog, changelog, ("id",), ChangelogSettings())
-    settings = SyncSettings(destination="crm", object=name)
+    settings = SyncSettings(destination="crm", object=name, **more)
     file = SqliteSink.settings_model(path="crm.db")
     destination = Destination("crm", "sqlite", SqliteSink, file, Guards())
     return ResolvedSync(
