@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -105,6 +105,8 @@ def value_of(cell: Any, kind: DataType) -> Any:
         return number_of(cell, kind)
     if not isinstance(kind, (DateType, TimestampType, TimestampNTZType)):
         raise ValueError("of a type that no sheet has")  # noqa: TRY004  (it is about the sheet, not about a program)
+    if isinstance(kind, DateType) and type(cell) is date:  # as some programs write it, in ISO 8601
+        return cell
     moment = expected(cell, datetime, "no date or time")
     if not isinstance(kind, DateType):
         return moment
@@ -114,10 +116,10 @@ def value_of(cell: Any, kind: DataType) -> Any:
 
 
 def number_of(cell: Any, kind: NumericType) -> Any:
-    """As `value_of`. Excel keeps 15 digits, so that a number with more of them is not what somebody typed."""
+    """As `value_of`. Excel keeps 15 digits of a number; what a float has more is of its binary form."""
     number = expected(cell, (int, float), "no number")
     if isinstance(kind, DecimalType):
-        return Decimal(str(number))
+        return decimal_of(Decimal(number) if isinstance(number, int) else Decimal(f"{number:.15g}"), kind)
     if isinstance(kind, FractionalType):
         return float(number)
     if number != int(number):
@@ -125,6 +127,15 @@ def number_of(cell: Any, kind: NumericType) -> Any:
     if isinstance(number, float) and abs(number) >= 2**53:
         raise ValueError("a number of more digits than Excel keeps")
     return int(number)
+
+
+def decimal_of(number: Decimal, kind: DecimalType) -> Decimal:
+    """As `value_of`: Spark would round, or fail without saying where."""
+    if number != round(number, kind.scale):
+        raise ValueError("a number with more decimals")
+    if abs(number) >= 10 ** (kind.precision - kind.scale):
+        raise ValueError("too large a number")
+    return number
 
 
 def expected(cell: Any, types: Any, what: str) -> Any:

@@ -123,7 +123,7 @@
     case when _dbz_op = 'm' then null when {{ text }} is null
         then {{ reverse_etl._debezium_refuse('an event without the key column ' ~ name, 'it in the row, or in the key of the message', 'see the key of the table, and message.key.columns of the connector') }}
         when try_element_at(_dbz_old, {{ reverse_etl._string(name) }}) <> {{ text }}
-            then {{ reverse_etl._debezium_refuse('an update that changes the key column ' ~ name ~ ', so that the row under its old key would stay', 'a delete and an insert in its place', 'name the columns of key= in message.key.columns of the connector, then have it send the rows again') }}
+            then {{ reverse_etl._debezium_refuse('an update that changes the key column ' ~ name ~ ', so that the row under its old key would stay', 'a delete and an insert in its place', 'name the columns of key= in message.key.columns of the connector, and leave this message out, by its _partition and _offset') }}
     {%- else -%}
     case when _dbz_op in ('m', 'd') then null
         {# The placeholder: as text, base64 or hex, in a list or a map, or as the list of its bytes. #}

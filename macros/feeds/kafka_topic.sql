@@ -49,7 +49,7 @@
 
 {#
   Partitions that are not known yet. Spark does not list partitions, so it is asked for what was written since the last run that read anything began; ten
-  minutes allow for clocks that differ. What was written since and stands before our position is of another topic of the same name.
+  minutes allow for clocks that differ. What was written since, with an offset before our position, is in another topic of the same name.
 #}
 {% macro _kafka_added(topic, options, known, read_at, view) %}
     {%- do reverse_etl._kafka_view(view, options, {'subscribe': topic, 'startingTimestamp': [read_at - 600000, 0] | max, 'startingOffsetsByTimestampStrategy': 'latest', 'failOnDataLoss': 'false'}) -%}
@@ -58,7 +58,7 @@
         {%- if partition not in known -%}{%- do added.append(partition) -%}
         {%- elif last | int < known[partition] - 1 and read_at and written | int > read_at + 600000 -%}
             {%- do reverse_etl._view_refuse(
-                'kafka_topic ' ~ topic ~ ', partition ' ~ partition, 'messages that are newer than the last capture, and offset ' ~ last ~ ' as their last one: the topic was made anew',
+                'kafka_topic ' ~ topic ~ ', partition ' ~ partition, 'messages that are newer than the last capture, and offset ' ~ last ~ ' as their last one: the topic was created again',
                 'offset ' ~ known[partition] ~ ' or a later one; nothing was captured', 'start anew with the operation reset'
             ) -%}
         {%- endif -%}
@@ -88,7 +88,7 @@
             {%- do reverse_etl._view_refuse(
                 'kafka_topic ' ~ topic ~ ', partition ' ~ partition,
                 ('offset ' ~ first ~ ' as the oldest: what lies before it is gone by the retention of the topic, before it was captured') if first > position
-                    else ('older messages, but not offset ' ~ (position - 1) ~ ', which was the last one that was captured: the topic was made anew, or is compacted'),
+                    else ('older messages, but not offset ' ~ (position - 1) ~ ', which was the last one that was captured: the topic was created again, or is compacted'),
                 'offset ' ~ position ~ '; nothing was captured',
                 'where the topic is compacted or written in transactions, pass gaps=true; otherwise '
                 ~ ("capture more often than messages expire, and now either go on from the oldest message with options={..., 'failOnDataLoss': 'false'}, once, and have the source send all rows again, or "

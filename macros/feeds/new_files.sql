@@ -32,10 +32,14 @@
 {%- endmacro %}
 
 
-{# What the position is called: of other files in the same folder another one. #}
+{# The name of the position: other files of the same folder have another one. #}
 {% macro _landing_place(path, options) -%}
     {%- set chosen = [] -%}
-    {%- for name, value in options | dictsort if name | lower in ('recursivefilelookup', 'pathglobfilter') -%}{%- do chosen.append(name | lower ~ '=' ~ value) -%}{%- endfor -%}
+    {%- for name, value in options | dictsort -%}
+        {%- if name | lower == 'pathglobfilter' -%}{%- do chosen.append('pathGlobFilter=' ~ value) -%}
+        {%- elif name | lower == 'recursivefilelookup' and value | string | lower == 'true' -%}{%- do chosen.append('recursiveFileLookup') -%}
+        {%- endif -%}
+    {%- endfor -%}
     {{ return(path ~ ('?' ~ chosen | join('&') if chosen else '')) }}
 {%- endmacro %}
 
@@ -58,7 +62,7 @@
 {% endmacro %}
 
 
-{# Any other data source: one view for each new file, but for what Excel leaves beside one that is open. What a file names its columns tells what they are, not their order in it. #}
+{# Any other data source: one view for each new file, but for what Excel leaves beside one that is open. Columns are found by their names, for files may have them in another order. #}
 {% macro _landing_rows_by_file(landing, path, format, schema, options, newer, views) %}
     {%- set view = reverse_etl._quote(landing.identifier) -%}
     {%- set listing = {'path': path} -%}

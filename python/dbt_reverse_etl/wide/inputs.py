@@ -30,7 +30,7 @@ class Inputs:
     def __init__(self, manifest: Mapping[str, Any], model: Node, plan: Mapping[str, Any]) -> None:
         self._project = manifest["metadata"]["project_name"]
         self.model = self._name_of_chain(model)
-        self._refuse_shared_name(declared(manifest), model)
+        self._refuse_name_of_other_chain(declared(manifest), model)
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
         wanted = {node["table"] for node in plan["nodes"].values()}
@@ -112,7 +112,7 @@ class Inputs:
         version = [] if node.get("version") is None else [f"v{node['version']}"]
         return "_".join([*package, node["name"], *version])
 
-    def _refuse_shared_name(self, known: Mapping[str, Node], model: Node) -> None:
+    def _refuse_name_of_other_chain(self, known: Mapping[str, Node], model: Node) -> None:
         """What is joined with _ may read the same: v2 of people, and people_v2. No chain is written over another one."""
         shared = [name for name, node in known.items() if self._name_of_chain(node).lower() == self.model.lower()]
         if others := [name for name in sorted(shared) if known[name] is not model]:

@@ -71,7 +71,7 @@ NOON = WRITTEN.replace(hour=12)
 COLUMNS: dict[str, tuple[Any, ...]] = {
     "id": (3, 4.0, -1, 2**52, None),
     "name": ("x", 12, 1.5, 1.5e18, 1e-7, True, WRITTEN, None),
-    "price": (1, 1.25, None),
+    "price": (1, 1.25, 0.1 + 0.2, -99999999.99, None),
     "ratio": (1, 0.5, None),
     "ok": (True, False, None),
     "day": (WRITTEN, None),
@@ -90,7 +90,10 @@ PYTHON = {"id": int, "name": str, "price": Decimal, "ratio": float, "ok": bool, 
 AS_READ: dict[str, tuple[Any, ...]] = {
     "name": ("x", "12", "1.5", "1500000000000000000", "0.0000001", "true", "2023-03-15 00:00:00", None)
 }
-AS_READ |= {"price": (Decimal(1), Decimal("1.25"), None), "day": (date(2023, 3, 15), None)}
+AS_READ |= {
+    "price": (Decimal(1), Decimal("1.25"), Decimal("0.3"), Decimal("-99999999.99"), None),
+    "day": (date(2023, 3, 15), None),
+}
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -118,7 +121,7 @@ def test_a_column_that_is_not_there_once_is_refused(tmp_path: Path, column: str,
 CELLS = ("canary", 45000, 45000.75, 1.2345e18, True, WRITTEN, NOON)
 FIT: dict[str, set[Any]] = {
     "id": {45000},
-    "price": {45000, 45000.75, 1.2345e18},
+    "price": {45000, 45000.75},
     "ratio": {45000, 45000.75, 1.2345e18},
     "ok": {True},
     "day": {WRITTEN},
@@ -138,6 +141,20 @@ def test_what_is_no_value_of_the_type_is_refused_without_its_value(tmp_path: Pat
     ) as refused:
         read(path, **{column: KINDS[column]})
     assert not any(str(one) in str(refused.value) for one in CELLS if one is not True)
+
+
+@pytest.mark.parametrize("price", [45000.755, 10**8, -(10.0**8)])
+def test_a_number_that_a_decimal_does_not_hold_is_refused(tmp_path: Path, price: float) -> None:
+    path = written(tmp_path / "a.xlsx", ("price",), (price,))
+    with pytest.raises(PySparkValueError, match=r"a cell in price that is .*number.*; expected decimal\(10,2\)"):
+        read(path, price=DecimalType(10, 2))
+
+
+def test_a_date_in_iso_8601_is_a_date(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    written(path, ("day",), (45000,))
+    iso = changed(path, rb'<c r="A2" t="n"><v>45000</v>', b'<c r="A2" t="d"><v>2023-03-15</v>')
+    assert read(str(iso), day=DateType()) == [(date(2023, 3, 15),)]
 
 
 @pytest.mark.parametrize("kind", [StringType(), DoubleType()])

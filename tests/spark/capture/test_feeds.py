@@ -212,7 +212,7 @@ def test_what_a_writer_aborted_or_has_not_committed_yet_is_no_change(project: Pr
 
 
 @pytest.mark.full
-def test_a_topic_that_was_made_anew_stops_the_capture_until_reset_also_where_offsets_have_gaps(
+def test_a_topic_that_was_created_again_stops_the_capture_until_reset_also_where_offsets_have_gaps(
     project: Project, broker: Broker
 ) -> None:
     options = literal({"kafka.bootstrap.servers": broker.servers})

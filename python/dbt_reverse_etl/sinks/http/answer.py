@@ -215,7 +215,8 @@ class _Results:
         for index, refusal in self._refusals(document):
             if verdicts.setdefault(index, refusal) is None:
                 raise _FormError("it says yes and no of one row")
-        self._check_count(document, sum(verdict is not None for verdict in verdicts.values()))
+        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())):
+            return Delivery.of_all(self.sent.rows, Outcome.REJECTED, f"{self.status}, more rows refused than are named")
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
 
@@ -245,10 +246,14 @@ class _Results:
                 index = self._index(entry, refused.at)
                 yield index, self._refusal(index, _refusal_code(entry, refused))
 
-    def _check_count(self, document: Any, found: int) -> None:
-        told = ABSENT if self.options.refused_count is None else find(document, self.options.refused_count)
-        if told is not ABSENT and told is not None and told != found:
-            raise _FormError(f"results.refused_count is not {found}, the number of rows that it refuses")
+    def _names_too_few(self, document: Any, found: int) -> bool:
+        """Whether more rows were refused than the answer names."""
+        count = ABSENT if self.options.refused_count is None else find(document, self.options.refused_count)
+        if count is ABSENT or count is None:
+            return False
+        if isinstance(count, bool) or not isinstance(count, int) or count < found:
+            raise _FormError(f"results.refused_count is less than {found}, the number of rows that it names")
+        return count > found
 
     @cached_property
     def _rows_by_id(self) -> dict[str, int]:

@@ -65,7 +65,8 @@ class ResultsOptions(Strict):
         ok: what an entry of a delivered row says. Without it, an entry is enough only if `refused` is set.
         error: path of the error code in an entry; shown only if it looks like a code.
         refused: additional lists of refusals.
-        refused_count: path of the number of refused rows. Where it is another one than that of those found, no row counts as delivered.
+        refused_count: path of the number of refused rows. If it is greater than that of those found, the rows are sent again in smaller requests
+            until the refused ones are found: only for requests that may be repeated.
         missing: outcome of a row that no entry mentions.
     """
 

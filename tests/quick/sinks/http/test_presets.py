@@ -311,11 +311,19 @@ class TestIterable:
         ]
 
     def test_of_refused_users_that_no_list_names_none_counts_as_delivered(self, iterable: Preset) -> None:
-        for count, listed in ((3, []), (2, ["k1"])):
+        def answer(count: object, *listed: str) -> Reply:
             lists = {"invalidUserIds": listed, "invalidEmails": ["n1"]}
-            found, delivery = iterable.send(json_reply({"failCount": count, "failedUpdates": lists}), 1, 2, 3)
-            assert found == [UNKNOWN] * 3
-            assert "results.refused_count is not" in (delivery.stop or "")
+            return json_reply({"failCount": count, "failedUpdates": lists})
+
+        for count, listed in ((3, []), (2, ["k1"])):
+            found, delivery = iterable.send(answer(count, *listed), 1, 2, 3)
+            assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 3, True, None)
+        assert iterable.send(answer(1), 1)[0] == [REJECTED]
+        assert iterable.send(answer(0), 1, 2)[0] == [DELIVERED] * 2
+        for wrong in (0, True, "1"):
+            found, delivery = iterable.send(answer(wrong, "k1"), 1, 2)
+            assert found == [UNKNOWN] * 2
+            assert "results.refused_count is less than 1" in (delivery.stop or "")
 
     def test_a_rate_limit_is_retryable_and_a_bad_key_is_fatal(self, iterable: Preset) -> None:
         assert iterable.send(json_reply({"code": "RateLimitExceeded", "msg": "n1"}, 429), 1, 2)[0] == [RETRYABLE] * 2
