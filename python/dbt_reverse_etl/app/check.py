@@ -12,7 +12,7 @@ from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync, early_task
-from dbt_reverse_etl.sinks.base import Sink
+from dbt_reverse_etl.sinks.base import Sink, close_quietly
 
 # Whatever the destination is.
 UNTRIED = (
@@ -91,7 +91,7 @@ def _checked(destination: Destination, syncs: Sequence[ResolvedSync], project_di
     except Exception as error:
         return CheckedDestination(destination.name, destination.type, _said(error, destination.name))
     finally:
-        sink.close()
+        close_quietly(sink)
     return CheckedDestination(destination.name, destination.type, syncs=checked)
 
 

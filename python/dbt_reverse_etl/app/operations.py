@@ -25,6 +25,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
+from dbt_reverse_etl.sinks.base import close_quietly
 from dbt_reverse_etl.warehouse.ledger import Request
 
 
@@ -42,7 +43,7 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
         # A destination that lost its record may start anew with this fence.
         ports.sink.open(replace(job.task, fence=started.fence, first=True))
     finally:
-        ports.sink.close()
+        close_quietly(ports.sink)
     _end(started, job, ports, request.operation, f"{request.operation} was asked for")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dbt_reverse_etl.base.errors import ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import Destination
-from dbt_reverse_etl.sinks.base import SparkSink
+from dbt_reverse_etl.sinks.base import SparkSink, close_quietly
 
 
 def try_early(destinations: Iterable[Destination], warn: Callable[[str], None]) -> list[threading.Thread]:
@@ -31,7 +31,7 @@ def _try(destination: Destination, warn: Callable[[str], None]) -> None:
         try:
             sink.check()
         finally:
-            sink.close()
+            close_quietly(sink)
     except Exception as error:  # whatever it is: it is told, and the push finds out by itself
         why = redact(str(error)) if isinstance(error, ReverseEtlError) else str(unexpected(error, destination.name))
         warn(f"dbt-reverse-etl: destination {destination.name} cannot be reached now, the push will try again. {why}")

@@ -57,4 +57,11 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         expected = f"a subclass of Sink whose `type` is {entry.name!r}"
         problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
         return None
+    lacks = sorted(loaded.__abstractmethods__) + [
+        name for name in ("modes", "promise") if not getattr(loaded, name, None)
+    ]
+    if lacks:
+        found = f"{entry.value} without {', '.join(lacks)}"
+        problems.append(Problem(where, found, "a whole sink, see docs/sinks.md", "tell the authors of that package"))
+        return None
     return loaded

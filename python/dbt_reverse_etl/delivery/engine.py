@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
@@ -185,7 +185,8 @@ class Engine:
         try:
             table, entries = prepared.take(rows)
         except Exception as error:
-            delivery = _broken(wave, len(rows), Outcome.FATAL, error)  # nothing was sent
+            reason = f"the sink raised {type(error).__name__}"
+            delivery = _broken(wave, len(rows), Outcome.FATAL, reason)  # nothing was sent
         else:
             go_on = partial(self._gate.enter, wave.is_stopped, first=False)
             batch = replace(wave.batch(rows, table, entries, last=last), go_on=go_on)
@@ -193,11 +194,12 @@ class Engine:
             self._progress(Number.SENT, len(rows))
             wave.begin(rows)
             try:
-                delivery = self._sink.deliver(batch)
+                answer: object = self._sink.deliver(batch)
             except LeaseLost:  # of `go_on`
                 raise
             except Exception as error:
-                delivery = _broken(wave, len(rows), Outcome.UNKNOWN, error)
+                answer = _broken(wave, len(rows), Outcome.UNKNOWN, f"the sink raised {type(error).__name__}")
+            delivery = _formed(wave, len(rows), answer)
             self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
         wave.record(rows, delivery)
         self._step("batch.after")
@@ -214,9 +216,18 @@ class Engine:
         self._deliver(wave, prepared, second, last=last)
 
 
-def _broken(wave: Wave, rows: int, outcome: Outcome, error: Exception) -> Delivery:
-    """A sink that raises is broken. Only the type: the text of a foreign exception may hold row values."""
-    reason = f"the sink raised {type(error).__name__}"
+def _formed(wave: Wave, rows: int, answer: object) -> Delivery:
+    """The answer of a sink, if it has the form of one: without it nobody knows what was applied."""
+    if isinstance(answer, Delivery):
+        results: object = answer.results
+        if isinstance(results, tuple) and all(isinstance(one, RowResult) for one in results):
+            return answer
+        answer = results
+    return _broken(wave, rows, Outcome.UNKNOWN, f"the sink answered with {type(answer).__name__}, not a Delivery")
+
+
+def _broken(wave: Wave, rows: int, outcome: Outcome, reason: str) -> Delivery:
+    """Stop: a sink that raises is broken. Its reason has types only, for the text of a foreign exception may hold row values."""
     wave.stop(Stop(StopKind.FATAL, reason))
     return Delivery.of_all(rows, outcome, reason)
 

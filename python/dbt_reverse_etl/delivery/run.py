@@ -44,6 +44,7 @@ from dbt_reverse_etl.delivery.settlement import Settlement, settlement
 from dbt_reverse_etl.delivery.starting import begin, late_facts, looked_back, run_started
 from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.base import close_quietly
 from dbt_reverse_etl.sinks.ranges import coarse, singles
 
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
@@ -103,7 +104,7 @@ class _Run:
         except LeaseLost as lost:
             return self._leave(lost)
         finally:
-            self._sink.close()
+            close_quietly(self._sink)
 
     def _deliver_or_record(self, claim: Claim | None) -> tuple[str, str]:
         try:

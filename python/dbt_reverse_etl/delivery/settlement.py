@@ -32,7 +32,7 @@ def settlement(claims: Sequence[Claim], answers: Mapping[str, bool | Applied | N
     delivered, in_doubt, closes = list[Range](), list[Claim](), list[str]()
     for claim in claims:
         answer = answers.get(claim.id, False)
-        if answer is False:
+        if answer is not None and not answer:  # a database may say 0
             continue
         closes.append(claim.id)
         known = _within(claim, answer)

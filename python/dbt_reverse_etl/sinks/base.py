@@ -20,6 +20,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -346,6 +347,12 @@ class SparkSink(Sink):
         the object holds, without `swap`.
 
         An outcome for row 0 stands for all; a refused row is looked for by `deliver`."""
+
+
+def close_quietly(sink: Sink) -> None:
+    """Close it: an error, such as of a dead connection, changes nothing of what was delivered, and must not hide an earlier one."""
+    with suppress(Exception):
+        sink.close()
 
 
 def sent_columns(sink: Sink, task: SinkTask) -> list[str]:

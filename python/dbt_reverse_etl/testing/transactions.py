@@ -53,6 +53,7 @@ class TransactionContract(SinkUnderTest):
             with opened(make_sink(), next_run(task, fence)) as sink:
                 answers = sink.settle(["whole", "open", "left", "never sent"])
                 assert answers == {"whole": True, "open": False, "left": False, "never sent": None}
+                assert all(answer is None or isinstance(answer, bool) for answer in answers.values())
 
     def test_the_record_of_the_claim_that_is_acknowledged_last_outlives_the_run(
         self, make_sink: MakeSink, make_task: MakeTask

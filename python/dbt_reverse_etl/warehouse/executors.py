@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send, without_applied
 from dbt_reverse_etl.delivery.streams import Stripes, TaskStream
-from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask, close_quietly
 from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.shipping import reach_executors
 
@@ -183,7 +183,7 @@ class Work:
                 yield sent
         finally:
             if sink is not None:
-                sink.close()
+                close_quietly(sink)
 
 
 def _all_rows(table: pa.Table, following: pa.RecordBatch) -> int:  # noqa: ARG001  (the shape of `TaskStream.end`)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem
-from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import Stop, StopKind
@@ -44,9 +44,9 @@ class WholePush:
         if not planned.total and not task.full_load:  # an empty image empties the table
             return Sent()
         delivery = self._sink.push(rows.select(*map(quoted, sent_columns(self._sink, task))), order.claim.id)
-        if not delivery.results:
+        if not delivery.results and not delivery.refused_whole and delivery.stop is None:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
-        outcome, reason = delivery.results[0].outcome, delivery.results[0].reason
+        outcome, reason = _outcome_of(delivery)
         if outcome is Outcome.REJECTED and not task.full_load:
             return self._batch_by_batch(order, task, until)
         if outcome is Outcome.UNKNOWN:
@@ -59,3 +59,12 @@ class WholePush:
         """The engine finds the rows at fault."""
         work = Work(self._make_sink, order, task, self._sink.limits(task), self._policy, until)
         return work.send(self._rows.wave(order.claim.lo, order.claim.hi).to_batches())
+
+
+def _outcome_of(delivery: Delivery) -> tuple[Outcome, str]:
+    """Of all rows, and why: that of row 0, or what an answer without it says."""
+    if delivery.results:
+        return delivery.results[0].outcome, delivery.results[0].reason
+    if delivery.stop is not None:
+        return Outcome.UNKNOWN, delivery.stop
+    return Outcome.REJECTED, "the push was refused"

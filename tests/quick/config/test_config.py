@@ -160,6 +160,22 @@ class TestSinks:
         assert "acme_bomb:Bomb, whose import raises RuntimeError" in problem
         assert "canary" not in problem
 
+    @pytest.mark.parametrize(
+        ("without", "named"),
+        [
+            ("    def deliver(self, batch): return Delivery()\n", "deliver"),
+            ("    modes = frozenset({Mode.UPSERT, Mode.MIRROR})\n", "modes"),
+            ('    promise = "at least once"\n', "promise"),
+        ],
+    )
+    def test_a_sink_that_lacks_a_part_is_refused_with_its_name(
+        self, write: Callable[[Any], Path], install: Install, without: str, named: str
+    ) -> None:
+        assert PLUGIN.count(without) == 1
+        install("acme_part", {"shelf": "acme_part:Shelf"}, acme_part=PLUGIN.replace(without, ""))
+        (problem,) = refused(write({"prod": {"crm": {"type": "shelf", "host": "h"}}}))
+        assert f"found acme_part:Shelf without {named}; expected a whole sink" in problem
+
     def test_an_unknown_type_lists_the_known_ones(self, write: Callable[[Any], Path], shelf: None) -> None:
         (problem,) = refused(write({"prod": {"crm": {"type": "shelve"}}}))
         assert "prod.crm.type: found 'shelve'; expected one of" in problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -102,6 +103,23 @@ def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> No
     assert "alice" not in repr(result)
     assert result.stop is not None
     assert result.requests == 1
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (None, "NoneType"),
+        ((), "tuple"),
+        (Delivery([RowResult(0, Outcome.REJECTED, "why")]), "list"),  # type: ignore[arg-type]
+        (Delivery(({"index": 0},)), "tuple"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_without_the_form_of_one_leaves_its_rows_unknown_and_names_the_sink(answer: Any, found: str) -> None:
+    result = Bench(lambda ids, n: answer).wave(20)
+    assert [outcomes(result)[row] for row in (0, 9, 10)] == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.RETRYABLE]
+    assert result.stop is not None
+    assert result.stop.reason == f"the sink answered with {found}, not a Delivery"
 
 
 @pytest.mark.guarantee("Refusals and outages")

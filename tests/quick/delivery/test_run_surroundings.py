@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import DestinationError, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, RunStarted
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.sinks.base import Batch
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.warehouse.ledger import decode, encode
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
@@ -82,6 +82,31 @@ def test_a_clock_that_jumps_between_or_during_runs_never_brings_an_older_value_b
     assert desk.push().status in (Status.SUCCEEDED, Status.IDLE)
     assert desk.sink.destination.rows == image(len(jumps) - 1)
     assert applied == sorted(applied)
+
+
+@pytest.mark.guarantee("Crashes and claims")
+@pytest.mark.parametrize("kind", SINKS)
+def test_an_error_of_close_neither_fails_a_run_that_went_well_nor_hides_why_another_did_not(
+    kind: type[PlainSink],
+) -> None:
+    class Dead(kind):  # type: ignore[misc, valid-type]
+        password = "right"
+
+        def open(self, task: SinkTask) -> None:
+            super().open(task)
+            if self.password == "wrong":
+                raise DestinationError(Problem("destination crm", "a wrong password", "another one", "correct it"))
+
+        def close(self) -> None:
+            super().close()
+            raise OSError("the connection is dead")
+
+    desk = Desk(Dead)
+    assert desk.push(image(1)).status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(1)
+    desk.sink.password = "wrong"
+    with pytest.raises(DestinationError, match="a wrong password"):
+        desk.push(image(2))
 
 
 class RefusingLedger(MemoryLedger):

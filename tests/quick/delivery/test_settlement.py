@@ -18,11 +18,22 @@ CLAIM = Claim("run1-0", 10, 20, snapshot=3, spec="spec")
         (True, True, [(10, 20)], []),
         (None, True, [], []),
         (False, False, [], []),
+        (0, False, [], []),
+        (1, True, [(10, 20)], []),
         (Applied(((0, 14),), ((14, 16),)), True, [(10, 14)], [(14, 16)]),
         (Applied(((18, 30),), ((0, 65536),)), True, [], [(10, 20)]),
         (Applied(), True, [], []),
     ],
-    ids=["whole", "no record", "records that say too little", "a part", "doubt beats delivery", "nothing of it"],
+    ids=[
+        "whole",
+        "no record",
+        "records that say too little",
+        "0 of a database",
+        "1 of a database",
+        "a part",
+        "doubt beats delivery",
+        "nothing of it",
+    ],
 )
 def test_a_claim_is_closed_where_its_record_says_what_became_of_it_and_only_then(
     answer: bool | Applied | None, closes: bool, delivered: list[tuple[int, int]], in_doubt: list[tuple[int, int]]
