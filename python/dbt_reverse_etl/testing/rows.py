@@ -57,14 +57,16 @@ def batch_of(  # noqa: PLR0913  (those by name have defaults)
     left_out: int = 0,
     extra: Sequence[str] = (),
     before: Sequence[Row | None] = (),
+    state: int = 0,
 ) -> Batch:
     """A batch as the engine makes it: a field that a change does not name is NULL.
 
     Args:
         extra: the `extra_columns` of the sink; the snapshot is `SNAPSHOT_ID`, captured at `CAPTURED`.
         before: the row that the destination holds, for each change; none: unknown.
+        state: number of the state to which the changes lead: the same change is another event in another one.
     """
-    events = [hashlib.sha256(repr((task.sync_id, *change)).encode()).hexdigest() for change in changes]
+    events = [hashlib.sha256(repr((task.sync_id, state, *change)).encode()).hexdigest() for change in changes]
     columns: dict[str, Any] = {
         OPERATION: pa.array([operation for operation, _ in changes], pa.string()),
         EVENT_ID: pa.array(events, pa.string()),
@@ -107,14 +109,14 @@ def person(number: int, name: str = "Ada", score: float | None = 1.5) -> Row:
     return {"id": number, "name": name, "score": score}
 
 
-def deliver(
-    sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True
+def deliver(  # noqa: PLR0913  (those by name have defaults)
+    sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True, state: int = 0
 ) -> list[Outcome]:
     """Deliver one batch, or as many as the sink's limit of rows makes of it; the outcome of each row."""
     most, found = sink.limits(task).rows, list[Outcome]()
     for start in range(0, max(1, len(changes)), most):
         part, is_end = changes[start : start + most], start + most >= len(changes)
-        batch = batch_of(task, part, claim, last=last and is_end, extra=sink.extra_columns(task))
+        batch = batch_of(task, part, claim, last=last and is_end, extra=sink.extra_columns(task), state=state)
         found += outcomes(sink.deliver(batch), len(part))
     return found
 

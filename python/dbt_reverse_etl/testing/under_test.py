@@ -101,6 +101,10 @@ class SinkUnderTest:
         if mode not in self.sink_class.modes:
             pytest.skip(f"the sink has no mode {mode.value}")
 
+    def _needs_updates(self) -> None:
+        if not self.sink_class.modes & {Mode.MIRROR, Mode.UPSERT}:
+            pytest.skip("the sink has no mode in which a row is replaced")
+
     def _needs_transactions(self) -> None:
         if not self.sink_class.transactional:
             pytest.skip("the sink is not transactional")
