@@ -26,7 +26,7 @@
         {%- set result = reverse_etl._capture_model(target, head, columns, query, capture_uuid, settings) -%}
         {%- do reverse_etl._report(result, settings) -%}
     {%- endif -%}
-    {%- if existing and should_full_refresh() -%}{%- do result.update({'message': result.message ~ ' (--full-refresh is ignored: see the operation reset)'}) -%}{%- endif -%}
+    {%- if existing and should_full_refresh() -%}{%- do result.update({'message': result.message ~ ' (--full-refresh starts nothing over: see the operation reset)'}) -%}{%- endif -%}
     {%- if query is not none -%}{%- do reverse_etl._drop_model_query(query) -%}{%- endif -%}
     {%- do reverse_etl._drop_feed_inputs() -%}
 

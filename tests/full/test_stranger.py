@@ -197,7 +197,7 @@ def test_status_and_check_tell_what_is_so(told: Stranger) -> None:
 
 
 def test_a_full_refresh_says_that_it_is_ignored(told: Stranger) -> None:
-    assert "--full-refresh is ignored" in told.said["full refresh"].text
+    assert "--full-refresh starts nothing over" in told.said["full refresh"].text
 
 
 def test_a_destination_that_is_down_is_told_before_the_models_run_and_by_name(told: Stranger) -> None:

@@ -359,8 +359,11 @@ def refuse_two_owners(found: Iterable[tuple[object, Sync]], problems: list[Probl
 
 
 def _collide(one: Sync, other: Sync) -> bool:
-    both_delete = one.settings.mode is other.settings.mode is Mode.MIRROR
-    return both_delete or one.settings.owns_object or other.settings.owns_object
+    """A mirror knows which rows other syncs of its changelog hold, and of no other changelog. One that only updates holds none."""
+    modes = {one.settings.mode, other.settings.mode}
+    is_shared = one.changelog.unique_id == other.changelog.unique_id
+    one_deletes = modes == {Mode.MIRROR} or (Mode.MIRROR in modes and Mode.UPDATE_ONLY not in modes and not is_shared)
+    return one_deletes or one.settings.owns_object or other.settings.owns_object
 
 
 def _two_owners(first: Sync, second: Sync) -> Problem:
@@ -370,9 +373,11 @@ def _two_owners(first: Sync, second: Sync) -> Problem:
         return Problem(
             Place(second.file, second.keys).at("object"), found, expected, "remove owns_object, or name another object"
         )
-    return Problem(
-        Place(second.file, second.keys).at("mode"),
-        f"mirror, as in {first.name}, of one object {second.settings.object!r}",
-        "one sync that deletes in an object: each would delete what the other wrote",
-        "give one of them mode: upsert, or another object",
-    )
+    where = Place(second.file, second.keys).at("mode")
+    if first.settings.mode is second.settings.mode:
+        found = f"mirror, as in {first.name}, of one object {second.settings.object!r}"
+        expected = "one sync that deletes in an object: each would delete what the other wrote"
+        return Problem(where, found, expected, "give one of them mode: upsert, or another object")
+    found = f"{second.settings.mode.value} of the object {second.settings.object!r}, and {first.settings.mode.value} in {first.name}, of another changelog"
+    expected = "one changelog where one of the syncs is a mirror: it would delete what the other wrote"
+    return Problem(where, found, expected, "give the mirror mode: upsert, or another object")

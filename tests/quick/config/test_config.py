@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.base.redaction import MASK
 from dbt_reverse_etl.config.destinations import (
     Destination,
     PlanOnly,
     load_destinations,
     redact,
+    refuse_two_owners,
     resolve,
 )
 from dbt_reverse_etl.config.guards import Guards
@@ -135,8 +136,8 @@ def loaded(directory: Path, env: Mapping[str, str] | None = None) -> dict[str, D
     return destinations
 
 
-def sync(name: str = "contacts", **settings: Any) -> Sync:
-    changelog = Changelog("model.shop.c", "c", "c", "shop.c", ("id",), ChangelogSettings())
+def sync(name: str = "contacts", model: str = "c", **settings: Any) -> Sync:
+    changelog = Changelog(f"model.shop.{model}", model, model, f"shop.{model}", ("id",), ChangelogSettings())
     chosen = SyncSettings.model_validate({"destination": "crm", "object": "contacts"} | settings)
     return Sync(f"exposure.shop.{name}", name, (), True, changelog, chosen, "models/exposures.yml")
 
@@ -406,19 +407,38 @@ class TestResolve:
     @settings(deadline=None)
     @given(
         choices=st.lists(
-            st.tuples(st.sampled_from(["crm", "same", "other"]), st.sampled_from(["x", "y"]), st.sampled_from(Mode)),
+            st.tuples(
+                st.sampled_from(["crm", "same", "other"]),
+                st.sampled_from(["x", "y"]),
+                st.sampled_from([Mode.MIRROR, Mode.UPSERT]),
+                st.sampled_from(["c", "d"]),
+            ),
             max_size=4,
         )
     )
     def test_one_object_has_one_deleting_owner_under_whatever_name(
-        self, choices: list[tuple[str, str, Mode]], destinations_once: dict[str, Destination]
+        self, choices: list[tuple[str, str, Mode, str]], destinations_once: dict[str, Destination]
     ) -> None:
-        able = [choice for choice in choices if choice[2] in (Mode.MIRROR, Mode.UPSERT)]
-        syncs = [sync(f"s{n}", destination=d, object=o, mode=m) for n, (d, o, m) in enumerate(able)]
+        syncs = [sync(f"s{n}", m, destination=d, object=o, mode=mode) for n, (d, o, mode, m) in enumerate(choices)]
         hosts = {"crm": "one", "same": "one", "other": "two"}
-        owned = [(hosts[d], o) for d, o, mode in able if mode is Mode.MIRROR]
-        if len(set(owned)) == len(owned):
-            assert len(resolve(syncs, destinations_once)) == len(able)
+        places = [(hosts[d], o) for d, o, _, _ in choices]
+        owned = [place for place, choice in zip(places, choices, strict=True) if choice[2] is Mode.MIRROR]
+        mixed = [
+            place
+            for place in owned
+            if len({choice[3] for at, choice in zip(places, choices, strict=True) if at == place}) > 1
+        ]
+        if len(set(owned)) == len(owned) and not mixed:
+            assert len(resolve(syncs, destinations_once)) == len(choices)
         else:
-            with pytest.raises(ConfigurationError, match="each would delete what the other wrote"):
+            with pytest.raises(ConfigurationError, match="would delete what the other wrote"):
                 resolve(syncs, destinations_once)
+
+    @pytest.mark.parametrize(("mode", "is_refused"), [("insert_only", True), ("update_only", False)])
+    def test_beside_a_mirror_a_sync_of_another_changelog_may_only_update(
+        self, mode: str, is_refused: bool, destinations_once: dict[str, Destination]
+    ) -> None:
+        syncs = [sync("a", mode="mirror", object="x"), sync("b", "d", mode=mode, object="x")]
+        problems: list[Problem] = []
+        refuse_two_owners([("x", one) for one in syncs], problems)
+        assert ["of another changelog" in str(problem) for problem in problems] == [True] * is_refused

@@ -119,7 +119,10 @@ def test_a_full_refresh_captures_what_any_run_captures_and_says_so(project: Proj
     project.changelog("things", "select id from range(3)")
     assert project.run().success
     refreshed = project.dbt("run", "--full-refresh", "--exclude", "package:reverse_etl")
-    assert refreshed.messages["things"] == "+0 ~0 -0, snapshot 1 (--full-refresh is ignored: see the operation reset)"
+    assert (
+        refreshed.messages["things"]
+        == "+0 ~0 -0, snapshot 1 (--full-refresh starts nothing over: see the operation reset)"
+    )
 
 
 @pytest.mark.full
