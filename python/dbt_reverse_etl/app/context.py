@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,15 +71,17 @@ class PushContext:
     watch: Watch = field(default_factory=Watches)
     _heads: dict[tuple[str, int | None], Head | None] = field(default_factory=dict)
     _marks: dict[str, dict[str, str]] = field(default_factory=dict)
+    _reading: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     @apart
     def head(self, relation: str, snapshot: int | None = None) -> Head | None:
         """The head of a changelog, or what was its head at a snapshot; asked once a push, for all syncs."""
-        if (relation, snapshot) not in self._heads:
-            head = read_head(self.spark, relation, snapshot, self.reached)
-            # Several syncs, or snapshots, may each read a head: what one sync says of its ledger holds for all of them.
-            if head is not None:
-                head = replace(head, marks=self._marks.setdefault(relation, head.marks))
-                self._heads[relation, head.snapshot] = head
-            self._heads[relation, snapshot] = head
-        return self._heads[relation, snapshot]
+        with self._reading[relation]:  # syncs that are pushed at once wait for one of them
+            if (relation, snapshot) not in self._heads:
+                head = read_head(self.spark, relation, snapshot, self.reached)
+                # What one sync says of its ledger holds for the heads of other snapshots, too.
+                if head is not None:
+                    head = replace(head, marks=self._marks.setdefault(relation, head.marks))
+                    self._heads[relation, head.snapshot] = head
+                self._heads[relation, snapshot] = head
+            return self._heads[relation, snapshot]

@@ -66,10 +66,14 @@ def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
     return [f"tests not passed of {changelog}: {names}"] if tests else []
 
 
-def asks_for_visible_rows(guards: Guards, planned: PerOperation) -> bool:
-    """Whether it matters how many rows a filter shows: to a share, and to a plan of deletes alone, after which there may be none."""
-    shares = any(limit is not None and limit.percent for limit in (guards.max_deletes, guards.max_changes))
-    return shares or planned.delete == planned.total
+def asks_for_visible_rows(guards: Guards, planned: PerOperation, *, first: bool) -> bool:
+    """Whether it matters how many rows a filter shows: to a share of rows that change, and to a plan of deletes alone, after which there may be none."""
+    limited = ((guards.max_deletes, planned.delete), (guards.max_changes, _changes(planned, first)))
+    return planned.delete == planned.total or any(limit and limit.percent and rows for limit, rows in limited)
+
+
+def _changes(planned: PerOperation, first: bool) -> int:
+    return planned.update + planned.delete if first else planned.total
 
 
 def violations(guards: Guards, planned: PerOperation, visible: int, *, first: bool) -> list[str]:
@@ -80,7 +84,7 @@ def violations(guards: Guards, planned: PerOperation, visible: int, *, first: bo
         first: the first load has not come to its end, so that inserts change nothing that is there.
     """
     before = max(1, visible - planned.insert + planned.delete)
-    changes = planned.update + planned.delete if first else planned.total
+    changes = _changes(planned, first)
     found = []
     if planned.delete and not visible:
         found.append(f"the sync sees no row of the model, and {planned.delete} rows would be deleted")

@@ -291,9 +291,10 @@ class SyncPush(OneSync):
         if not planned.total:
             return ""
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        visible = self._visible() if asks_for_visible_rows(guards, planned) else head.live_rows
+        first = any(place.snapshot == 0 for place in state.positions)
+        visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
-        found += violations(guards, planned, visible, first=any(place.snapshot == 0 for place in state.positions))
+        found += violations(guards, planned, visible, first=first)
         return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
 
     def _nothing_matched(self, result: RunResult) -> str:

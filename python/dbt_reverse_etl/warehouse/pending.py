@@ -215,7 +215,8 @@ class PendingRows:
 
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi)."""
-        return self.frame(lo, hi).toArrow()
+        rows = self.frame(lo, hi)
+        return (rows if lo < hi else rows.limit(0)).toArrow()  # Spark plans no job for no row
 
     def frame(self, lo: int, hi: int) -> DataFrame:
         """The same rows, where they are."""

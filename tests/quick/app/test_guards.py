@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.app.guards import check_guards, failed_tests, refuse_unknown, violations
+from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, refuse_unknown, violations
 from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
@@ -32,6 +32,26 @@ def test_a_share_is_of_the_rows_before_the_push(planned: PerOperation, live_rows
     assert bool(violations(guards, planned, live_rows, first=False)) is (planned.total > before * percent / 100)
     not_inserted = planned.update + planned.delete
     assert bool(violations(guards, planned, live_rows, first=True)) is (not_inserted > before * percent / 100)
+
+
+limits = st.one_of(st.none(), st.integers(1, 50), st.integers(1, 100).map(lambda percent: f"{percent}%"))
+few = st.builds(PerOperation, *[st.sampled_from([0, 0, 1, 5])] * 3)
+
+
+@pytest.mark.guarantee("Guards")
+@given(few, limits, limits, st.booleans())
+def test_the_rows_that_a_filter_shows_are_counted_only_where_they_may_decide(
+    planned: PerOperation, deletes: int | str | None, changes: int | str | None, first: bool
+) -> None:
+    guards = Guards.model_validate({"max_deletes": deletes, "max_changes": changes})
+    shown = planned.insert + planned.update  # at least: they are in the head
+    found = [violations(guards, planned, shown + more, first=first) for more in (0, 1, 10, 10**7)]
+    is_asked = asks_for_visible_rows(guards, planned, first=first)
+    assert is_asked or [bool(one) for one in found] == [bool(found[0])] * 4
+    if not (planned.delete or planned.update or planned.insert):
+        return
+    shares = [limit for limit in (deletes, changes) if isinstance(limit, str)]
+    assert not is_asked or shares or not shown
 
 
 @pytest.mark.guarantee("Guards")

@@ -105,7 +105,7 @@ def _content(
     else:
         content, bad = encode_lines(table, nan=options.nan)
     if content and settings.extension.endswith(".gz"):
-        content = gzip.compress(content, mtime=0)
+        content = gzip.compress(content, 6, mtime=0)  # Python's own 9 takes twice as long for 2 to 6 % less
     kept = chosen.take(_without(row_numbers(chosen.num_rows), bad)) if bad else chosen
     return content, kept, {numbers[row].as_py(): reason for row, reason in bad.items()}
 
