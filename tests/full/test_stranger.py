@@ -196,7 +196,7 @@ def test_status_and_check_tell_what_is_so(told: Stranger) -> None:
     assert {row["health"] for row in json.loads(told.said["status at the end"].text)} == {"ok"}
 
 
-def test_a_full_refresh_says_that_it_is_ignored(told: Stranger) -> None:
+def test_a_full_refresh_says_that_it_starts_nothing_over(told: Stranger) -> None:
     assert "--full-refresh starts nothing over" in told.said["full refresh"].text
 
 

@@ -118,7 +118,7 @@ def after_dbt(
     with watched(pusher, display, captured=None if ask is Ask.RETRY else invocation):
         reports = _execute(wanted, pusher, overview, display)
     if not pusher.interrupt.is_set():
-        alerts.tell(reports, overview, pusher, configuration.alerts, project.target, display.say)
+        alerts.tell(_of_pushes(reports, wanted), overview, pusher, configuration.alerts, project.target, display.say)
     return reports
 
 
@@ -147,9 +147,9 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         ReverseEtlError: of the configuration; nothing was sent.
     """
     configuration = project.configuration(syncs)
-    wanted = [sync for sync in configuration.syncs if sync.changelog.unique_id in syncs["refers_to"]]
-    invocation = asked(syncs["invocation_id"], syncs["command"], wanted)
-    if project.switch == OFF or not wanted:
+    chosen = [sync for sync in configuration.syncs if sync.changelog.unique_id in syncs["refers_to"]]
+    invocation = asked(syncs["invocation_id"], syncs["command"], chosen)
+    if project.switch == OFF or not chosen:
         return []
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, display.say)
@@ -167,10 +167,17 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         reached=overview.reached,
         project_dir=project.folder,
     )
+    wanted = due(invocation, configuration, (), project.switch)
     with watched(pusher, display):
-        reports = _execute(due(invocation, configuration, (), project.switch), pusher, overview, display)
-    alerts.tell(reports, overview, pusher, configuration.alerts, project.target, display.say)
+        reports = _execute(wanted, pusher, overview, display)
+    alerts.tell(_of_pushes(reports, wanted), overview, pusher, configuration.alerts, project.target, display.say)
     return reports
+
+
+def _of_pushes(reports: Sequence[Report], wanted: Due) -> list[Report]:
+    """Without plans: these move nothing, and do not change how a sync is."""
+    pushed = {one.sync.name for one in wanted.push}
+    return [report for report in reports if report.sync in pushed]
 
 
 def _execute(wanted: Due, pusher: Pusher, overview: Overview, display: Display) -> list[Report]:

@@ -38,6 +38,21 @@ class RowResult:
     reason: str
 
 
+def malformed(answer: object) -> str | None:
+    """The name of the type that a sink answered with, or that its results have, where it has not the form of a `Delivery`."""
+    if not isinstance(answer, Delivery):
+        return type(answer).__name__
+    results: object = answer.results
+    if not isinstance(results, tuple):
+        return type(results).__name__
+    wrong = (one for one in results if not _is_result(one))
+    return next((f"a result of {type(one).__name__}" for one in wrong), None)
+
+
+def _is_result(one: object) -> bool:
+    return isinstance(one, RowResult) and isinstance(one.index, int) and isinstance(one.outcome, Outcome)
+
+
 @dataclass(frozen=True)
 class Delivery:
     """A sink's answer for one batch: a positive statement for each row that is not listed in `results`.

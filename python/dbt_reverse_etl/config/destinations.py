@@ -379,5 +379,5 @@ def _two_owners(first: Sync, second: Sync) -> Problem:
         expected = "one sync that deletes in an object: each would delete what the other wrote"
         return Problem(where, found, expected, "give one of them mode: upsert, or another object")
     found = f"{second.settings.mode.value} of the object {second.settings.object!r}, and {first.settings.mode.value} in {first.name}, of another changelog"
-    expected = "one changelog where one of the syncs is a mirror: it would delete what the other wrote"
-    return Problem(where, found, expected, "give the mirror mode: upsert, or another object")
+    expected = "one changelog where one of the syncs is a mirror: it would delete a key that both deliver"
+    return Problem(where, found, expected, "unite both in one model, or give the mirror mode: upsert or another object")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
@@ -218,12 +219,10 @@ class Engine:
 
 def _formed(wave: Wave, rows: int, answer: object) -> Delivery:
     """The answer of a sink, if it has the form of one: without it nobody knows what was applied."""
-    if isinstance(answer, Delivery):
-        results: object = answer.results
-        if isinstance(results, tuple) and all(isinstance(one, RowResult) for one in results):
-            return answer
-        answer = results
-    return _broken(wave, rows, Outcome.UNKNOWN, f"the sink answered with {type(answer).__name__}, not a Delivery")
+    wrong = malformed(answer)
+    if wrong is None:
+        return cast("Delivery", answer)
+    return _broken(wave, rows, Outcome.UNKNOWN, f"the sink answered with {wrong}, not a Delivery")
 
 
 def _broken(wave: Wave, rows: int, outcome: Outcome, reason: str) -> Delivery:

@@ -335,7 +335,7 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release connections. Called once, also after a failure."""
+        """Release connections. Called once, also after a failure; its errors are ignored, so nothing is written here."""
 
 
 class SparkSink(Sink):

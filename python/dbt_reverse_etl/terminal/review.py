@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.delivery.ports import Status
 
 _HEADER = "| sync | destination | insert | update | delete | |\n|---|---|--:|--:|--:|---|"
 
@@ -20,7 +21,10 @@ def as_markdown(reports: Sequence[Report]) -> str:
         f"| {_number(report.planned.update)} | {_number(report.planned.delete)} | {_note(report)} |"
         for report in reports
     ]
-    return "\n".join([*(sentences or ["This would send nothing."]), "", _HEADER, *rows])
+    if not sentences:
+        failed = any(report.status == Status.FAILED for report in reports)
+        sentences = ["What this would send is not known." if failed else "This would send nothing."]
+    return "\n".join([*sentences, "", _HEADER, *rows])
 
 
 def _sentence(report: Report) -> str:
@@ -37,7 +41,9 @@ def _sentence(report: Report) -> str:
 
 
 def _note(report: Report) -> str:
-    """What else there is to know; the message holds counts and an override, never a row."""
+    """What else there is to know; the message holds counts and an override, never a row. An error may name a host."""
+    if report.status == Status.FAILED:
+        return f"**{report.status}**: see the log of the job"
     status = "" if report.exit_code is ExitCode.OK else f"**{report.status}**: "
     return f"{status}{_cell(report.message)}"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem
-from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import Stop, StopKind
@@ -44,6 +44,9 @@ class WholePush:
         if not planned.total and not task.full_load:  # an empty image empties the table
             return Sent()
         delivery = self._sink.push(rows.select(*map(quoted, sent_columns(self._sink, task))), order.claim.id)
+        wrong = malformed(delivery)
+        if wrong is not None:
+            delivery = Delivery(stop=f"the sink answered with {wrong}, not a Delivery")
         if not delivery.results and not delivery.refused_whole and delivery.stop is None:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
         outcome, reason = _outcome_of(delivery)

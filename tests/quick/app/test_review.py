@@ -39,5 +39,12 @@ def test_nothing_to_send_and_what_stops_a_sync_are_said_in_one_line_each() -> No
     ]
 
 
+def test_a_plan_that_failed_is_not_said_to_send_nothing_and_its_words_stay_in_the_log() -> None:
+    failed = Report("crm", "crm.contacts", "failed", ExitCode.FAILED, message="crm.internal:5432 does not answer")
+    lines = as_markdown([IDLE, failed]).splitlines()
+    assert lines[0] == "What this would send is not known."
+    assert lines[-1] == "| crm | crm.contacts | 0 | 0 | 0 | **failed**: see the log of the job |"
+
+
 def test_a_project_without_syncs_says_so() -> None:
     assert as_markdown([]) == "No sync is configured for this target."

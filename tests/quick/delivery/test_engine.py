@@ -112,7 +112,9 @@ def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> No
         (None, "NoneType"),
         ((), "tuple"),
         (Delivery([RowResult(0, Outcome.REJECTED, "why")]), "list"),  # type: ignore[arg-type]
-        (Delivery(({"index": 0},)), "tuple"),  # type: ignore[arg-type]
+        (Delivery(({"index": 0},)), "a result of dict"),  # type: ignore[arg-type]
+        (Delivery((RowResult("0", Outcome.REJECTED, "why"),)), "a result of RowResult"),  # type: ignore[arg-type]
+        (Delivery((RowResult(0, "rejected", "why"),)), "a result of RowResult"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_without_the_form_of_one_leaves_its_rows_unknown_and_names_the_sink(answer: Any, found: str) -> None:

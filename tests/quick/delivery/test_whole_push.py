@@ -51,6 +51,13 @@ def test_a_stop_without_a_row_leaves_all_in_doubt(monkeypatch: pytest.MonkeyPatc
         sent(Delivery(stop="a newer run holds the fence"), monkeypatch)
 
 
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("answer", [None, Delivery([])])  # type: ignore[arg-type]
+def test_an_answer_without_the_form_of_one_leaves_all_in_doubt(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DestinationError, match="the sink answered with"):
+        sent(answer, monkeypatch)
+
+
 def test_a_fatal_answer_stops_with_no_row_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = sent(Delivery.of_all(1, Outcome.FATAL, "why"), monkeypatch)
     assert answer.stop is not None

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -226,13 +226,7 @@ class DuckdbDialect(FileDialect):
 
     def name_of(self, schema: str | None, name: str) -> Name:
         """In three parts: the first of two could be the file as well as a schema."""
-        return Name(schema, name, self.quote, self._catalog_name if schema else None)
-
-    @cached_property
-    def _catalog_name(self) -> str:
-        """What DuckDB calls the file. Its rules differ by version, so it is asked, in a file of that name."""
-        with TemporaryDirectory() as folder, duckdb.connect(str(Path(folder) / self.path.name)) as connection:
-            return str(self.run(connection, "SELECT current_database()").fetchone()[0])
+        return Name(schema, name, self.quote, _catalog_of(self.path.name) if schema else None)
 
     def one_table(self, name: Name) -> str:
         return f"{name.schema or 'main'}.{name.name}".lower()
@@ -374,3 +368,13 @@ def _columns(expressions: str) -> list[str]:
     """The columns of an index; none if there is an expression among them."""
     found = [_EXPRESSION.fullmatch(part) for part in expressions[1:-1].split(", ")]
     return [(part[1] or part[2]).replace('""', '"') for part in found if part] if all(found) else []
+
+
+@lru_cache
+def _catalog_of(file_name: str) -> str:
+    """What DuckDB calls a file. Its rules differ by version, so it is asked, in a file of that name if one can be made."""
+    try:
+        with TemporaryDirectory() as folder, duckdb.connect(str(Path(folder) / file_name)) as connection:
+            return str(connection.execute("SELECT current_database()").fetchall()[0][0])
+    except (OSError, duckdb.Error):
+        return Path(file_name).stem
