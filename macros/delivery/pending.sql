@@ -93,10 +93,10 @@ doubted as (
 ),
 planned as (
     select *, case when _after_hash is null then 'delete'
-        {#- The rows of a resync, which may be gone; one that is there stays as it is. #}
-        {%- if mode == 'insert_only' %}{% for claim in claims if claim.everything and claim.ordered %}
-        when {{ reverse_etl._in_doubt(claim, claim.number) }} then 'insert'
-        {%- endfor %}{% endif %}
+        {#- The rows of a resync, which may be gone, and those that it could not deliver; one that is there stays as it is. #}
+        {%- if mode == 'insert_only' %}
+        when _old_doubt{% for claim in claims if claim.everything and claim.ordered %} or {{ reverse_etl._in_doubt(claim, claim.number) }}{% endfor %} then 'insert'
+        {%- endif %}
         when _before_hash is null {{ 'and false' if mode == 'update_only' }} then 'insert' else 'update' end as _operation
     from doubted
     where (_before_hash is distinct from _after_hash or _doubt)

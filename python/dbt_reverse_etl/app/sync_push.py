@@ -163,13 +163,12 @@ class SyncPush(OneSync):
         return run(job, replace(ports, progress=self._shared.watch.begin(seen)), self._policy)
 
     def _requests(self, changelog: str) -> Sequence[Request]:
-        """What was asked for. An adopt of a changelog that was replaced since says nothing of this one; what is asked for after it decides."""
+        """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
         sync = self._resolved.sync
         asked = [one for one in self._overview.requests.get(sync.name, ()) if one.exposure in ("", sync.unique_id)]
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
-            return asked[:-1]
-        return asked
+        return [one for one in asked if one.changelog in ("", changelog)]
 
     def _begin_anew(self) -> None:
         """For another run of the same push."""

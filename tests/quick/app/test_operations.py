@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
-from dbt_reverse_etl.warehouse.ledger import Request
+from dbt_reverse_etl.warehouse.ledger import Overview, Request
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.histories import settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
+from tests.support.delivery.pushers import pusher, sync
 from tests.support.delivery.world import Killed, Plan, World
 
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SINKS = [PlainSink, TransactionalSink]
 
 
@@ -196,3 +201,27 @@ def test_a_request_that_a_restore_of_the_ledger_brings_back_is_not_carried_out_a
     with pytest.raises(OtherLedger):
         carry_out(request, desk.state(), desk._job(), desk._ports(), desk.policy)
     assert desk.ledger.facts == before
+
+
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        (["adopt old", "adopt old"], []),
+        (["adopt old", "resync "], ["resync "]),
+        (["adopt old", "adopt new"], ["adopt new"]),
+        (["resync ", "adopt old"], ["resync "]),
+    ],
+)
+def test_an_adopt_of_a_changelog_that_was_replaced_is_carried_out_for_no_other(
+    asked: list[str], left: list[str]
+) -> None:
+    one = sync("people", "orders")
+    words = [text.partition(" ") for text in asked]
+    requests = [
+        Request(str(number), "people", operation, NOW, changelog)
+        for number, (operation, _, changelog) in enumerate(words)
+    ]
+    push = SyncPush(pusher(), one, Overview(requests={"people": requests}))
+    assert [f"{request.operation} {request.changelog}" for request in push._requests("new")] == left
+    assert bool(push._notes) is (asked[-1] == "adopt old")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
@@ -155,6 +156,30 @@ def test_a_resync_plans_every_row_in_each_mode(
     rows = {places[key][0] for key in images[SNAPSHOTS]}
     operation = "insert" if mode is Mode.INSERT_ONLY else "update"
     assert {name: done for name, done in found.items() if done != "delete"} == dict.fromkeys(rows, operation)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_row_of_a_resync_that_was_refused_is_inserted_by_a_later_run_also_where_nothing_else_is(
+    spark: SparkSession, relation: str, images: list[Image]
+) -> None:
+    places = bucket_of(spark, sorted({key for image in images for key in image}))
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    spec = Spec(FIELDS, None, Mode.INSERT_ONLY)
+    key = next(key for key in images[SNAPSHOTS] if images[SNAPSHOTS - 1].get(key) != images[SNAPSHOTS][key])
+    name, bucket = places[key]
+    refused = Undelivered(
+        name, bucket, 1, 1, True, True, SNAPSHOTS, "insert", "rejected", "why", 1, datetime(2026, 1, 1), None
+    )
+    state = State(1, "c", (Range(0, BUCKETS, SNAPSHOTS, "all"),), (), specs={"all": spec.text})
+    source = PendingRows(
+        spark, Pending(relation, head, "abc", "all", spec, replace(state, undelivered={name: refused}))
+    )
+    try:
+        found = {row["_key"]: row["_operation"] for row in source.wave(0, BUCKETS).to_pylist()}
+    finally:
+        source.close()
+    assert found == {name: "insert"}
 
 
 @pytest.mark.guarantee("What is sent")
