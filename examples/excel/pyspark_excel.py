@@ -62,7 +62,7 @@ class SheetReader(DataSourceReader):
         """The rows below the first one.
 
         Raises:
-            PySparkValueError: a column of the schema does not stand in the first row exactly once, or a cell is no value of its type.
+            PySparkValueError: the first row does not have each column of the schema once, or a cell is no value of its column's type.
         """
         rows = sheet(self._options)
         header = [str(cell.value) for cell in next(rows, ())]

@@ -59,7 +59,7 @@
         {%- elif last | int < known[partition] - 1 and read_at and written | int > read_at + 600000 -%}
             {%- do reverse_etl._view_refuse(
                 'kafka_topic ' ~ topic ~ ', partition ' ~ partition, 'messages that are newer than the last capture, and offset ' ~ last ~ ' as their last one: the topic was created again',
-                'offset ' ~ known[partition] ~ ' or a later one; nothing was captured', 'start anew with the operation reset'
+                'offset ' ~ known[partition] ~ ' or a later one; nothing was captured', 'start over with the operation reset'
             ) -%}
         {%- endif -%}
     {%- endfor -%}
@@ -92,7 +92,7 @@
                 'offset ' ~ position ~ '; nothing was captured',
                 'where the topic is compacted or written in transactions, pass gaps=true; otherwise '
                 ~ ("capture more often than messages expire, and now either go on from the oldest message with options={..., 'failOnDataLoss': 'false'}, once, and have the source send all rows again, or "
-                    if first > position else '') ~ 'start anew with the operation reset'
+                    if first > position else '') ~ 'start over with the operation reset'
             ) -%}
         {%- endif -%}
     {%- endfor -%}

@@ -103,7 +103,7 @@ class SinkUnderTest:
 
     def _needs_updates(self) -> None:
         if not self.sink_class.modes & {Mode.MIRROR, Mode.UPSERT}:
-            pytest.skip("the sink has no mode in which a row is replaced")
+            pytest.skip("the sink has neither mirror nor upsert")
 
     def _needs_transactions(self) -> None:
         if not self.sink_class.transactional:
