@@ -8,9 +8,9 @@
     specs    every spec that the sync had: list of {id, fields, where, mode}
     fields, where   of the spec of now
     only     relation with the _key to ask about; or none: all
-  The others as in `_acknowledged` and `pending`.
+  The others as in `_acknowledged`, `pending` and `reconciled`.
 #}
-{% macro held(relation, key, head, ledger, sync_id, changelog, known_from, specs, fields, where, only=none) -%}
+{% macro held(relation, key, head, ledger, sync_id, changelog, known_from, specs, fields, where, only=none, nan_is_null=false) -%}
 with {{ reverse_etl._acknowledged(ledger, sync_id, reverse_etl._string(changelog), known_from, late=true) }},
 versions as (
     select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, _snapshot_id as from_snapshot, max(_snapshot_id) over keys as _changed,
@@ -19,7 +19,7 @@ versions as (
     from (
         select _key, _snapshot_id, _change = 'checkpoint' as _repeats,
             if(_change = 'delete', cast(map() as map<string,bigint>), {{ reverse_etl._delivered_hashes(specs) }}) as _hashes,
-            {{ reverse_etl._hash_of_fields(fields, 'column') }} as _value,
+            {{ reverse_etl._hash_of_fields(fields, 'column', nan_is_null) }} as _value,
             _change <> 'delete' and coalesce({{ where or 'true' }}, false) as _visible
         from (
             select *, {{ reverse_etl._key_json(key) }} as _key

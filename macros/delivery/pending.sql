@@ -10,7 +10,8 @@
     segments              positions: list of {hi, snapshot, spec}, ascending, covering all buckets; spec is a place in specs
     specs                 of the positions: list of {fields, where}
     claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, ordered, spec: {fields, where}}
-    undelivered           {relation, snapshots, unknown}: relation with _key, _before_hash, _maybe, _doubt, _changed; snapshots of their last change;
+    asked                 of the claims that were asked for, newest first: list of {by, lo, hi}; `by` is an id, without which ids of changes would repeat
+    undelivered           {relation, snapshots, unknown}: relation with _key, _before_hash, _maybe, _doubt, _changed, _asked_by; snapshots of their last change;
                           whether some are of keys that the changelog does not know, {column: type} of the key then; or none
     kept                  relation with the _key of rows that were delivered while deletes were not sent and now are; or none. Then no other row is deleted
     shared_by             filters of other syncs of the object: what they deliver is not deleted
@@ -19,10 +20,10 @@
     extra                 of _captured_at and _before, what the sink asked for
     places                numbers by which Spark puts each stripe of buckets into one partition: `layout.places`
 
-  Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, `extra`, then the fields.
+  Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, _asked_by, `extra`, then the fields.
   The rules are those of tests/support/delivery/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, undelivered, kept, mode, sync_id, spec_id, places, extra=[], buckets=none, shared_by=[]) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, asked, undelivered, kept, mode, sync_id, spec_id, places, extra=[], buckets=none, shared_by=[]) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -78,12 +79,14 @@ before as (
         {{ 'if(u._key is null, _then_hash, u._before_hash)' if undelivered else '_then_hash' }} as _before_hash,
         {{ 'coalesce(u._doubt, false)' if undelivered else 'false' }} as _old_doubt,
         {{ 'coalesce(u._maybe, false)' if undelivered else 'false' }} as _old_maybe,
+        {{ 'u._asked_by' if undelivered else 'cast(null as string)' }} as _old_asked_by,
         {{ 'k._key is not null' if kept else 'false' }} as _kept
     from images {% if undelivered %}left join {{ undelivered.relation }} u on u._key = images._key{% endif %}
     {% if kept %}left join {{ kept }} k on k._key = images._key{% endif %}
 ),
 doubted as (
     select *,
+        coalesce({% for one in asked %}if({{ reverse_etl._in_buckets('_bucket', [(one.lo, one.hi)]) }}, {{ reverse_etl._string(one.by) }}, null), {% endfor %}_old_asked_by) as _asked_by,
         _old_doubt or (_kept and _after_hash is null)
         {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, claim.number) }}{% endfor %} as _doubt,
         _old_maybe or _kept
@@ -104,8 +107,8 @@ planned as (
         {{- ' and (_after_hash is not null or not _is_shared)' if shared_by }}
 )
 select _key, _bucket, _operation,
-    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
-    _before_hash, _after_hash, _maybe, _doubt, _changed,
+    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _changed, {{ reverse_etl._string(spec_id) }}, _asked_by), 256) as _event_id,
+    _before_hash, _after_hash, _maybe, _doubt, _changed, _asked_by,
     {{ '_captured_at,' if '_captured_at' in extra }}
     {{ 'if(_before_hash = _then_hash, _then_payload, null) as _before,' if '_before' in extra }}
     {%- for f in fields %}
@@ -122,14 +125,14 @@ union all
 
 {# The deletes of rows whose keys the changelog does not know: what stands of a key is its JSON. #}
 {% macro _pending_unknown(key, fields, undelivered, sync_id, spec_id, extra) -%}
-select _key, _bucket, 'delete', sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, 0, {{ reverse_etl._string(spec_id) }}), 256),
-    cast(null as bigint), cast(null as bigint), true, true, 0L,
+select _key, _bucket, 'delete', sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, 0, {{ reverse_etl._string(spec_id) }}, _asked_by), 256),
+    cast(null as bigint), cast(null as bigint), true, true, 0L, _asked_by,
     {{ 'cast(null as timestamp),' if '_captured_at' in extra }}
     {% if '_before' in extra %}cast(null as struct<{% for f in fields %}{{ reverse_etl._quote(f.field) }}:{{ f.type }}{{ ', ' if not loop.last }}{% endfor %}>),{% endif %}
     {%- for f in fields %}
     {% if f.column in key %}if({{ reverse_etl._key_json(key) }} = _key, {{ reverse_etl._quote(f.column) }}, raise_error('reverse_etl: a key does not outlive its form as JSON; delete the row at the destination')){% else %}cast(null as {{ f.type }}){% endif %}{{ ',' if not loop.last }}
     {%- endfor %}
-from (select _key, _bucket, inline(array({{ reverse_etl._key_of_json('_key', key, undelivered.unknown) }})) from {{ undelivered.relation }} where _changed = 0) u
+from (select _key, _bucket, _asked_by, inline(array({{ reverse_etl._key_of_json('_key', key, undelivered.unknown) }})) from {{ undelivered.relation }} where _changed = 0) u
 left anti join images using (_key)
 {%- endmacro %}
 
@@ -226,7 +229,7 @@ left anti join images using (_key)
 {% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, places=none, extra=[], buckets=none) -%}
 select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
     sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
-    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed,
+    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed, cast(null as string) as _asked_by,
     {{ '_captured_at,' if '_captured_at' in extra }}
     {% if '_before' in extra %}if(true, null, {{ reverse_etl._payload(fields) }}) as _before,{% endif %}
     {%- for f in fields %}

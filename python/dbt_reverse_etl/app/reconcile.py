@@ -209,7 +209,7 @@ def _told_apart(spark: SparkSession, delivered: Delivered, frame: DataFrame) -> 
     text = sql.render(
         "told_apart",
         compared,
-        history.held(delivered.spec, extra) if history else None,
+        history.held(delivered.spec, extra, nan_is_null=delivered.nan_is_null) if history else None,
         LEFTOVER if delivered.left and delivered.spec.mode.deletes else FOREIGN,
         list(others.filters),
         _rows_at_head(delivered) if others.filters else None,
@@ -288,4 +288,5 @@ def _undelivered(one: Difference, now: datetime) -> Undelivered:
         attempts=0,
         first_failed_at=now,
         next_attempt_at=None,
+        asked_by=f"repair {now:%Y%m%dT%H%M%S.%f}",
     )

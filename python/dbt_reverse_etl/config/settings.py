@@ -42,7 +42,7 @@ Condition = Annotated[Text, AfterValidator(_condition)]
 
 # What a wave holds beside the fields.
 _OWN_FIELDS = {
-    "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed",
+    "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed", "_asked_by",
     "_captured_at", "_before",
 }  # fmt: skip
 

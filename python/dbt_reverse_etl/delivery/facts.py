@@ -74,6 +74,7 @@ class Undelivered(_Told):
         outcome: of the last run: an `Outcome` value, or `parked`.
         attempts: runs in a row in which the destination refused this value or had no such row, or that left it unknown.
         next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
+        asked_by: id of the resync or repair that asked for the row; part of `_event_id`, or a destination that remembers ids would ignore it.
     """
 
     key: str
@@ -89,6 +90,7 @@ class Undelivered(_Told):
     attempts: int
     first_failed_at: datetime
     next_attempt_at: datetime | None
+    asked_by: str | None = None
 
     def waits(self, now: datetime, *, park_doubt: bool = False) -> bool:
         """Not to be sent yet, as long as its value stays the same; one whose doubt is parked, whatever its value is.

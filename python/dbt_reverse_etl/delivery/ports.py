@@ -62,7 +62,7 @@ class Source(Protocol):
 
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi): `_key`, `_bucket`, `_operation`, `_event_id`, `_before_hash`,
-        `_after_hash`, `_maybe`, `_doubt`, `_changed`, then the fields of the task."""
+        `_after_hash`, `_maybe`, `_doubt`, `_changed`, `_asked_by`, then the fields of the task."""
 
 
 class Remote(Protocol):

@@ -17,7 +17,8 @@ from dbt_reverse_etl.delivery.wave import RowFailure
 
 KEY, BUCKET = "_key", "_bucket"
 BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed"
-_POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED]
+ASKED_BY = "_asked_by"
+_POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED, ASKED_BY]
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ def _entry(row: Mapping[str, Any], **changes: Any) -> Undelivered:
         "doubt": row[DOUBT],
         "changed": row[CHANGED],
         "operation": row["_operation"],
+        "asked_by": row[ASKED_BY],
     }
     return Undelivered(**{**place, **changes})
 

@@ -33,7 +33,7 @@ class History:
     sync_id: str
     known_from: int
 
-    def held(self, spec: Spec, only: str | None = None) -> str:
+    def held(self, spec: Spec, only: str | None = None, *, nan_is_null: bool = False) -> str:
         """SQL of the macro `held`: of all keys, or of those of a relation."""
         specs = [
             (name, Spec.of(text))
@@ -51,6 +51,7 @@ class History:
             specs=[{"id": name, "mode": one.mode.value, **one.projection} for name, one in specs],
             **spec.projection,
             only=only,
+            nan_is_null=nan_is_null,
         )
 
     def held_view(self, spec: Spec) -> str:

@@ -88,6 +88,7 @@ class Pending:
             ],
             specs=[self._projection(spec) for spec in specs],
             claims=[*self._claims()],
+            asked=[{"by": one.id, "lo": one.lo, "hi": one.hi} for one in self.state.claims if one.ordered],
             undelivered=self._listed(undelivered, low) if undelivered else None,
             kept=self.kept,
             shared_by=list(self.shared_by),
@@ -264,6 +265,7 @@ def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | 
             "_doubt": pa.array([row.doubt for row in rows], pa.bool_()),
             "_bucket": pa.array([row.bucket for row in rows], pa.int32()),
             "_changed": pa.array([row.changed for row in rows], pa.int64()),
+            "_asked_by": pa.array([row.asked_by for row in rows], pa.string()),
         }
     )
     name = f"reverse_etl_undelivered_{uuid.uuid4().hex}"

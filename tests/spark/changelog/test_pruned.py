@@ -143,8 +143,8 @@ def test_after_a_prune_every_ledger_plans_what_the_reference_plans_first_loads_t
             assert found.keys() == wanted.keys(), (spec, base, state.positions, state.claims)
             for name, planned in wanted.items():
                 row = found[name]
-                assert (row["_operation"], row["_before_hash"], row["_maybe"], row["_doubt"]) == (
-                    planned.operation, planned.before_hash, planned.maybe, planned.doubt,
+                assert (row["_operation"], row["_before_hash"], row["_maybe"], row["_doubt"], row["_asked_by"]) == (
+                    planned.operation, planned.before_hash, planned.maybe, planned.doubt, planned.asked_by,
                 ), (name, row, planned)  # fmt: skip
     assert older
     assert crashed

@@ -9,19 +9,25 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dbt_reverse_etl.app.sync_push import SyncPush
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
+from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.undelivered import not_delivered
+from dbt_reverse_etl.delivery.wave import RowFailure
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows, _bytes_of
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.dbt.pending import (
     FIELDS,
+    NOW,
     SEED,
     SNAPSHOTS,
     SPECS,
@@ -80,8 +86,8 @@ def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
         assert found.keys() == wanted.keys(), (spec, state.positions, state.claims)
         for name, planned in wanted.items():
             row = found[name]
-            assert (row["_operation"], row["_before_hash"], row["_maybe"], row["_doubt"]) == (
-                planned.operation, planned.before_hash, planned.maybe, planned.doubt,
+            assert (row["_operation"], row["_before_hash"], row["_maybe"], row["_doubt"], row["_asked_by"]) == (
+                planned.operation, planned.before_hash, planned.maybe, planned.doubt, planned.asked_by,
             ), (name, row, planned)  # fmt: skip
             key = json.loads(name)
             assert row["id"] == key["key"]
@@ -156,6 +162,44 @@ def test_a_resync_plans_every_row_in_each_mode(
     rows = {places[key][0] for key in images[SNAPSHOTS]}
     operation = "insert" if mode is Mode.INSERT_ONLY else "update"
     assert {name: done for name, done in found.items() if done != "delete"} == dict.fromkeys(rows, operation)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_another_also_after_a_refusal(
+    spark: SparkSession, relation: str, images: list[Image]
+) -> None:
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    specs = {"all": SPECS["all"].text}
+
+    def ids(place: int, claims: tuple[Claim, ...], left: dict[str, Undelivered]) -> dict[str, str]:
+        state = State(1, "c", (Range(0, BUCKETS, place, "all"),), claims, left, specs=specs)
+        source = PendingRows(spark, Pending(relation, head, "abc", "all", SPECS["all"], state))
+        try:
+            rows = source.wave(0, BUCKETS).to_pylist()
+            refused.update({row["_key"]: row for row in rows})
+            return {row["_key"]: row["_event_id"] for row in rows if row["_operation"] != "delete"}
+        finally:
+            source.close()
+
+    refused: dict[str, Any] = {}
+    first = ids(0, (), {})
+    in_doubt = Claim("run-1", 0, BUCKETS, SNAPSHOTS, "all")
+    assert ids(0, (in_doubt,), {}) == first
+    seen = [first]
+    for request in ("resync-1", "resync-2"):
+        asked = Claim(f"{request}-0", 0, BUCKETS, SNAPSHOTS, "all", everything=True, ordered=True)
+        found = ids(SNAPSHOTS, (asked, in_doubt), {})
+        assert found == ids(SNAPSHOTS, (asked,), {})
+        assert found.keys() == first.keys()
+        assert all(found[key] != one[key] for one in seen for key in found)
+        seen.append(found)
+        left = not_delivered(
+            pa.Table.from_pylist([refused[key] for key in found]),
+            {n: RowFailure(Outcome.REJECTED, "no", 1) for n in range(len(found))},
+            {}, NOW, Rejections(),
+        )  # fmt: skip
+        assert ids(SNAPSHOTS, (), {row.key: row for row in left}) == found
 
 
 @pytest.mark.guarantee("What is sent")

@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.spec import Spec
-from tests.support.delivery.reference import decide
+from tests.support.delivery.reference import asked_by, decide
 
 CASES = 150
 
@@ -120,7 +120,7 @@ class Truth:
             before = self.hash(place.spec, place.snapshot, key, spec) if place.snapshot else None
             planned = decide(before, self.hash(spec, head, key), claims, state.undelivered.get(name))
             if planned is not None:
-                found[name] = planned
+                found[name] = replace(planned, asked_by=asked_by(over, state.undelivered.get(name)))
         return found
 
 
@@ -158,7 +158,7 @@ def states(
                 at = rnd.randint(0, place.snapshot)
                 undelivered[name] = Undelivered(
                     name, bucket, truth.hash(place.spec, at, key), None, rnd.random() < 0.5, rnd.random() < 0.5, changed,
-                    "update", "rejected", "test", 1, NOW, None,
+                    "update", "rejected", "test", 1, NOW, None, rnd.choice((None, "repair")),
                 )  # fmt: skip
         texts = {name: one.text for name, one in SPECS.items()}
         yield spec, State(fence=1, changelog="c", positions=ranges, claims=claims, undelivered=undelivered, specs=texts)

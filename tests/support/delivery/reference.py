@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import Claim
 from dbt_reverse_etl.delivery.position import BUCKETS, State, Undelivered
 from dbt_reverse_etl.delivery.waves import Histogram
 
@@ -24,6 +25,7 @@ WAVE_SCHEMA = pa.schema(
         ("_maybe", pa.bool_()),
         ("_doubt", pa.bool_()),
         ("_changed", pa.int64()),
+        ("_asked_by", pa.string()),
         *SCHEMA,
     ]
 )
@@ -39,6 +41,7 @@ class Planned:
     before_hash: int | None
     maybe: bool
     doubt: bool
+    asked_by: str | None = None
 
 
 def decide(
@@ -70,6 +73,12 @@ def decide(
         return Planned("insert" if before_hash is None else "update", before_hash, maybe, doubt)
     # Nothing of ours can be there: the row, if any, is somebody else's.
     return Planned("delete", before_hash, maybe, doubt) if maybe or before_hash is not None else None
+
+
+def asked_by(over: Sequence[Claim], undelivered: Undelivered | None) -> str | None:
+    """Who asked last for a row to be sent again: of the open claims over its bucket, newest first, or of its undelivered row."""
+    asked = [claim.id for claim in over if claim.ordered]
+    return asked[0] if asked else undelivered.asked_by if undelivered else None
 
 
 @dataclass(frozen=True)
@@ -154,26 +163,25 @@ class DictSource:
         return hash_of(self._specs[spec].project(self._changelog.value(snapshot, key)))
 
     def _row(self, key: str) -> dict[str, object] | None:
-        claims = [
-            (self.projected(key, claim.snapshot, claim.spec), claim.everything, claim.ordered)
-            for claim in self._state.claims
-            if claim.lo <= bucket(key) < claim.hi
-        ]
+        over = [claim for claim in self._state.claims if claim.lo <= bucket(key) < claim.hi]
+        claims = [(self.projected(key, one.snapshot, one.spec), one.everything, one.ordered) for one in over]
+        undelivered = self._state.undelivered.get(key)
         value = self._spec.project(self._changelog.value(self._head, key))
-        planned = decide(self.before(key), hash_of(value), claims, self._state.undelivered.get(key))
+        planned = decide(self.before(key), hash_of(value), claims, undelivered)
         if planned is None:
             return None
-        changed = self._changelog.changed(key, self._head)
+        changed, asked = self._changelog.changed(key, self._head), asked_by(over, undelivered)
         return {
             "_key": key,
             "_bucket": bucket(key),
             "_operation": planned.operation,
-            "_event_id": hashlib.sha256(f"{key} {changed} {self._spec.id}".encode()).hexdigest(),
+            "_event_id": hashlib.sha256(f"{key} {changed} {self._spec.id} {asked}".encode()).hexdigest(),
             "_before_hash": planned.before_hash,
             "_after_hash": hash_of(value),
             "_maybe": planned.maybe,
             "_doubt": planned.doubt,
             "_changed": changed,
+            "_asked_by": asked,
             "key": key,
             "value": value,
         }
