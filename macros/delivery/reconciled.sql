@@ -1,7 +1,7 @@
 {#
   What an object at a destination holds (relation `found`: the fields, and _unreadable) against what the sync delivered of the image at `head`.
-  One row for each key that differs: _key, _difference (missing, different, extra), _bucket, _after_hash, _changed, _found_hash, _unreadable; of an extra key
-  _bucket, _after_hash and _changed are NULL.
+  One row for each key that differs: _key, _difference (missing, different, extra; foreign: a row without a key, which no sync delivers), _bucket, _after_hash,
+  _changed, _found_hash, _unreadable; of an extra key _after_hash is NULL and _changed 0.
     nan_is_null  whether NaN and Infinity are NULL at the destination (those within lists and structs are not looked at)
     undelivered  relation with the _key of rows that are known to be undelivered, which are left out; or none
   The others as in first_load.
@@ -12,7 +12,8 @@ with expected as (
     from ({{ reverse_etl.first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) }})
 ),
 read_rows as (
-    select {{ reverse_etl._key_json(key) }} as _key, _found_hash, _unreadable
+    select {{ reverse_etl._key_json(key) }} as _key, _found_hash, _unreadable,
+        {% for c in key %}{{ reverse_etl._quote(c) }} is null{{ ' or ' if not loop.last }}{% endfor %} as _has_no_key
     from (
         select {% for f in fields if f.column in key %}{{ reverse_etl._quote(f.field) }} as {{ reverse_etl._quote(f.column) }}, {% endfor -%}
             _unreadable, {{ reverse_etl._hash_of_fields(fields) }} as _found_hash
@@ -21,8 +22,8 @@ read_rows as (
 ),
 compared as (
     select coalesce(e._key, r._key) as _key,
-        case when r._key is null then 'missing' when e._key is null then 'extra' else 'different' end as _difference,
-        e._bucket, e._after_hash, e._changed, r._found_hash, r._unreadable
+        case when r._key is null then 'missing' when r._has_no_key then 'foreign' when e._key is null then 'extra' else 'different' end as _difference,
+        coalesce(e._bucket, cast(pmod(xxhash64(r._key), 65536) as int)) as _bucket, e._after_hash, coalesce(e._changed, 0) as _changed, r._found_hash, r._unreadable
     from expected e
     full outer join read_rows r on e._key = r._key
     where e._key is null or r._key is null or r._unreadable or e._sent_hash <> r._found_hash
@@ -46,8 +47,7 @@ select c._key,
         {%- if image %} when coalesce(o._is_shared, false) then 'foreign'{% endif %}
         {%- if held %} when h._held{% if not (shared_by or elsewhere) %} or (not c._unreadable and array_contains(h._values, c._found_hash)){% endif %} then 'extra'{% endif %}
         else '{{ unknown }}' end as _difference,
-    coalesce(c._bucket, cast(pmod(xxhash64(c._key), 65536) as int)) as _bucket, c._after_hash,
-    coalesce(c._changed{{ ', h._changed' if held }}, 0) as _changed
+    c._bucket, c._after_hash, {{ 'coalesce(h._changed, c._changed) as _changed' if held else 'c._changed' }}
 from {{ compared }} c
 {%- if held %}
 left join ({{ held }}) h on h._key = c._key

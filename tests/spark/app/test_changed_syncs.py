@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dbt_reverse_etl.base.errors import ExitCode
-from tests.support.dbt.command import call
+from tests.support.dbt.command import call, counts, found_by
 from tests.support.dbt.project import Project
 from tests.support.servers.http import http_server
 from tests.support.servers.people_api import PeopleApi
@@ -169,11 +170,20 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
 def test_reconcile_finds_what_was_written_for_nan_as_it_was_sent(project: Project) -> None:
     here = Path.cwd()
     project.destinations["lake"] = {"type": "files", "path": str(project.folder / "lake"), "format": "jsonl"}
-    project.changelog("people", "select id, double('NaN') as x, float('-Infinity') as y, 1.5d as z from range(3)")
+    sql = "select id, double('NaN') as x, float('-Infinity') as y, 1.5d as z from range({rows})"
+    project.changelog("people", sql.format(rows=3))
     project.sync("lake_people", "people", destination="lake", object="people", mode="mirror", options={"nan": "null"})
     assert project.run().success
     found = call(project, "reconcile")
     assert (found.exception, found.return_value) == (None, ExitCode.OK), found.output
+
+    lake, backup = project.folder / "lake", project.folder / "backup"
+    shutil.copytree(lake, backup)
+    project.changelog("people", sql.format(rows=2))
+    assert project.run().success
+    shutil.rmtree(lake)
+    backup.rename(lake)
+    assert counts(found_by(project)["lake_people"]) == (3, 0, 0, 1, 0), "a row of ours that somebody brought back"
 
     assert project.dbt("run-operation", "reset", "--args", "{model: people}").success
     assert not project.run().success, "the positions are those of the changelog before"

@@ -65,8 +65,8 @@ def test_a_row_that_is_as_it_was_delivered_is_the_syncs_own_only_where_no_other_
     spark: SparkSession, shared_by: list[str], elsewhere: bool, brought_back: str
 ) -> None:
     spark.sql(
-        "select _key, 'extra' as _difference, cast(null as int) as _bucket, cast(null as bigint) as _after_hash, "
-        "cast(null as bigint) as _changed, 1L as _found_hash, false as _unreadable "
+        "select _key, 'extra' as _difference, 1 as _bucket, cast(null as bigint) as _after_hash, "
+        "0L as _changed, 1L as _found_hash, false as _unreadable "
         "from values ('held'), ('brought back'), ('of somebody'), ('of the other') as t (_key)"
     ).createOrReplaceTempView("compared_rows")
     held = (
@@ -84,3 +84,25 @@ def test_a_row_that_is_as_it_was_delivered_is_the_syncs_own_only_where_no_other_
         "of somebody": "foreign",
         "of the other": of_the_other,
     }
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_row_without_a_key_is_of_somebody_else_also_where_nobody_knows_what_was_delivered(
+    spark: SparkSession,
+) -> None:
+    spark.sql(
+        "select 'insert' as _change, 1L as _snapshot_id, 0L as _row_hash, id, part, 1 as value from values ('a', 1) as t (id, part)"
+    ).createOrReplaceTempView("keyed_changelog")
+    spark.sql(
+        "select *, 1 as value, false as _unreadable from values ('a', 1), ('z', 1), ('a', null), (null, null) as t (id, part)"
+    ).createOrReplaceTempView("keyed_rows")
+    fields = [
+        {"column": c, "field": c, "type": kind} for c, kind in (("id", "string"), ("part", "int"), ("value", "int"))
+    ]
+    compared = sql.render(
+        "reconciled", "keyed_changelog", ["id", "part"], ["id", "part", "value"], 1, 1, fields, None, "s", "spec", "mirror", "keyed_rows",
+    )  # fmt: skip
+    spark.sql(compared).createOrReplaceTempView("keyed_differences")
+    told = sql.render("told_apart", "keyed_differences", None, "leftover", [], None)
+    found = {tuple(json.loads(row._key).values()): row._difference for row in spark.sql(told).collect()}
+    assert found == {("z", 1): "leftover", ("a", None): "foreign", (None, None): "foreign"}
