@@ -55,12 +55,20 @@
     {%- do facts.setdefault('quarantined', quarantined) -%}
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}
     {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
-    {#- Rows that are kept aside are proposed again only from where the head stands. -#}
-    {%- if split.kept_aside -%}{%- do facts.update({'positions': head.positions if head is not none else {}}) -%}{%- endif -%}
+    {%- if split.kept_aside -%}{%- do facts.update({'positions': reverse_etl._positions_before(head, facts)}) -%}{%- endif -%}
     {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones, query.old_images) -%}
     {%- do adapter.drop_relation(stage) -%}
     {%- do captured.update({'kept_aside': split.kept_aside, 'quarantined': quarantined | length, 'drift': facts.drift}) -%}
     {{ return(captured) }}
+{% endmacro %}
+
+
+{# Rows that are kept aside are proposed again only from where the head stands; those that a full compare found, by another one. #}
+{% macro _positions_before(head, facts) %}
+    {%- set positions = {} -%}
+    {%- do positions.update(head.positions if head is not none else {}) -%}
+    {%- if facts.unfinished and positions -%}{%- do positions.update({'reverse_etl/query': ''}) -%}{%- endif -%}
+    {{ return(positions) }}
 {% endmacro %}
 
 

@@ -8,6 +8,7 @@
 #}
 {% macro capture_feed(capture) %}
     {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
+    {%- do reverse_etl._check_one_cluster(reverse_etl._feed_inputs('kafka')) -%}
     {%- set measures = reverse_etl._feed_measures() -%}
     {%- if reverse_etl._feed_by_sequence(capture.query, capture.options) -%}
         {%- do measures.update({reverse_etl._feed_position(capture): reverse_etl._position_text(sequence, reverse_etl._position_type(capture, 'sequence'))}) -%}

@@ -20,12 +20,15 @@
         {%- do known.append(table ~ ' ' ~ newest[0]['version'] ~ ' ' ~ newest[0]['timestamp']) -%}
     {%- endfor -%}
     {%- for view in read.views -%}
-        {%- do known.append(modules.re.sub("'transient_lastDdlTime' = '[0-9]+'", '', run_query('show create table ' ~ view).rows[0][0])) -%}
+        {%- do known.append(reverse_etl._sql_of_view(view)) -%}
         {%- if reverse_etl._travels_in_time(known[-1]) -%}{{ return(none) }}{%- endif -%}
     {%- endfor -%}
     {#- The plan does not show the values of an inline table. -#}
     {{ return(local_md5(sql ~ read.plan ~ known | join('\n'))) }}
 {% endmacro %}
+
+
+{% macro _sql_of_view(view) %}{{ return(modules.re.sub("'transient_lastDdlTime' = '[0-9]+'", '', run_query('show create table ' ~ view).rows[0][0])) }}{% endmacro %}
 
 
 {# A new release may compare in another way; and --full-refresh asks for a compare. #}

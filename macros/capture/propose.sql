@@ -25,6 +25,8 @@
     {%- do known.pop('reverse_etl/inputs', none) -%}
     {%- if options.strategy == 'compare' -%}
         {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
+        {#- Should a strategy come back that goes on from these positions. -#}
+        {%- if 'reverse_etl/query' in known -%}{%- do known.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
         {{ return({'facts': {'kind': 'capture', 'positions': known}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
@@ -54,6 +56,7 @@
         'facts': {
             'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
             'since_reconcile': 0 if everything or not options.full_compare_every else head.since_reconcile + 1,
+            'unfinished': everything and not proposal.only_changes,
         },
         'drift_against': stored if everything == 'reconcile' else none,
         'note': ' (full compare: ' ~ everything ~ ')' if everything and head is not none else '',
@@ -68,10 +71,11 @@
     {%- elif head is none -%}{{ return('the first capture') }}
     {%- elif not head.positions | reject('equalto', 'reverse_etl/inputs') | list -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
-    {%- set other_sql = head.positions.get('reverse_etl/query', proposal.positions['reverse_etl/query']) != proposal.positions['reverse_etl/query'] -%}
+    {%- set known, now = head.positions.get('reverse_etl/query'), proposal.positions['reverse_etl/query'] -%}
+    {%- set other_sql = 'the last full compare kept rows aside' if known == '' else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
     {{ return([
-        proposal.problem, 'the SQL of the model is another one' if other_sql else 'the columns of the model are others' if other_columns else none,
+        proposal.problem, other_sql or ('the columns of the model are others' if other_columns else none),
     ] | select | join('; ') or none) }}
 {% endmacro %}
 
@@ -96,8 +100,32 @@
     {%- endfor -%}
     {%- do proposal.update(told) -%}
     {#- Rows that did not change are as the SQL before gave them. -#}
-    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'reverse_etl/query': local_md5(reverse_etl._without_comments(model.compiled_code))}) -%}{%- endif -%}
+    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
     {{ return(proposal) }}
+{% endmacro %}
+
+
+{# A hash of the SQL that gives the rows: of the model, and of the views that it reads as they stand in the warehouse. #}
+{% macro _sql_of_rows() %}
+    {%- set parts = [reverse_etl._without_comments(model.compiled_code)] -%}
+    {%- for view in reverse_etl._views_of(model) | unique | sort -%}{%- do parts.append(reverse_etl._sql_of_view(view)) -%}{%- endfor -%}
+    {{ return(local_md5(parts | join)) }}
+{% endmacro %}
+
+{# Names of the views of dbt from which a node reads, through others and ephemeral models, too. #}
+{% macro _views_of(node) %}
+    {%- set found = [] -%}
+    {%- for name in node.depends_on.nodes if name in graph.nodes -%}
+        {%- set input = graph.nodes[name] -%}
+        {%- if input.config.materialized == 'view' -%}
+            {%- set is_own = node.unique_id == model.unique_id -%}
+            {%- set there = reverse_etl._relation_of(input).render() if is_own else api.Relation.create(database=input.database, schema=input.schema, identifier=input.alias).render() -%}
+            {#- With --defer a view behind a view may stand elsewhere. -#}
+            {%- if is_own or adapter.get_relation(input.database, input.schema, input.alias) is not none -%}{%- do found.append(there) -%}{%- endif -%}
+        {%- endif -%}
+        {%- if input.config.materialized in ('view', 'ephemeral') -%}{%- do found.extend(reverse_etl._views_of(input)) -%}{%- endif -%}
+    {%- endfor -%}
+    {{ return(found) }}
 {% endmacro %}
 
 
@@ -248,7 +276,17 @@
     {%- if capture.options.overlap is not none and not reverse_etl._has_distance(type) -%}
         {{ exceptions.raise_compiler_error(where ~ ": found overlap with '" ~ name ~ "' of type " ~ type ~ ', which has no distances; expected a timestamp, date or number; cast it in the model, or remove overlap') }}
     {%- endif -%}
+    {%- do reverse_etl._check_overlap(capture.options.overlap, name, type, where) -%}
     {{ return(type) }}
+{% endmacro %}
+
+{# An overlap is used from the second capture on, so the first one looks at it. #}
+{% macro _check_overlap(overlap, name, type, where) %}
+    {%- set is_time = type in ('timestamp', 'timestamp_ntz', 'date') -%}
+    {%- set form = '(?i)[0-9]+(\\.[0-9]+)? *[a-z]+( +[0-9]+(\\.[0-9]+)? *[a-z]+)*' if is_time else '[0-9]+(\\.[0-9]+)?' -%}
+    {%- if overlap is not none and not modules.re.fullmatch(form, overlap | string) -%}
+        {{ exceptions.raise_compiler_error(where ~ ": found overlap '" ~ overlap ~ "' with '" ~ name ~ "' of type " ~ type ~ '; expected ' ~ ("an interval, such as '1 hour'" if is_time else 'a number') ~ '; correct it') }}
+    {%- endif -%}
 {% endmacro %}
 
 {% macro _has_distance(type) %}{{ return(not type.startswith('string') and type != 'binary') }}{% endmacro %}
@@ -269,11 +307,12 @@
     {%- endif -%}
 {%- endmacro %}
 
-{# And back as a literal, less the overlap; of a date always whole days. #}
+{# And back as a literal, less the overlap; of a date always whole days. A local time is set back by an hour at most, and then grows from there. #}
 {% macro _position_literal(position, type, overlap) -%}
     {%- if type == 'date' and overlap -%} cast(cast('{{ position }}' as timestamp) - interval {{ reverse_etl._string(overlap) }} as date)
     {%- else -%}
         {%- if type == 'timestamp' -%} timestamp_micros({{ position | int }}) {%- elif type == 'binary' -%} X'{{ position }}' {%- else -%} cast({{ reverse_etl._string(position) }} as {{ type }}) {%- endif -%}
+        {%- if type == 'timestamp_ntz' %} - interval '1 hour'{% endif %}
         {%- if overlap %} - {{ 'interval ' ~ reverse_etl._string(overlap) if type.startswith('timestamp') else overlap }}{% endif -%}
     {%- endif -%}
 {%- endmacro %}

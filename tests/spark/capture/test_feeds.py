@@ -177,6 +177,22 @@ def test_messages_that_expired_before_they_were_captured_are_an_error_and_never_
 
 
 @pytest.mark.full
+def test_a_model_that_reads_one_topic_name_from_two_clusters_is_refused_by_its_first_run(
+    project: Project, broker: Broker
+) -> None:
+    broker.topic("twice", 1)
+    broker.send("twice", [(0, "0", "a")])
+    reads = [
+        f"select cast(cast(key as string) as int) as id, 'u' as op, _offset from {{{{ reverse_etl.kafka_topic('twice', {literal(options)}) }}}}"
+        for options in ({"kafka.bootstrap.servers": broker.servers}, {"kafka.bootstrap.servers": f"{broker.servers},"})
+    ]
+    feed = {"strategy": "feed", "operation": "op", "sequence": "_offset"}
+    project.changelog("twice_changelog", " union all ".join(reads), settings={"capture": feed})
+    message = project.run().messages["twice_changelog"]
+    assert "found it read with several options, such as from two clusters" in message, message
+
+
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_what_a_writer_aborted_or_has_not_committed_yet_is_no_change(project: Project, broker: Broker) -> None:
     options = literal({"kafka.bootstrap.servers": broker.servers})

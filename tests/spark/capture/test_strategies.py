@@ -321,7 +321,7 @@ def test_another_sql_of_the_model_makes_the_run_compare_everything_and_another_c
         return {result.messages[f"anew_by_{name}"] for name in ("timestamp", "cdf")}
 
     assert (yield from captured("select id, value, at")) == {"+10 ~0 -0, snapshot 1"}
-    expected = {"+0 ~9 -0, snapshot 2 (full compare: the SQL of the model is another one)"}
+    expected = {"+0 ~9 -0, snapshot 2 (full compare: the SQL of the model or of a view is another one)"}
     assert (yield from captured("select id, value * 2 as value, at")) == expected, "no row of the source changed"
     assert (yield from captured("-- twice\nselect id, value * 2 as value, at")) == {"+0 ~0 -0, snapshot 2"}
 

@@ -51,7 +51,7 @@ def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why
     gates = Gates(project)
     rename = "update {{s}}.customers set name = '{}' where id = 1"
     note = "update {s}.orders set note = 'newer' where id = '002'"
-    other_sql = "the SQL of the model is another one"
+    other_sql = "the SQL of the model or of a view is another one"
     gates.reason()
     assert gates.reason(rename.format("B"), note) == ""
     assert project.dbt("run-operation", "reset", "--args", "{model: orders_log}").success

@@ -1,0 +1,116 @@
+"""Rows that did not change have the values of the SQL that gave them: when a strategy must compare everything again, whatever its positions say."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.support.dbt.project import Project, Result
+from tests.support.dbt.together import Story, outcomes, together
+
+__all__ = ["outcomes"]
+
+BY_TIME = {"strategy": "timestamp", "updated_at": "at"}
+OTHER_SQL = "(full compare: the SQL of the model or of a view is another one)"
+
+
+def source(project: Project, name: str) -> str:
+    """Rows of which only those with the newest stamp would be read again."""
+    relation = f"{project.schema}.{name}"
+    project.spark.sql(f"create table {relation} using delta as select id, 10 * id as cents, id as at from range(20)")
+    return relation
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_sql_that_comes_back_after_captures_by_a_full_compare_has_its_own_values_again(project: Project) -> Story:
+    relation = source(project, "reverted")
+
+    def capture(value: str, strategy: Any) -> Generator[None, Result, str]:
+        sql = f"select id, {value} as value, at from {relation}"
+        project.changelog("reverted_log", sql, settings={"capture": strategy})
+        return (yield).messages["reverted_log"]
+
+    assert (yield from capture("cents", BY_TIME)) == "+20 ~0 -0, snapshot 1"
+    assert (yield from capture("cents + 1", "compare")) == "+0 ~20 -0, snapshot 2"
+    assert (yield from capture("cents", BY_TIME)) == f"+0 ~20 -0, snapshot 3 {OTHER_SQL}"
+    assert (yield from capture("cents", BY_TIME)) == "+0 ~0 -0, snapshot 3"
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_another_sql_of_a_view_behind_the_model_makes_the_run_compare_everything_once(project: Project) -> Story:
+    relation = source(project, "behind")
+    project.model("outer_view", "select * from {{ ref('nobodys_table') }}", {"materialized": "view"})
+    project.model("nobodys_table", "select * from {{ ref('inner_view') }}", {"materialized": "ephemeral"})
+    sql = "select * from {{ ref('outer_view') }}"
+
+    def capture(value: str) -> Generator[None, Result, str]:
+        project.model("inner_view", f"select id, {value} as value, at from {relation}", {"materialized": "view"})
+        project.changelog("behind_log", sql, settings={"capture": BY_TIME})
+        return (yield).messages["behind_log"]
+
+    assert (yield from capture("cents")) == "+20 ~0 -0, snapshot 1"
+    assert (yield from capture("cents")) == "+0 ~0 -0, snapshot 1"
+    assert (yield from capture("cents + 1")) == f"+0 ~20 -0, snapshot 2 {OTHER_SQL}"
+    assert (yield from capture("cents + 1")) == "+0 ~0 -0, snapshot 2"
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_rows_that_a_full_compare_kept_aside_come_though_their_stamps_are_old(project: Project) -> Story:
+    relation = f"{project.schema}.aside"
+    noon = "timestamp'2900-01-01 12:00'"
+    project.spark.sql(
+        f"create table {relation} using delta as select id, 1 as day, {noon} as due, id as at from range(20)"
+    )
+    label = {"by": "day", "at": "due", "grace": "2 hours"}
+
+    def capture(day: str) -> Generator[None, Result, str]:
+        sql = f"select id, {day} as day, if({day} = 1 or id = 20, due, {noon} + interval '1 day') as due, at from {relation}"
+        project.changelog("aside_log", sql, settings={"capture": BY_TIME, "label": label})
+        return (yield).messages["aside_log"]
+
+    assert (yield from capture("day")) == "+20 ~0 -0, snapshot 1"
+    moved = "if(id = 3, 2, day)"
+    assert (yield from capture(moved)) == f"+0 ~0 -0, snapshot 2 (1 rows kept aside) {OTHER_SQL}"
+    project.spark.sql(f"insert into {relation} values (20, 2, {noon} + interval '1 day 3 hours', 20)")
+    again = yield from capture(moved)
+    assert again.startswith("+1 ~1 -0, snapshot 3"), again
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_a_local_time_may_be_set_back_by_an_hour_without_an_overlap(project: Project) -> Story:
+    relation = f"{project.schema}.local"
+    project.spark.sql(
+        f"create table {relation} using delta as select id, timestamp_ntz'2024-10-27 02:59:50' - make_interval(0, 0, 0, id) as at from range(20)"
+    )
+    project.changelog("local_log", f"select * from {relation}", settings={"capture": BY_TIME})
+    assert (yield).messages["local_log"] == "+20 ~0 -0, snapshot 1"
+    project.spark.sql(f"insert into {relation} values (100, timestamp_ntz'2024-10-27 02:00:00')")
+    assert (yield).messages["local_log"] == "+1 ~0 -0, snapshot 2"
+
+
+@together
+def test_an_overlap_that_is_no_distance_of_its_column_is_refused_by_the_first_run(project: Project) -> Story:
+    cases = {
+        "number": ("id", "1 hour", "of type bigint; expected a number"),
+        "less": ("id", "-1", "of type bigint; expected a number"),
+        "seconds": ("timestamp'2024-01-01'", 3600, "of type timestamp; expected an interval, such as '1 hour'"),
+        "days": ("date'2024-01-01'", 1, "of type date; expected an interval"),
+        "back": ("date'2024-01-01'", "-1 day", "of type date; expected an interval"),
+    }
+    for name, (at, overlap, _) in cases.items():
+        capture = {**BY_TIME, "overlap": overlap}
+        project.changelog(f"overlap_{name}", f"select id, {at} as at from range(1)", settings={"capture": capture})
+    for name, overlap in {"interval": "1 hour 30 minutes", "day": "2 DAYS"}.items():
+        sql = "select id, timestamp'2024-01-01' as at from range(1)"
+        project.changelog(f"overlap_{name}", sql, settings={"capture": {**BY_TIME, "overlap": overlap}})
+    result = yield
+    for name, (_, overlap, message) in cases.items():
+        said = result.messages[f"overlap_{name}"]
+        assert f"found overlap '{overlap}' with 'at' {message}" in said, said
+    assert {result.messages[f"overlap_{name}"] for name in ("interval", "day")} == {"+1 ~0 -0, snapshot 1"}
