@@ -9,7 +9,7 @@ PYTHON ?= $(shell for v in 13 12 11 10; do for p in python3.$$v python3 python; 
 # Sets JAVA_HOME for the rest of a recipe's line.
 JAVA := JAVA_HOME="$$($(BIN)/python .ci/java.py)" || exit 1; export JAVA_HOME;
 PYTEST := $(BIN)/python -m pytest -q
-# Of the tests, at once; each with a Spark wants two gigabytes.
+# Of the tests, at once; each with a Spark wants three gigabytes.
 export JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 4 ] && echo 2 || echo 4)
 FILES := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
 EFFORT ?= 0.7

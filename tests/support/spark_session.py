@@ -50,7 +50,7 @@ def spark_settings(home: Path) -> dict[str, str]:
     archive = f' "-XX:SharedArchiveFile={CLASS_ARCHIVE}"' if CLASS_ARCHIVE.exists() else ""
     return {
         "spark.master": MASTER,
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": "3g",
         "spark.driver.extraJavaOptions": f"{JVM} {HEAP}{archive} {DERBY} -Dderby.system.home={home / 'derby'}",
         "spark.executor.extraJavaOptions": JVM,
         "spark.jars.packages": delta_lake(),
