@@ -334,3 +334,30 @@ def test_a_table_from_which_others_inherit_and_a_database_without_every_characte
     db.run(f"CREATE DATABASE {db.name}_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     with pytest.raises(DestinationError, match="encoding LATIN1"):
         db.sink(database=f"{db.name}_latin").check()
+
+
+PARTITIONED = "CREATE TABLE people (id int PRIMARY KEY, name text, score float) PARTITION BY RANGE (id)"
+LOGGED = "CREATE TABLE part1 PARTITION OF people FOR VALUES FROM (0) TO (9)"
+EMPTIED = "CREATE UNLOGGED TABLE part2 PARTITION OF people FOR VALUES FROM (9) TO (99)"
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_table_or_partition_that_a_crash_of_the_server_empties_is_refused_until_it_is_logged(db: Database) -> None:
+    plain = people_of(db).replace("TABLE", "UNLOGGED TABLE")
+    for statements, unlogged in (([plain], "people"), ([PARTITIONED, LOGGED, EMPTIED], "part2")):
+        db.run("DROP TABLE IF EXISTS people")
+        db.table(";".join(statements))
+        with pytest.raises(DestinationError, match="which a crash of the server empties") as caught:
+            db.sink().open(a_task())
+        assert "SET LOGGED" in caught.value.problems[0].next_step
+        db.run(f"ALTER TABLE {unlogged} SET LOGGED")
+        assert refused(db, people(person(1), person(10))) == {}
+
+
+def test_a_temporary_table_is_refused_because_it_ends_with_its_session(db: Database) -> None:
+    with db.owner() as other:
+        other.execute("CREATE TEMPORARY TABLE people (id int PRIMARY KEY, name text, score float)")
+        schema = db.rows("SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'people'")[0][0]
+        db.run(f"GRANT USAGE ON SCHEMA {schema} TO crm_push")
+        with pytest.raises(DestinationError, match="a temporary table, which ends with its session"):
+            db.sink(state_schema="public").open(a_task(object=f"{schema}.people"))
