@@ -107,6 +107,10 @@ class Writer(ABC):
         """Places of the writes that the table holds as they are, so that a trigger that ignored them did no harm."""
         return ()
 
+    def misspelt(self, connection: Any) -> Collection[int]:
+        """Places of the writes whose key the table would show in another spelling."""
+        return ()
+
     def check_now(self, connection: Any) -> None:  # noqa: B027  (most databases check each row at once)
         """Let deferred constraints speak from now on."""
 
@@ -156,7 +160,7 @@ class Writer(ABC):
             absent = self.absent(connection, changes)
             if changed + len(absent) < changes.writes:
                 raise Ineffective
-            return dict.fromkeys(absent, NO_ROW)
+            return self._without_row(connection, absent)
         if self.strict:
             raise Ineffective
         return dict.fromkeys(self.absent(connection, changes), self.unchanged)
@@ -189,10 +193,15 @@ class Writer(ABC):
             absent = self.absent(connection, changes)
             if self.is_moved(changes, len(absent) + len(writes)):
                 raise RolledBack(MOVED, Outcome.RETRYABLE)
-            refused |= dict.fromkeys(absent, NO_ROW)
+            refused |= self._without_row(connection, absent)
         elif self.counts and not self.strict:
             refused |= dict.fromkeys(self.absent(connection, changes), self.unchanged)
         return refused
+
+    def _without_row(self, connection: Any, absent: Collection[int]) -> dict[int, str]:
+        """Why each of these updates changes no row."""
+        misspelt = set(self.misspelt(connection)) if absent else set[int]()
+        return {row: OTHER_SPELLING if row in misspelt else NO_ROW for row in absent}
 
     def _again(self, connection: Any, step: Step, changes: Changes, found: Found, direction: int) -> Found:
         waiting = sorted(row for row, fault in found.items() if self.waits(fault))

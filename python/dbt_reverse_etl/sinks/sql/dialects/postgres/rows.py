@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
-from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
+from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
@@ -47,12 +47,7 @@ BEGIN
         BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
-            IF {strict} THEN
-                SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE NOT s.deleted AND {in_range};
-                IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
-                    RAISE EXCEPTION USING ERRCODE = '{no_effect}';
-                END IF;
-            END IF;
+            {check}
         EXCEPTION WHEN OTHERS OR assert_failure THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
             IF pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others})
@@ -70,6 +65,13 @@ BEGIN
     END LOOP;
 END search"""
 
+# After the statement: it changed each of these rows.
+_CHANGED = """
+            SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE {wanted};
+            IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
+                RAISE EXCEPTION USING ERRCODE = '{no_effect}';
+            END IF;"""
+
 _CONSTRAINTS = """
 SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%s::pg_catalog.name[])
 UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
@@ -78,17 +80,14 @@ WHERE relkind IN ('i', 'I') AND relname = ANY (%s::pg_catalog.name[])"""
 _OTHERS = f"'{{{','.join(sorted(OTHER_CLASSES))}}}'::text[]"
 
 
-def search(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
-    """A block that finds the rows in these ranges that the table refuses, and carries out the others."""
+def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
+    """A block that finds the rows in these ranges that the table refuses, or a check after them, and carries out the others."""
     body = _SEARCH.format(
         firsts=_array(part.start for part in ranges),
         afters=_array(part.stop for part in ranges),
         statement=statement,
-        strict="true" if strict else "false",
-        stage=_STAGE,
-        in_range=IN_RANGE,
+        check=check,
         refused=REFUSED,
-        no_effect=NO_EFFECT,
         cardinality=CARDINALITY,
         others=_OTHERS,
     )
@@ -141,15 +140,28 @@ class PostgresWriter(StagedWriter):
             self.dialect.run(connection, statement)
 
     def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
-        statement, strict = self.statement(step, IN_RANGE), self.strict and step is Step.WRITE
+        statement, check = self.statement(step, IN_RANGE), self._check if step is Step.WRITE else ""
         for start in range(0, len(ranges), SLICE):
-            block = search(statement, ranges[start : start + SLICE][::-1], strict=strict)
+            block = search(statement, ranges[start : start + SLICE][::-1], check)
             self.dialect.run(connection, block)
         found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
         return {
             place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
             for place, state, constraint, column in found
         }
+
+    @property
+    def _check(self) -> str:
+        if not self.strict:
+            return ""
+        # `misspelt` reads the keys of an update also where no row of the table makes it read them: a bad one is refused here.
+        readable = [f"({exact}) IS NOT NULL" for exact in self.exact]
+        wanted = conjunction(["NOT s.deleted", IN_RANGE, *readable])
+        return _CHANGED.format(stage=_STAGE, wanted=wanted, no_effect=NO_EFFECT)
+
+    def misspelt(self, connection: Any) -> Collection[int]:
+        exact = conjunction(self.exact)
+        return [] if exact == EVERY_ROW else self.places(connection, f"NOT s.deleted AND NOT ({exact})")
 
     def waits(self, fault: Fault) -> bool:
         return str(fault[0]).startswith("23")
