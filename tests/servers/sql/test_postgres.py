@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,26 @@ def test_a_write_that_a_trigger_ignores_because_the_row_is_there_as_it_is_counts
     rows = [(1, "a", ["y"]), (2, "b", None), (3, "new", [])]
     changes = people(*({"id": id_, "name": name, "tags": tags} for id_, name, tags in rows))
     assert [*refused(db, changes, schema=schema, mode=mode)] == [0, 1], "this one ignored changes"
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_number_that_is_there_with_more_digits_is_there_as_it_should_be_where_a_trigger_ignores_it(
+    db: Database,
+) -> None:
+    db.table("CREATE TABLE people (id int PRIMARY KEY, d numeric(10, 2), n numeric(10, 2), many numeric(10, 2)[])")
+    does = "FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    db.run(f"CREATE TRIGGER t BEFORE UPDATE ON people {does}")
+    one_digit, number = pa.decimal128(10, 1), pa.int64()
+    schema = pa.schema([("id", number), ("d", one_digit), ("n", number), ("many", pa.list_(one_digit))])
+    half = Decimal("1.5")
+    values: list[tuple[Any, ...]] = [(half, 7, [half, None]), (None, None, None), (half, None, [])]
+    rows = people(*({"id": at, "d": d, "n": n, "many": many} for at, (d, n, many) in enumerate(values)))
+    assert refused(db, rows, schema=schema) == {}
+    assert refused(db, rows, schema=schema, fence=2) == {}
+    db.run("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+    db.run("CREATE TRIGGER u BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION f()")
+    changed = people(*({**row, "d": Decimal("2.5")} for _, row in rows))
+    assert refused(db, changed, schema=schema, fence=3) == dict.fromkeys(range(3), IGNORED)
 
 
 @pytest.mark.guarantee("Postgres")

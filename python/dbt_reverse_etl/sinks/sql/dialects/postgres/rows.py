@@ -72,6 +72,7 @@ _CHANGED = """
                 RAISE EXCEPTION USING ERRCODE = '{no_effect}';
             END IF;"""
 
+_NUMERIC = Name("pg_catalog", "numeric")
 _CONSTRAINTS = """
 SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%s::pg_catalog.name[])
 UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
@@ -127,8 +128,13 @@ class PostgresWriter(StagedWriter):
 
     def already(self, connection: Any) -> Collection[int]:
         """As after `suppress_redundant_updates_trigger`."""
-        pairs = [(f"t.{self.dialect.quoted(name)}", f"({self.value(name)})") for name in self.others]
-        same = [f"({_same_text(*pair)} OR {pair[0]} IS NULL AND {pair[1]} IS NULL)" for pair in pairs]
+        same = []
+        for name in self.others:
+            there, value = f"t.{self.dialect.quoted(name)}", f"({self.value(name)})"
+            # The texts of 1.5 and 1.50 differ, which are one value.
+            is_number = _NUMERIC in (self.columns[name].type, self.columns[name].element)
+            is_same = f"{there} OPERATOR(pg_catalog.=) {value}" if is_number else _same_text(there, value)
+            same.append(f"({is_same} OR {there} IS NULL AND {value} IS NULL)")
         return self.places(connection, f"NOT s.deleted AND {self.there(conjunction([self.not_yet_deleted, *same]))}")
 
     def check_now(self, connection: Any) -> None:
