@@ -211,6 +211,23 @@ def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Da
     assert db.rows("SELECT id::text, v FROM people") == [(key, "a")]
 
 
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY])
+def test_a_row_that_a_trigger_ignores_is_not_told_to_be_misspelt_beside_one_that_is(mode: Mode, db: Database) -> None:
+    db.run(CITEXT)
+    db.table("CREATE TABLE people (id citext PRIMARY KEY, v text CHECK (v <> 'bad'))")
+    db.run(
+        "INSERT INTO people VALUES ('Ada', 'a');"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN CASE WHEN new.v <> 'no' THEN new END; END$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    rows = people({"id": "Bob", "v": "no"}, {"id": "ADA", "v": "b"}, {"id": "Cy", "v": "c"})
+    assert refused(db, rows, schema=TEXTS, mode=mode) == {0: IGNORED, 1: OTHER_SPELLING}
+    found = refused(db, [*rows, *people({"id": "Dan", "v": "bad"})], schema=TEXTS, mode=mode, fence=2)
+    assert found.pop(3).startswith("check violation (23514)")
+    assert found == {0: IGNORED, 1: OTHER_SPELLING}
+
+
 JOINS = ("nestloop", "mergejoin", "indexscan", "bitmapscan")
 
 

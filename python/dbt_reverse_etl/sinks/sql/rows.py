@@ -108,7 +108,7 @@ class Writer(ABC):
         return ()
 
     def misspelt(self, connection: Any) -> Collection[int]:
-        """Places of the writes whose key the table would show in another spelling."""
+        """Places of the writes whose key the table has or shows in another spelling; the first only where rows are inserted."""
         return ()
 
     def check_now(self, connection: Any) -> None:  # noqa: B027  (most databases check each row at once)
@@ -163,7 +163,7 @@ class Writer(ABC):
             return self._without_row(connection, absent)
         if self.strict:
             raise Ineffective
-        return dict.fromkeys(self.absent(connection, changes), self.unchanged)
+        return self._without_row(connection, self.absent(connection, changes))
 
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
         self.begin_search(connection)
@@ -185,6 +185,8 @@ class Writer(ABC):
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
         if INEFFECTIVE in found.values():
+            misspelt = (row for row in self.misspelt(connection) if row in found)
+            refused |= dict.fromkeys(misspelt, OTHER_SPELLING)
             for row in self.already(connection):
                 refused.pop(row, None)
         if changes.deletes:
@@ -195,13 +197,14 @@ class Writer(ABC):
                 raise RolledBack(MOVED, Outcome.RETRYABLE)
             refused |= self._without_row(connection, absent)
         elif self.counts and not self.strict:
-            refused |= dict.fromkeys(self.absent(connection, changes), self.unchanged)
+            refused |= self._without_row(connection, self.absent(connection, changes))
         return refused
 
     def _without_row(self, connection: Any, absent: Collection[int]) -> dict[int, str]:
-        """Why each of these updates changes no row."""
+        """Why each of these writes has no row in the table."""
         misspelt = set(self.misspelt(connection)) if absent else set[int]()
-        return {row: OTHER_SPELLING if row in misspelt else NO_ROW for row in absent}
+        other = NO_ROW if self.task.mode is Mode.UPDATE_ONLY else self.unchanged
+        return {row: OTHER_SPELLING if row in misspelt else other for row in absent}
 
     def _again(self, connection: Any, step: Step, changes: Changes, found: Found, direction: int) -> Found:
         waiting = sorted(row for row, fault in found.items() if self.waits(fault))

@@ -17,8 +17,8 @@ from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
-from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, Found, Step
+from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
@@ -166,8 +166,14 @@ class PostgresWriter(StagedWriter):
         return _CHANGED.format(stage=_STAGE, wanted=wanted, no_effect=NO_EFFECT)
 
     def misspelt(self, connection: Any) -> Collection[int]:
-        exact = conjunction(self.exact)
-        return [] if exact == EVERY_ROW else self.places(connection, f"NOT s.deleted AND NOT ({exact})")
+        if not self._merging:
+            return []
+        found = self.places(connection, f"NOT s.deleted AND NOT ({conjunction(self.exact)})")
+        if self.task.mode is not Mode.UPDATE_ONLY:
+            other = f"{conjunction(self._equal)} AND NOT ({conjunction(self._same_texts)})"
+            there = f"EXISTS (SELECT FROM {self.name.sql} AS t WHERE {other})"
+            found += self.places(connection, f"NOT s.deleted AND {there}")
+        return found
 
     def waits(self, fault: Fault) -> bool:
         return str(fault[0]).startswith("23")
@@ -181,7 +187,7 @@ class PostgresWriter(StagedWriter):
 
     def _reason(self, fault: Fault, known: Set[str]) -> str:
         if fault == INEFFECTIVE:
-            return self.unchanged
+            return IGNORED
         state, constraint, column = fault
         if not self.waits(fault):
             return condition(state)
@@ -189,21 +195,24 @@ class PostgresWriter(StagedWriter):
             return f"{condition(state)}, constraint {constraint}"
         return condition(state) + (f", column {column}" if column in self.table.columns else "")
 
-    @property
-    def unchanged(self) -> str:
-        return OTHER_SPELLING if self._merging and self.task.mode is not Mode.UPDATE_ONLY else IGNORED
-
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
         gone = "USING pg_catalog.unnest(%s::int4[]) u (place) WHERE s.place OPERATOR(pg_catalog.=) u.place"
         self.dialect.run(connection, f"DELETE FROM {_STAGE} s {gone}", (list(rows),))
 
     @property
     def match(self) -> list[str]:
-        equal = [
+        return self._equal + self._same_texts
+
+    @property
+    def _equal(self) -> list[str]:
+        return [
             f"t.{self.dialect.quoted(key)} OPERATOR({_schema_of_equals(self.columns[key])}.=) {self.value(key)}"
             for key in self.task.key
         ]
-        return equal + [_same_text(f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self._merging]
+
+    @property
+    def _same_texts(self) -> list[str]:
+        return [_same_text(f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self._merging]
 
     @property
     def exact(self) -> list[str]:
