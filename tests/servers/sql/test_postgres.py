@@ -16,9 +16,9 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
-from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import search
+from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter, search
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import CITEXT, PASSWORD, Database, new_database
@@ -353,6 +353,53 @@ def test_a_number_that_is_there_with_more_digits_is_there_as_it_should_be_where_
     db.run("CREATE TRIGGER u BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION f()")
     changed = people(*({**row, "d": Decimal("2.5")} for _, row in rows))
     assert refused(db, changed, schema=schema, fence=3) == dict.fromkeys(range(3), IGNORED)
+
+
+def lowers_keys(db: Database, events: str, table: str = "people") -> None:
+    db.run(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN new.id := lower(new.id); RETURN new; END$$;"
+        f"CREATE TRIGGER t {events} ON {table} FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+@pytest.mark.parametrize("where", ["table", "partition"])
+def test_a_row_that_a_trigger_stores_under_another_key_is_rejected_and_changes_no_other_row(
+    where: str, mode: Mode, db: Database
+) -> None:
+    ddl = "CREATE TABLE people (id text PRIMARY KEY, v text, CHECK (v <> 'bad'))"
+    if where == "partition":
+        ddl += " PARTITION BY LIST (id); CREATE TABLE part PARTITION OF people DEFAULT"
+    db.table(ddl)
+    before = [("Bob", "old"), ("ada", "old"), ("dan", "old")]
+    db.run(f"INSERT INTO people VALUES {', '.join(map(str, before))}")
+    lowers_keys(db, "BEFORE INSERT OR UPDATE", "people" if where == "table" else "part")
+    first = "Bob" if mode is Mode.UPDATE_ONLY else "Ada"
+    rows = people(*({"id": key, "v": "new"} for key in (first, "Cy", "cy", "dan")))
+    expected = {
+        Mode.MIRROR: {0: OTHER_KEY, 1: OTHER_KEY},
+        Mode.INSERT_ONLY: {0: IGNORED, 1: OTHER_KEY},  # the table has the other key: nothing was stored
+        Mode.UPDATE_ONLY: {0: OTHER_KEY, 1: NO_ROW, 2: NO_ROW},
+    }[mode]
+    assert refused(db, rows, schema=TEXTS, mode=mode) == expected
+    db.run("DELETE FROM people WHERE id = 'cy'")
+    found = refused(db, [*rows[:3], *people({"id": "dan", "v": "bad"})], schema=TEXTS, mode=mode, fence=2)
+    assert found.pop(3).startswith("check violation (23514)")
+    assert found == expected
+    assert set(db.rows("SELECT id, v FROM people WHERE id <> 'dan'")) >= set(before[:2])
+
+
+@pytest.mark.parametrize("events", ["AFTER INSERT OR UPDATE", "BEFORE DELETE", "BEFORE INSERT"])
+def test_a_table_without_a_trigger_that_may_change_a_key_pays_for_no_question(
+    events: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.table("CREATE TABLE people (id text PRIMARY KEY, v text)")
+    lowers_keys(db, events)
+    if events == "BEFORE INSERT":
+        db.run("ALTER TABLE people DISABLE TRIGGER t")
+    monkeypatch.setattr(PostgresWriter, "absent", None)
+    assert refused(db, people({"id": "Ada", "v": "a"}), schema=TEXTS) == {}
 
 
 @pytest.mark.guarantee("Postgres")

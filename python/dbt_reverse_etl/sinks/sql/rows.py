@@ -19,6 +19,7 @@ from dbt_reverse_etl.sinks.sql.table import Name, Table
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"
 OTHER_SPELLING = "the table has or shows this key in another spelling"
+OTHER_KEY = "the table stored the row under another key (a trigger?)"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
 Found = dict[int, Fault]
@@ -154,16 +155,19 @@ class Writer(ABC):
 
     def _write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
         changed = self.apply(connection, Step.WRITE, changes)
-        if not self.counts or changed >= changes.writes:
+        unchanged = max(changes.writes - changed, 0) if self.counts else 0
+        if not unchanged and not self.table.rewrites:
             return {}
-        if self.task.mode is Mode.UPDATE_ONLY:
-            absent = self.absent(connection, changes)
-            if changed + len(absent) < changes.writes:
-                raise Ineffective
-            return self._without_row(connection, absent)
-        if self.strict:
+        is_update = self.task.mode is Mode.UPDATE_ONLY
+        if unchanged and self.strict and not is_update:
             raise Ineffective
-        return self._without_row(connection, self.absent(connection, changes))
+        absent = self.absent(connection, changes)
+        if is_update and len(absent) < unchanged:
+            raise Ineffective
+        # A row that was written, and is not there, is there under another key.
+        if self.table.rewrites and len(absent) > (unchanged if is_update else 0):
+            raise Ineffective
+        return self._without_row(connection, absent)
 
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
         self.begin_search(connection)

@@ -15,10 +15,16 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
+    CARDINALITY,
+    NO_EFFECT,
+    OTHER_CLASSES,
+    OTHER_KEY_STATE,
+    condition,
+)
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, Found, Step
-from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
+from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
@@ -70,6 +76,12 @@ _CHANGED = """
             SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE {wanted};
             IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
                 RAISE EXCEPTION USING ERRCODE = '{no_effect}';
+            END IF;"""
+# After it: each of these rows is in the table.
+_STORED = """
+            IF EXISTS (SELECT FROM {stage} s WHERE {absent}) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = CASE WHEN search.changed OPERATOR(pg_catalog.=) 0 THEN '{no_effect}' ELSE '{other_key}' END;
             END IF;"""
 
 _NUMERIC = Name("pg_catalog", "numeric")
@@ -158,12 +170,16 @@ class PostgresWriter(StagedWriter):
 
     @property
     def _check(self) -> str:
-        if not self.strict:
-            return ""
-        # `misspelt` reads the keys of an update also where no row of the table makes it read them: a bad one is refused here.
-        readable = [f"({exact}) IS NOT NULL" for exact in self.exact]
-        wanted = conjunction(["NOT s.deleted", IN_RANGE, *readable])
-        return _CHANGED.format(stage=_STAGE, wanted=wanted, no_effect=NO_EFFECT)
+        check, states = "", {"no_effect": NO_EFFECT, "other_key": OTHER_KEY_STATE}
+        if self.strict:
+            # `misspelt` reads the keys of an update also where no row of the table makes it read them: a bad one is refused here.
+            readable = [f"({exact}) IS NOT NULL" for exact in self.exact]
+            wanted = conjunction(["NOT s.deleted", IN_RANGE, *readable])
+            check += _CHANGED.format(stage=_STAGE, wanted=wanted, **states)
+        if self.table.rewrites:
+            absent = conjunction(["NOT s.deleted", IN_RANGE, f"NOT {self.there(EVERY_ROW)}"])
+            check += _STORED.format(stage=_STAGE, absent=absent, **states)
+        return check
 
     def misspelt(self, connection: Any) -> Collection[int]:
         if not self._merging:
@@ -188,6 +204,8 @@ class PostgresWriter(StagedWriter):
     def _reason(self, fault: Fault, known: Set[str]) -> str:
         if fault == INEFFECTIVE:
             return IGNORED
+        if fault[0] == OTHER_KEY_STATE:
+            return OTHER_KEY
         state, constraint, column = fault
         if not self.waits(fault):
             return condition(state)

@@ -109,6 +109,17 @@ SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
+# Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled.
+_REWRITES = b"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t
+    WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'
+        AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
+        AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
+        AND t.tgrelid OPERATOR(pg_catalog.=) ANY (
+            SELECT %(table)s::pg_catalog.oid
+            UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid)))"""
+
 _LOGGED = "a logged table, whose partitions are logged, too"
 _LOSES_ROWS: dict[str, Wrong] = {
     "u": (
@@ -141,7 +152,8 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
         columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent)
-    return Table(columns, unique, wrong=wrong)
+    rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
+    return Table(columns, unique, wrong=wrong, rewrites=rewrites)
 
 
 def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
