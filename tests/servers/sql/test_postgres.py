@@ -402,6 +402,38 @@ def test_a_table_without_a_trigger_that_may_change_a_key_pays_for_no_question(
     assert refused(db, people({"id": "Ada", "v": "a"}), schema=TEXTS) == {}
 
 
+BOSSES = pa.schema([("id", pa.int64()), ("boss", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_a_row_that_gets_another_parent_stays_where_the_delete_of_the_old_one_cascades(
+    action: str, db: Database
+) -> None:
+    key = f"FOREIGN KEY (firm, boss) REFERENCES people (firm, id) ON DELETE {action}"
+    more = f"firm int DEFAULT 7, note text, UNIQUE (firm, id), {key}"
+    db.table(f"CREATE TABLE people (id int PRIMARY KEY, boss int, name text UNIQUE, {more})")
+    db.run("INSERT INTO people VALUES (1, null, 'a', 8, 'old'), (2, 1, 'b', 8, 'kept'), (3, null, 'c', 8, 'new')")
+    moves = [("delete", {"id": 1}), ("update", {"id": 2, "boss": 3, "name": "b"})]
+    assert refused(db, moves, schema=BOSSES) == {}
+    assert db.rows("SELECT * FROM people WHERE id = 2") == [(2, 3, "b", 8, "kept")]
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_write_that_a_cascading_delete_undoes_is_refused_and_a_unique_value_may_still_move(db: Database) -> None:
+    key = "boss int REFERENCES people ON DELETE CASCADE"
+    db.table(f"CREATE TABLE people (id int PRIMARY KEY, {key}, name text UNIQUE DEFERRABLE)")
+    db.run("INSERT INTO people VALUES (1, null, 'a'), (2, null, 'b'), (3, null, 'c'), (4, 3, 'd')")
+    names = {2: "c", 3: "b", 5: "a"}  # a swap among them, which only one statement after the delete can do
+    moves = [("update", {"id": id_, "boss": None, "name": name}) for id_, name in names.items()]
+    assert refused(db, [("delete", {"id": 1}), *moves], schema=BOSSES) == {}
+    assert dict(db.rows("SELECT id, name FROM people")) == {**names, 4: "d"}
+    orphan = [("delete", {"id": 3}), ("update", {"id": 4, "boss": 3, "name": "d"})]
+    assert refused(db, orphan, schema=BOSSES, fence=2) == {
+        1: "foreign key violation (23503), constraint people_boss_fkey"
+    }
+
+
 @pytest.mark.guarantee("Postgres")
 def test_policies_that_hide_rows_are_refused_because_a_hidden_row_looks_deleted(people_db: Database) -> None:
     hides = "CREATE POLICY p ON people USING (name <> 'hidden')"

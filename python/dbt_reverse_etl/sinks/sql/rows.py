@@ -145,15 +145,20 @@ class Writer(ABC):
 
     def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
         """Everything, or an error."""
-        refused: dict[int, str] = {}
-        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
-            refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        refused = self.delete_all(connection, changes)
         if changes.writes:
-            refused |= self._write_all(connection, changes)
+            refused |= self.write_all(connection, changes)
         self.check_now(connection)
         return refused
 
-    def _write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+    def delete_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """The deletes, or an error."""
+        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
+            return dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        return {}
+
+    def write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """The writes, or an error."""
         changed = self.apply(connection, Step.WRITE, changes)
         unchanged = max(changes.writes - changed, 0) if self.counts else 0
         if not unchanged and not self.table.rewrites:

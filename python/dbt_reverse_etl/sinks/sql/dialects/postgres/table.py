@@ -120,6 +120,13 @@ SELECT EXISTS (
             SELECT %(table)s::pg_catalog.oid
             UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid)))"""
 
+# ON DELETE CASCADE, SET NULL or SET DEFAULT from the table to itself.
+_CASCADES = b"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_constraint f
+    WHERE f.conrelid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.oid AND f.confrelid OPERATOR(pg_catalog.=) f.conrelid
+        AND f.contype OPERATOR(pg_catalog.=) 'f' AND f.confdeltype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]))"""
+
 _LOGGED = "a logged table, whose partitions are logged, too"
 _LOSES_ROWS: dict[str, Wrong] = {
     "u": (
@@ -153,7 +160,8 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent)
     rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
-    return Table(columns, unique, wrong=wrong, rewrites=rewrites)
+    cascades = connection.execute(_CASCADES, {"table": oid}).fetchone() == (True,)
+    return Table(columns, unique, wrong=wrong, rewrites=rewrites, cascades=cascades)
 
 
 def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
