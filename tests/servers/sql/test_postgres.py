@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
-from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import search
+from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter, search
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.servers.postgres import CITEXT, PASSWORD, Database, new_database
@@ -146,9 +147,9 @@ def test_a_batch_of_bad_rows_is_searched_in_slices_for_the_search_copies_its_lis
 ) -> None:
     asked: list[int] = []
 
-    def noted(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
+    def noted(statement: str, ranges: Sequence[range], check: str) -> str:
         asked.append(len(ranges))
-        return search(statement, ranges, strict=strict)
+        return search(statement, ranges, check)
 
     monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.postgres.rows.search", noted)
     db.table("CREATE TABLE people (id int PRIMARY KEY, boss int REFERENCES people)")
@@ -208,6 +209,45 @@ def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Da
     rows = people({"id": key, "v": "a"}, {"id": key.upper(), "v": "b"}, {"id": "x", "v": "c"})
     assert refused(db, rows, schema=TEXTS) == {1: OTHER_SPELLING, 2: "invalid text representation (22P02)"}
     assert db.rows("SELECT id::text, v FROM people") == [(key, "a")]
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY])
+def test_a_row_that_a_trigger_ignores_is_not_told_to_be_misspelt_beside_one_that_is(mode: Mode, db: Database) -> None:
+    db.run(CITEXT)
+    db.table("CREATE TABLE people (id citext PRIMARY KEY, v text CHECK (v <> 'bad'))")
+    db.run(
+        "INSERT INTO people VALUES ('Ada', 'a');"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN CASE WHEN new.v <> 'no' THEN new END; END$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    rows = people({"id": "Bob", "v": "no"}, {"id": "ADA", "v": "b"}, {"id": "Cy", "v": "c"})
+    assert refused(db, rows, schema=TEXTS, mode=mode) == {0: IGNORED, 1: OTHER_SPELLING}
+    found = refused(db, [*rows, *people({"id": "Dan", "v": "bad"})], schema=TEXTS, mode=mode, fence=2)
+    assert found.pop(3).startswith("check violation (23514)")
+    assert found == {0: IGNORED, 1: OTHER_SPELLING}
+
+
+JOINS = ("nestloop", "mergejoin", "indexscan", "bitmapscan")
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_update_of_a_key_that_the_table_shows_in_another_spelling_is_rejected_not_without_a_match(
+    is_empty: bool, db: Database
+) -> None:
+    db.table("CREATE TABLE people (id uuid PRIMARY KEY, v text CHECK (v <> 'bad'))")
+    key = "6ecd8c99-4036-403d-bf84-cf8400f67836"
+    if is_empty:  # a plan that reads no staged row where the table has none
+        db.run("; ".join(f"ALTER ROLE crm_push IN DATABASE {db.name} SET enable_{name} = off" for name in JOINS))
+    else:
+        db.run(f"INSERT INTO people VALUES ('{key}', 'a')")
+    rows = people({"id": key.upper(), "v": "b"}, {"id": key.replace("6", "7"), "v": "b"})
+    said = {0: OTHER_SPELLING, 1: NO_ROW}
+    assert refused(db, rows, schema=TEXTS, mode=Mode.UPDATE_ONLY) == said
+    found = refused(db, [*rows, *people({"id": "x", "v": "b"})], schema=TEXTS, mode=Mode.UPDATE_ONLY, fence=2)
+    assert found == {**said, 2: "invalid text representation (22P02)"}
+    assert db.rows("SELECT v FROM people") == ([] if is_empty else [("a",)])
 
 
 @pytest.mark.guarantee("Postgres")
@@ -295,6 +335,105 @@ def test_a_write_that_a_trigger_ignores_because_the_row_is_there_as_it_is_counts
     assert [*refused(db, changes, schema=schema, mode=mode)] == [0, 1], "this one ignored changes"
 
 
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_number_that_is_there_with_more_digits_is_there_as_it_should_be_where_a_trigger_ignores_it(
+    db: Database,
+) -> None:
+    db.table("CREATE TABLE people (id int PRIMARY KEY, d numeric(10, 2), n numeric(10, 2), many numeric(10, 2)[])")
+    does = "FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    db.run(f"CREATE TRIGGER t BEFORE UPDATE ON people {does}")
+    one_digit, number = pa.decimal128(10, 1), pa.int64()
+    schema = pa.schema([("id", number), ("d", one_digit), ("n", number), ("many", pa.list_(one_digit))])
+    half = Decimal("1.5")
+    values: list[tuple[Any, ...]] = [(half, 7, [half, None]), (None, None, None), (half, None, [])]
+    rows = people(*({"id": at, "d": d, "n": n, "many": many} for at, (d, n, many) in enumerate(values)))
+    assert refused(db, rows, schema=schema) == {}
+    assert refused(db, rows, schema=schema, fence=2) == {}
+    db.run("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+    db.run("CREATE TRIGGER u BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION f()")
+    changed = people(*({**row, "d": Decimal("2.5")} for _, row in rows))
+    assert refused(db, changed, schema=schema, fence=3) == dict.fromkeys(range(3), IGNORED)
+
+
+def lowers_keys(db: Database, events: str, table: str = "people") -> None:
+    db.run(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN new.id := lower(new.id); RETURN new; END$$;"
+        f"CREATE TRIGGER t {events} ON {table} FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+@pytest.mark.parametrize("where", ["table", "partition"])
+def test_a_row_that_a_trigger_stores_under_another_key_is_rejected_and_changes_no_other_row(
+    where: str, mode: Mode, db: Database
+) -> None:
+    ddl = "CREATE TABLE people (id text PRIMARY KEY, v text, CHECK (v <> 'bad'))"
+    if where == "partition":
+        ddl += " PARTITION BY LIST (id); CREATE TABLE part PARTITION OF people DEFAULT"
+    db.table(ddl)
+    before = [("Bob", "old"), ("ada", "old"), ("dan", "old")]
+    db.run(f"INSERT INTO people VALUES {', '.join(map(str, before))}")
+    lowers_keys(db, "BEFORE INSERT OR UPDATE", "people" if where == "table" else "part")
+    first = "Bob" if mode is Mode.UPDATE_ONLY else "Ada"
+    rows = people(*({"id": key, "v": "new"} for key in (first, "Cy", "cy", "dan")))
+    expected = {
+        Mode.MIRROR: {0: OTHER_KEY, 1: OTHER_KEY},
+        Mode.INSERT_ONLY: {0: IGNORED, 1: OTHER_KEY},  # the table has the other key: nothing was stored
+        Mode.UPDATE_ONLY: {0: OTHER_KEY, 1: NO_ROW, 2: NO_ROW},
+    }[mode]
+    assert refused(db, rows, schema=TEXTS, mode=mode) == expected
+    db.run("DELETE FROM people WHERE id = 'cy'")
+    found = refused(db, [*rows[:3], *people({"id": "dan", "v": "bad"})], schema=TEXTS, mode=mode, fence=2)
+    assert found.pop(3).startswith("check violation (23514)")
+    assert found == expected
+    assert set(db.rows("SELECT id, v FROM people WHERE id <> 'dan'")) >= set(before[:2])
+
+
+@pytest.mark.parametrize("events", ["AFTER INSERT OR UPDATE", "BEFORE DELETE", "BEFORE INSERT"])
+def test_a_table_without_a_trigger_that_may_change_a_key_pays_for_no_question(
+    events: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.table("CREATE TABLE people (id text PRIMARY KEY, v text)")
+    lowers_keys(db, events)
+    if events == "BEFORE INSERT":
+        db.run("ALTER TABLE people DISABLE TRIGGER t")
+    monkeypatch.setattr(PostgresWriter, "absent", None)
+    assert refused(db, people({"id": "Ada", "v": "a"}), schema=TEXTS) == {}
+
+
+BOSSES = pa.schema([("id", pa.int64()), ("boss", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_a_row_that_gets_another_parent_stays_where_the_delete_of_the_old_one_cascades(
+    action: str, db: Database
+) -> None:
+    key = f"FOREIGN KEY (firm, boss) REFERENCES people (firm, id) ON DELETE {action}"
+    more = f"firm int DEFAULT 7, note text, UNIQUE (firm, id), {key}"
+    db.table(f"CREATE TABLE people (id int PRIMARY KEY, boss int, name text UNIQUE, {more})")
+    db.run("INSERT INTO people VALUES (1, null, 'a', 8, 'old'), (2, 1, 'b', 8, 'kept'), (3, null, 'c', 8, 'new')")
+    moves = [("delete", {"id": 1}), ("update", {"id": 2, "boss": 3, "name": "b"})]
+    assert refused(db, moves, schema=BOSSES) == {}
+    assert db.rows("SELECT * FROM people WHERE id = 2") == [(2, 3, "b", 8, "kept")]
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_write_that_a_cascading_delete_undoes_is_refused_and_a_unique_value_may_still_move(db: Database) -> None:
+    key = "boss int REFERENCES people ON DELETE CASCADE"
+    db.table(f"CREATE TABLE people (id int PRIMARY KEY, {key}, name text UNIQUE DEFERRABLE)")
+    db.run("INSERT INTO people VALUES (1, null, 'a'), (2, null, 'b'), (3, null, 'c'), (4, 3, 'd')")
+    names = {2: "c", 3: "b", 5: "a"}  # a swap among them, which only one statement after the delete can do
+    moves = [("update", {"id": id_, "boss": None, "name": name}) for id_, name in names.items()]
+    assert refused(db, [("delete", {"id": 1}), *moves], schema=BOSSES) == {}
+    assert dict(db.rows("SELECT id, name FROM people")) == {**names, 4: "d"}
+    orphan = [("delete", {"id": 3}), ("update", {"id": 4, "boss": 3, "name": "d"})]
+    assert refused(db, orphan, schema=BOSSES, fence=2) == {
+        1: "foreign key violation (23503), constraint people_boss_fkey"
+    }
+
+
 @pytest.mark.guarantee("Postgres")
 def test_policies_that_hide_rows_are_refused_because_a_hidden_row_looks_deleted(people_db: Database) -> None:
     hides = "CREATE POLICY p ON people USING (name <> 'hidden')"
@@ -334,3 +473,30 @@ def test_a_table_from_which_others_inherit_and_a_database_without_every_characte
     db.run(f"CREATE DATABASE {db.name}_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     with pytest.raises(DestinationError, match="encoding LATIN1"):
         db.sink(database=f"{db.name}_latin").check()
+
+
+PARTITIONED = "CREATE TABLE people (id int PRIMARY KEY, name text, score float) PARTITION BY RANGE (id)"
+LOGGED = "CREATE TABLE part1 PARTITION OF people FOR VALUES FROM (0) TO (9)"
+EMPTIED = "CREATE UNLOGGED TABLE part2 PARTITION OF people FOR VALUES FROM (9) TO (99)"
+
+
+@pytest.mark.guarantee("Postgres")
+def test_a_table_or_partition_that_a_crash_of_the_server_empties_is_refused_until_it_is_logged(db: Database) -> None:
+    plain = people_of(db).replace("TABLE", "UNLOGGED TABLE")
+    for statements, unlogged in (([plain], "people"), ([PARTITIONED, LOGGED, EMPTIED], "part2")):
+        db.run("DROP TABLE IF EXISTS people")
+        db.table(";".join(statements))
+        with pytest.raises(DestinationError, match="which a crash of the server empties") as caught:
+            db.sink().open(a_task())
+        assert "SET LOGGED" in caught.value.problems[0].next_step
+        db.run(f"ALTER TABLE {unlogged} SET LOGGED")
+        assert refused(db, people(person(1), person(10))) == {}
+
+
+def test_a_temporary_table_is_refused_because_it_ends_with_its_session(db: Database) -> None:
+    with db.owner() as other:
+        other.execute("CREATE TEMPORARY TABLE people (id int PRIMARY KEY, name text, score float)")
+        schema = db.rows("SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'people'")[0][0]
+        db.run(f"GRANT USAGE ON SCHEMA {schema} TO crm_push")
+        with pytest.raises(DestinationError, match="a temporary table, which ends with its session"):
+            db.sink(state_schema="public").open(a_task(object=f"{schema}.people"))

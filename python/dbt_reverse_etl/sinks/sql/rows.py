@@ -19,6 +19,7 @@ from dbt_reverse_etl.sinks.sql.table import Name, Table
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"
 OTHER_SPELLING = "the table has or shows this key in another spelling"
+OTHER_KEY = "the table stored the row under another key (a trigger?)"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
 Found = dict[int, Fault]
@@ -107,6 +108,10 @@ class Writer(ABC):
         """Places of the writes that the table holds as they are, so that a trigger that ignored them did no harm."""
         return ()
 
+    def misspelt(self, connection: Any) -> Collection[int]:
+        """Places of the writes whose key the table has or shows in another spelling; the first only where rows are inserted."""
+        return ()
+
     def check_now(self, connection: Any) -> None:  # noqa: B027  (most databases check each row at once)
         """Let deferred constraints speak from now on."""
 
@@ -140,26 +145,34 @@ class Writer(ABC):
 
     def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
         """Everything, or an error."""
-        refused: dict[int, str] = {}
-        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
-            refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        refused = self.delete_all(connection, changes)
         if changes.writes:
-            refused |= self._write_all(connection, changes)
+            refused |= self.write_all(connection, changes)
         self.check_now(connection)
         return refused
 
-    def _write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+    def delete_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """The deletes, or an error."""
+        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
+            return dict.fromkeys(self.undeleted(connection, changes), IGNORED)
+        return {}
+
+    def write_all(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """The writes, or an error."""
         changed = self.apply(connection, Step.WRITE, changes)
-        if not self.counts or changed >= changes.writes:
+        unchanged = max(changes.writes - changed, 0) if self.counts else 0
+        if not unchanged and not self.table.rewrites:
             return {}
-        if self.task.mode is Mode.UPDATE_ONLY:
-            absent = self.absent(connection, changes)
-            if changed + len(absent) < changes.writes:
-                raise Ineffective
-            return dict.fromkeys(absent, NO_ROW)
-        if self.strict:
+        is_update = self.task.mode is Mode.UPDATE_ONLY
+        if unchanged and self.strict and not is_update:
             raise Ineffective
-        return dict.fromkeys(self.absent(connection, changes), self.unchanged)
+        absent = self.absent(connection, changes)
+        if is_update and len(absent) < unchanged:
+            raise Ineffective
+        # A row that was written, and is not there, is there under another key.
+        if self.table.rewrites and len(absent) > (unchanged if is_update else 0):
+            raise Ineffective
+        return self._without_row(connection, absent)
 
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
         self.begin_search(connection)
@@ -181,6 +194,8 @@ class Writer(ABC):
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
         if INEFFECTIVE in found.values():
+            misspelt = (row for row in self.misspelt(connection) if row in found)
+            refused |= dict.fromkeys(misspelt, OTHER_SPELLING)
             for row in self.already(connection):
                 refused.pop(row, None)
         if changes.deletes:
@@ -189,10 +204,16 @@ class Writer(ABC):
             absent = self.absent(connection, changes)
             if self.is_moved(changes, len(absent) + len(writes)):
                 raise RolledBack(MOVED, Outcome.RETRYABLE)
-            refused |= dict.fromkeys(absent, NO_ROW)
+            refused |= self._without_row(connection, absent)
         elif self.counts and not self.strict:
-            refused |= dict.fromkeys(self.absent(connection, changes), self.unchanged)
+            refused |= self._without_row(connection, self.absent(connection, changes))
         return refused
+
+    def _without_row(self, connection: Any, absent: Collection[int]) -> dict[int, str]:
+        """Why each of these writes has no row in the table."""
+        misspelt = set(self.misspelt(connection)) if absent else set[int]()
+        other = NO_ROW if self.task.mode is Mode.UPDATE_ONLY else self.unchanged
+        return {row: OTHER_SPELLING if row in misspelt else other for row in absent}
 
     def _again(self, connection: Any, step: Step, changes: Changes, found: Found, direction: int) -> Found:
         waiting = sorted(row for row, fault in found.items() if self.waits(fault))

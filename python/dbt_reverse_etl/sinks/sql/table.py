@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dbt_reverse_etl.sinks.base import SinkTask
 
@@ -63,12 +63,16 @@ class Table:
         unique: the folded columns of each index that makes a key one row.
         names: of constraints, indexes and columns, which a reason may show.
         wrong: why no row can be written into it, e.g. a view.
+        rewrites: a trigger may change a row, also its key, before it is stored.
+        cascades: a delete may remove or change other rows of the same table.
     """
 
     columns: Mapping[str, Column]
     unique: Set[frozenset[str]]
     names: Set[str] = frozenset()
     wrong: Wrong | None = None
+    rewrites: bool = field(default=False, kw_only=True)
+    cascades: bool = field(default=False, kw_only=True)
 
 
 def quoted(name: str, quote: str) -> str:

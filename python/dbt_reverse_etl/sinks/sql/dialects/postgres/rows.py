@@ -15,11 +15,17 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import CARDINALITY, NO_EFFECT, OTHER_CLASSES, condition
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
+    CARDINALITY,
+    NO_EFFECT,
+    OTHER_CLASSES,
+    OTHER_KEY_STATE,
+    condition,
+)
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_SPELLING, Found, Step
-from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
-from dbt_reverse_etl.sinks.sql.table import OURS, Name
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Ineffective, Step
+from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
+from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
 _STAGE = f'pg_temp."{STAGE}"'
@@ -47,12 +53,7 @@ BEGIN
         BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
-            IF {strict} THEN
-                SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE NOT s.deleted AND {in_range};
-                IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
-                    RAISE EXCEPTION USING ERRCODE = '{no_effect}';
-                END IF;
-            END IF;
+            {check}
         EXCEPTION WHEN OTHERS OR assert_failure THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
             IF pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others})
@@ -70,6 +71,20 @@ BEGIN
     END LOOP;
 END search"""
 
+# After the statement: it changed each of these rows.
+_CHANGED = """
+            SELECT pg_catalog.count(*) INTO expected FROM {stage} s WHERE {wanted};
+            IF search.changed OPERATOR(pg_catalog.<) search.expected THEN
+                RAISE EXCEPTION USING ERRCODE = '{no_effect}';
+            END IF;"""
+# After it: each of these rows is in the table.
+_STORED = """
+            IF EXISTS (SELECT FROM {stage} s WHERE {absent}) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = CASE WHEN search.changed OPERATOR(pg_catalog.=) 0 THEN '{no_effect}' ELSE '{other_key}' END;
+            END IF;"""
+
+_NUMERIC = Name("pg_catalog", "numeric")
 _CONSTRAINTS = """
 SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = ANY (%s::pg_catalog.name[])
 UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
@@ -78,17 +93,14 @@ WHERE relkind IN ('i', 'I') AND relname = ANY (%s::pg_catalog.name[])"""
 _OTHERS = f"'{{{','.join(sorted(OTHER_CLASSES))}}}'::text[]"
 
 
-def search(statement: str, ranges: Sequence[range], *, strict: bool) -> str:
-    """A block that finds the rows in these ranges that the table refuses, and carries out the others."""
+def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
+    """A block that finds the rows in these ranges that the table refuses, or a check after them, and carries out the others."""
     body = _SEARCH.format(
         firsts=_array(part.start for part in ranges),
         afters=_array(part.stop for part in ranges),
         statement=statement,
-        strict="true" if strict else "false",
-        stage=_STAGE,
-        in_range=IN_RANGE,
+        check=check,
         refused=REFUSED,
-        no_effect=NO_EFFECT,
         cardinality=CARDINALITY,
         others=_OTHERS,
     )
@@ -127,10 +139,25 @@ class PostgresWriter(StagedWriter):
                 copy.write(piece)
 
     def already(self, connection: Any) -> Collection[int]:
-        """As after `suppress_redundant_updates_trigger`."""
-        pairs = [(f"t.{self.dialect.quoted(name)}", f"({self.value(name)})") for name in self.others]
-        same = [f"({_same_text(*pair)} OR {pair[0]} IS NULL AND {pair[1]} IS NULL)" for pair in pairs]
+        """For example after `suppress_redundant_updates_trigger`."""
+        same = []
+        for name in self.others:
+            there, value = f"t.{self.dialect.quoted(name)}", f"({self.value(name)})"
+            # The texts of 1.5 and 1.50 differ, which are one value.
+            is_number = _NUMERIC in (self.columns[name].type, self.columns[name].element)
+            is_same = f"{there} OPERATOR(pg_catalog.=) {value}" if is_number else _same_text(there, value)
+            same.append(f"({is_same} OR {there} IS NULL AND {value} IS NULL)")
         return self.places(connection, f"NOT s.deleted AND {self.there(conjunction([self.not_yet_deleted, *same]))}")
+
+    def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
+        """Where a delete would take rows with it that the batch gives another parent, the writes go first."""
+        if not (self.table.cascades and changes.deletes and changes.writes) or soft_delete(self.task):
+            return super().at_once(connection, changes)
+        refused = self.write_all(connection, changes) | self.delete_all(connection, changes)
+        self.check_now(connection)
+        if len(self.already(connection)) < changes.writes:  # a delete took one with it, or changed it
+            raise Ineffective
+        return refused
 
     def check_now(self, connection: Any) -> None:
         self.dialect.run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
@@ -141,15 +168,38 @@ class PostgresWriter(StagedWriter):
             self.dialect.run(connection, statement)
 
     def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
-        statement, strict = self.statement(step, IN_RANGE), self.strict and step is Step.WRITE
+        statement, check = self.statement(step, IN_RANGE), self._check if step is Step.WRITE else ""
         for start in range(0, len(ranges), SLICE):
-            block = search(statement, ranges[start : start + SLICE][::-1], strict=strict)
+            block = search(statement, ranges[start : start + SLICE][::-1], check)
             self.dialect.run(connection, block)
         found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
         return {
             place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
             for place, state, constraint, column in found
         }
+
+    @property
+    def _check(self) -> str:
+        check, states = "", {"no_effect": NO_EFFECT, "other_key": OTHER_KEY_STATE}
+        if self.strict:
+            # `misspelt` reads the keys of an update also where no row of the table makes it read them: a bad one is refused here.
+            readable = [f"({exact}) IS NOT NULL" for exact in self.exact]
+            wanted = conjunction(["NOT s.deleted", IN_RANGE, *readable])
+            check += _CHANGED.format(stage=_STAGE, wanted=wanted, **states)
+        if self.table.rewrites:
+            absent = conjunction(["NOT s.deleted", IN_RANGE, f"NOT {self.there(EVERY_ROW)}"])
+            check += _STORED.format(stage=_STAGE, absent=absent, **states)
+        return check
+
+    def misspelt(self, connection: Any) -> Collection[int]:
+        if not self._merging:
+            return []
+        found = self.places(connection, f"NOT s.deleted AND NOT ({conjunction(self.exact)})")
+        if self.task.mode is not Mode.UPDATE_ONLY:
+            other = f"{conjunction(self._equal)} AND NOT ({conjunction(self._same_texts)})"
+            there = f"EXISTS (SELECT FROM {self.name.sql} AS t WHERE {other})"
+            found += self.places(connection, f"NOT s.deleted AND {there}")
+        return found
 
     def waits(self, fault: Fault) -> bool:
         return str(fault[0]).startswith("23")
@@ -163,7 +213,9 @@ class PostgresWriter(StagedWriter):
 
     def _reason(self, fault: Fault, known: Set[str]) -> str:
         if fault == INEFFECTIVE:
-            return self.unchanged
+            return IGNORED
+        if fault[0] == OTHER_KEY_STATE:
+            return OTHER_KEY
         state, constraint, column = fault
         if not self.waits(fault):
             return condition(state)
@@ -171,21 +223,24 @@ class PostgresWriter(StagedWriter):
             return f"{condition(state)}, constraint {constraint}"
         return condition(state) + (f", column {column}" if column in self.table.columns else "")
 
-    @property
-    def unchanged(self) -> str:
-        return OTHER_SPELLING if self._merging and self.task.mode is not Mode.UPDATE_ONLY else IGNORED
-
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
         gone = "USING pg_catalog.unnest(%s::int4[]) u (place) WHERE s.place OPERATOR(pg_catalog.=) u.place"
         self.dialect.run(connection, f"DELETE FROM {_STAGE} s {gone}", (list(rows),))
 
     @property
     def match(self) -> list[str]:
-        equal = [
+        return self._equal + self._same_texts
+
+    @property
+    def _equal(self) -> list[str]:
+        return [
             f"t.{self.dialect.quoted(key)} OPERATOR({_schema_of_equals(self.columns[key])}.=) {self.value(key)}"
             for key in self.task.key
         ]
-        return equal + [_same_text(f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self._merging]
+
+    @property
+    def _same_texts(self) -> list[str]:
+        return [_same_text(f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self._merging]
 
     @property
     def exact(self) -> list[str]:

@@ -16,6 +16,7 @@ APPLICATION = "dbt-reverse-etl"
 NO_FILE = f"{os.devnull}/none"  # names no file, so that libpq looks for none in the home directory
 LOST = "the connection to the server was lost"
 NO_EFFECT = "DR001"  # our own SQLSTATE: a statement did less than it should
+OTHER_KEY_STATE = "DR002"  # another: a row is stored under another key
 
 CARDINALITY = "21000"
 # Postgres' own classes that do not speak of a row's values. One of nobody's is what a trigger made up for a row.

@@ -99,14 +99,49 @@ SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
         JOIN pg_catalog.pg_class child ON child.oid OPERATOR(pg_catalog.=) h.inhrelid
         JOIN pg_catalog.pg_namespace cn ON cn.oid OPERATOR(pg_catalog.=) child.relnamespace
         -- The chunks of a hypertable of TimescaleDB: their parent has no rows, and its unique index holds over all.
-        WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid AND cn.nspname OPERATOR(pg_catalog.<>) '_timescaledb_internal')
+        WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid AND cn.nspname OPERATOR(pg_catalog.<>) '_timescaledb_internal'),
+    -- A partitioned table has no rows of its own: its partitions decide, whatever it was declared as.
+    coalesce((
+        SELECT part.relpersistence FROM pg_catalog.pg_partition_tree(c.oid) tree
+        JOIN pg_catalog.pg_class part ON part.oid OPERATOR(pg_catalog.=) tree.relid
+        WHERE tree.isleaf AND part.relpersistence OPERATOR(pg_catalog.<>) 'p' LIMIT 1
+    ), CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'p' THEN 'p' ELSE c.relpersistence END)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
+# Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled.
+_REWRITES = b"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t
+    WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'
+        AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
+        AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
+        AND t.tgrelid OPERATOR(pg_catalog.=) ANY (
+            SELECT %(table)s::pg_catalog.oid
+            UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid)))"""
 
-def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool] | None:
-    """The number of a table or view, its relkind, whether policies decide what this role sees, whether other tables inherit from it."""
-    row: tuple[int, str, bool, bool] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
+# ON DELETE CASCADE, SET NULL or SET DEFAULT from the table to itself.
+_CASCADES = b"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_constraint f
+    WHERE f.conrelid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.oid AND f.confrelid OPERATOR(pg_catalog.=) f.conrelid
+        AND f.contype OPERATOR(pg_catalog.=) 'f' AND f.confdeltype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]))"""
+
+_LOGGED = "a logged table, whose partitions are logged, too"
+_LOSES_ROWS: dict[str, Wrong] = {
+    "u": (
+        "an unlogged table, which a crash of the server empties",
+        _LOGGED,
+        "ALTER TABLE ... SET LOGGED, of the table or each such partition",
+    ),
+    "t": ("a temporary table, which ends with its session", _LOGGED, "name another table"),
+}
+
+
+def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool, str] | None:
+    """The number of a table or view, its relkind, whether policies decide what this role sees, whether other tables inherit from it,
+    and the relpersistence of its rows."""
+    row: tuple[int, str, bool, bool, str] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
     return row
 
 
@@ -115,7 +150,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     there = found(connection, name)
     if there is None:
         return None
-    oid, kind, has_policies, is_parent = there
+    oid, kind, has_policies, is_parent, persistence = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
         column, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
@@ -123,12 +158,17 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
         of_column = (Name(schema, of_type), modifier, category, inner, *rest)
         columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
-    return Table(columns, unique, wrong=_wrong(kind, has_policies=has_policies, is_parent=is_parent))
+    wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent)
+    rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
+    cascades = connection.execute(_CASCADES, {"table": oid}).fetchone() == (True,)
+    return Table(columns, unique, wrong=wrong, rewrites=rewrites, cascades=cascades)
 
 
-def _wrong(kind: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
+def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool) -> Wrong | None:
     if kind not in ("r", "p"):
         return "no table (a view or foreign table?)", "a table", "name the table that holds the rows"
+    if persistence in _LOSES_ROWS:  # the record of the sync would outlive the rows
+        return _LOSES_ROWS[persistence]
     if is_parent:
         return (
             "a table from which others inherit, so that no key is unique",
