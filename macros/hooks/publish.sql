@@ -6,21 +6,32 @@
   A reader that began before keeps the rows that it began with; prune keeps what the view shows.
 #}
 {% macro publish(results) %}
-    {%- set statuses = {} -%}
-    {%- for result in results if execute -%}{%- do statuses.update({result.node.unique_id: result.status | string}) -%}{%- endfor -%}
+    {%- set statuses, heads = {}, {} -%}
+    {%- for result in results if execute -%}
+        {%- do statuses.update({result.node.unique_id: result.status | string}) -%}
+        {%- do heads.update({result.node.unique_id: result.adapter_response.get('code')}) -%}
+    {%- endfor -%}
     {#- Tests of a part of the rows say nothing about a snapshot. -#}
     {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}
+            {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node)) if not reason else none -%}
+            {%- if not reason and reverse_etl._is_newer(changelog.head, heads.get(node.unique_id)) -%}
+                {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
+            {%- endif -%}
             {%- if reason -%}
                 {%- do log('publish ' ~ reverse_etl._named(node) ~ ': not published, ' ~ reason, info=true) -%}
             {%- else -%}
-                {%- do reverse_etl._publish(reverse_etl._opened_changelog('publish', reverse_etl._named(node)), node.config.meta.reverse_etl.publish) -%}
+                {%- do reverse_etl._publish(changelog, node.config.meta.reverse_etl.publish) -%}
             {%- endif -%}
         {%- endif -%}
     {%- endfor -%}
 {% endmacro %}
+
+
+{# Whether the head is another one than that which this run captured or found, as its `code` says; one that captured nothing says none. #}
+{% macro _is_newer(head, code) %}{{ return(code is not none and code.split(' by ')[0] != reverse_etl._head_code(head).split(' by ')[0]) }}{% endmacro %}
 
 
 {# The tests that depend on a model: {unique id} #}

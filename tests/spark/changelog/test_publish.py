@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
+from dbt.adapters.spark.connections import SparkConnectionManager
 
 from tests.support.dbt.operations import killed_after
 from tests.support.dbt.project import Project
@@ -77,6 +81,34 @@ def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_versio
         said = f"live shows snapshot {number}, {number} rows"
         assert (said in run()) is (statement != "alter table"), "what was recorded is not published again"
         assert live(project) == [number] * number, statement
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_snapshot_that_another_run_captured_meanwhile_waits_for_its_own_tests(shop: Project) -> None:
+    def build(rows: int) -> str:
+        shop.table("source", f"select id, id as n from range({rows})")
+        return shop.dbt("build", "--exclude", "package:reverse_etl").text
+
+    assert "live shows snapshot 1, 1 rows" in build(1)
+    shop.table("source", "select id, -1L as n from range(2)")
+    ran = shop.dbt("run", "--exclude", "package:reverse_etl")
+    assert ran.success
+    bad = shop.spark.sql(f"describe history {shop.schema}.things limit 1").collect()[0].version
+    shop.spark.sql(f"restore table {shop.schema}.things to version as of {bad - 1}")
+    real, restored = SparkConnectionManager.add_query, 0
+
+    def add_query(self: Any, sql: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal restored
+        if '"connection_name": "master"' in sql and not restored:
+            restored = 1
+            shop.spark.sql(f"restore table {shop.schema}.things to version as of {bad}")
+        return real(self, sql, *args, **kwargs)
+
+    with patch.object(SparkConnectionManager, "add_query", add_query):
+        text = build(1)
+    assert restored
+    assert "publish things: not published, for another run captured a newer snapshot meanwhile" in text, text
+    assert live(shop) == [0]
 
 
 @pytest.mark.guarantee("Capture")
