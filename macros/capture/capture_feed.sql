@@ -41,7 +41,12 @@
     {%- set unplaced_is_new = '_known is null' if reverse_etl._feed_by_sequence(query, settings.capture) else 'true' -%}
     {%- set event -%} {{ names }}, _row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
     {%- set old_image -%} {{ reverse_etl._columns(columns.names, '_old') }}, _old._row_hash, _old._snapshot_id as _old_snapshot_id {%- endset -%}
-    {%- set tombstone -%} struct('tombstone' as _stage, {{ names }}, cast(null as bigint) as _row_hash, cast(null as bigint) as _old_snapshot_id) {%- endset %}
+    {#- Of a deleted row the key and the sequence stay, and nothing else of it. #}
+    {%- set tombstone -%}
+        struct('tombstone' as _stage, {% for name in columns.names -%}
+            {{ reverse_etl._quote(name) if name in columns.key + [settings.capture.sequence] else 'if(false, ' ~ reverse_etl._quote(name) ~ ', null) as ' ~ reverse_etl._quote(name) }}, {% endfor -%}
+            cast(null as bigint) as _row_hash, cast(null as bigint) as _old_snapshot_id)
+    {%- endset %}
     with known as (
         select {{ key }}, _known,
             if(_change in ('delete', 'tombstone'), null, struct({{ names }}, {{ reverse_etl._model_hash(columns.model) if columns.widened else '_row_hash' }} as _row_hash, _snapshot_id)) as _old

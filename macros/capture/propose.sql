@@ -27,7 +27,7 @@
         {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
         {#- Should a strategy come back that goes on from these positions. -#}
         {%- if 'reverse_etl/query' in known -%}{%- do known.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
-        {{ return({'facts': {'kind': 'capture', 'positions': known}, 'note': '', 'drift_against': none, 'temporary': []}) }}
+        {{ return({'facts': {'kind': 'capture', 'positions': known, 'unfinished': true}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
@@ -72,7 +72,7 @@
     {%- elif not head.positions | reject('equalto', 'reverse_etl/inputs') | list -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
     {%- set known, now = head.positions.get('reverse_etl/query'), proposal.positions['reverse_etl/query'] -%}
-    {%- set other_sql = 'the last full compare kept rows aside' if known == '' else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
+    {%- set other_sql = 'the last capture left rows behind' if known == '' else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
     {{ return([
         proposal.problem, other_sql or ('the columns of the model are others' if other_columns else none),
@@ -82,7 +82,7 @@
 
 {% macro _asked(target, head, columns, query, settings, labels) %}
     {{ return({
-        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'labels': labels,
+        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'labels': labels, 'sql': none,
     }) }}
 {% endmacro %}
 
@@ -100,7 +100,10 @@
     {%- endfor -%}
     {%- do proposal.update(told) -%}
     {#- Rows that did not change are as the SQL before gave them. -#}
-    {%- if not proposal.only_changes -%}{%- do proposal.positions.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
+    {%- if not proposal.only_changes -%}
+        {%- if asked.sql is none -%}{%- do asked.update({'sql': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
+        {%- do proposal.positions.update({'reverse_etl/query': asked.sql}) -%}
+    {%- endif -%}
     {{ return(proposal) }}
 {% endmacro %}
 
@@ -108,22 +111,23 @@
 {# A hash of the SQL that gives the rows: of the model, and of the views that it reads as they stand in the warehouse. #}
 {% macro _sql_of_rows() %}
     {%- set parts = [reverse_etl._without_comments(model.compiled_code)] -%}
-    {%- for view in reverse_etl._views_of(model) | unique | sort -%}{%- do parts.append(reverse_etl._sql_of_view(view)) -%}{%- endfor -%}
+    {%- for view in reverse_etl._views_of(model).values() | sort -%}{%- do parts.append(reverse_etl._sql_of_view(view)) -%}{%- endfor -%}
     {{ return(local_md5(parts | join)) }}
 {% endmacro %}
 
-{# Names of the views of dbt from which a node reads, through others and ephemeral models, too. #}
-{% macro _views_of(node) %}
-    {%- set found = [] -%}
-    {%- for name in node.depends_on.nodes if name in graph.nodes -%}
+{# The views of dbt from which a node reads, through others and ephemeral models, too: {unique id: name in the warehouse} #}
+{% macro _views_of(node, seen=[]) %}
+    {%- set found = {} -%}
+    {%- for name in node.depends_on.nodes if name in graph.nodes and name not in seen -%}
         {%- set input = graph.nodes[name] -%}
+        {%- do seen.append(name) -%}
         {%- if input.config.materialized == 'view' -%}
-            {%- set is_own = node.unique_id == model.unique_id -%}
-            {%- set there = reverse_etl._relation_of(input).render() if is_own else api.Relation.create(database=input.database, schema=input.schema, identifier=input.alias).render() -%}
             {#- With --defer a view behind a view may stand elsewhere. -#}
-            {%- if is_own or adapter.get_relation(input.database, input.schema, input.alias) is not none -%}{%- do found.append(there) -%}{%- endif -%}
+            {%- if node.unique_id == model.unique_id -%}{%- do found.update({name: reverse_etl._relation_of(input).render()}) -%}
+            {%- elif adapter.get_relation(input.database, input.schema, input.alias) is not none -%}{%- do found.update({name: input.relation_name}) -%}
+            {%- endif -%}
         {%- endif -%}
-        {%- if input.config.materialized in ('view', 'ephemeral') -%}{%- do found.extend(reverse_etl._views_of(input)) -%}{%- endif -%}
+        {%- if input.config.materialized in ('view', 'ephemeral') -%}{%- do found.update(reverse_etl._views_of(input, seen)) -%}{%- endif -%}
     {%- endfor -%}
     {{ return(found) }}
 {% endmacro %}
@@ -283,8 +287,9 @@
 {# An overlap is used from the second capture on, so the first one looks at it. #}
 {% macro _check_overlap(overlap, name, type, where) %}
     {%- set is_time = type in ('timestamp', 'timestamp_ntz', 'date') -%}
-    {%- set form = '(?i)[0-9]+(\\.[0-9]+)? *[a-z]+( +[0-9]+(\\.[0-9]+)? *[a-z]+)*' if is_time else '[0-9]+(\\.[0-9]+)?' -%}
-    {%- if overlap is not none and not modules.re.fullmatch(form, overlap | string) -%}
+    {%- set part = '([0-9]+ +(week|day|hour|minute)s?|[0-9]+([.][0-9]+)? +seconds?)' -%}
+    {%- set form = '(?i)' ~ part ~ '( +' ~ part ~ ')*' if is_time else '(?i)[0-9]+([.][0-9]+)?(e[0-9]+)?' -%}
+    {%- if overlap and not modules.re.fullmatch(form, overlap | string) -%}
         {{ exceptions.raise_compiler_error(where ~ ": found overlap '" ~ overlap ~ "' with '" ~ name ~ "' of type " ~ type ~ '; expected ' ~ ("an interval, such as '1 hour'" if is_time else 'a number') ~ '; correct it') }}
     {%- endif -%}
 {% endmacro %}

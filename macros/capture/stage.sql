@@ -101,7 +101,7 @@
             {%- do adapter.drop_relation(bad_keys) -%}
             {{ exceptions.raise_compiler_error(
                 'changelog ' ~ target ~ ': found ' ~ (counts.surplus | abs) ~ ' rows more or less than its head and the changes make; expected one capture at a time, and a model that gives the same rows when it is read again; '
-                ~ reverse_etl._nothing_captured(settings) ~ '. Next: run it again'
+                ~ reverse_etl._nothing_captured(settings) ~ '. Next: run it again; if somebody deleted rows of the changelog itself, restore the version before'
             ) }}
         {%- endif -%}
         {{ exceptions.raise_compiler_error(

@@ -113,19 +113,6 @@
 
 
 {# Options end in SQL, and so in dbt's log and in Spark's plans: a secret is not among them, only the place where Kafka's client finds it. #}
-{# A position names a topic, not its cluster. #}
-{% macro _check_one_cluster(inputs) %}
-    {%- if inputs | length > 1 -%}
-        {%- set reads -%}
-            select _topic from ({% for input in inputs %}select distinct _topic from {{ input }}{{ ' union all ' if not loop.last }}{% endfor %}) group by 1 having count(*) > 1
-        {%- endset -%}
-        {%- for row in run_query(reads).rows -%}
-            {%- do reverse_etl._view_refuse('kafka_topic ' ~ row[0] ~ ' in model ' ~ model.name, 'it read with several options, such as from two clusters', 'one kafka_topic(...) of this name', 'make a changelog for each cluster') -%}
-        {%- endfor -%}
-    {%- endif -%}
-{% endmacro %}
-
-
 {% macro _check_kafka_options(topic, options) %}
     {%- set where = 'kafka_topic ' ~ topic ~ ': options' -%}
     {%- if topic is not string or not modules.re.fullmatch('[A-Za-z0-9._-]{1,249}', topic) -%}
@@ -143,5 +130,18 @@
             or name.endswith('jaas.config') and modules.re.search('(?i)(password|secret|token)\\w*\\s*=\\s*(?!["\']?\\$\\{)', value | string) -%}
             {%- do reverse_etl._view_refuse(where, name ~ ' with a secret in plain text, which would end in logs and plans', '${environment:NAME}, ${file:/path:name} or ${directory:/path:file}', 'put the secret there, and the reference here') -%}
         {%- endif -%}
+    {%- endfor -%}
+{% endmacro %}
+
+
+{# A position names a topic, not its cluster. #}
+{% macro _check_one_cluster(inputs) %}
+    {%- set topics = [] -%}
+    {%- for input in inputs if inputs | length > 1 -%}
+        {%- set topic = reverse_etl._table_properties(input)['dbt_reverse_etl.topic'] -%}
+        {%- if topic in topics -%}
+            {%- do reverse_etl._view_refuse('kafka_topic ' ~ topic ~ ' in model ' ~ model.name, 'it read with several options, such as from two clusters', 'one kafka_topic(...) of this name', 'make a changelog for each cluster') -%}
+        {%- endif -%}
+        {%- do topics.append(topic) -%}
     {%- endfor -%}
 {% endmacro %}

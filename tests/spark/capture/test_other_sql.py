@@ -83,6 +83,70 @@ def test_rows_that_a_full_compare_kept_aside_come_though_their_stamps_are_old(pr
 
 @pytest.mark.guarantee("Capture")
 @together
+def test_what_a_full_compare_kept_aside_is_found_also_by_the_strategy_that_comes_back(project: Project) -> Story:
+    relation = f"{project.schema}.returning"
+    noon = "timestamp'2900-01-01 12:00'"
+    project.spark.sql(
+        f"create table {relation} using delta as select id, 1 as day, {noon} as due, id as at from range(20)"
+    )
+    sql = f"select id, if(day = 2 and id < 20, 2, day) as day, due, at from {relation}"
+
+    def capture(strategy: Any) -> Generator[None, Result, str]:
+        settings = {"capture": strategy, "label": {"by": "day", "at": "due", "grace": "2 hours"}}
+        project.changelog("returning_log", sql, settings={**settings})
+        return (yield).messages["returning_log"]
+
+    assert (yield from capture(BY_TIME)) == "+20 ~0 -0, snapshot 1"
+    project.spark.sql(f"update {relation} set day = 2, due = due + interval '1 day' where id = 3")
+    assert (yield from capture("compare")) == "+0 ~0 -0, snapshot 2 (1 rows kept aside)"
+    project.spark.sql(f"insert into {relation} values (20, 2, {noon} + interval '1 day 3 hours', 20)")
+    assert (yield from capture(BY_TIME)).startswith("+1 ~1 -0, snapshot 3")
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_a_quarantined_key_stays_so_until_it_is_corrected_whatever_its_stamp_says(project: Project) -> Story:
+    relation = f"{project.schema}.doubled"
+    project.spark.sql(f"create table {relation} using delta as select id, id as at, 'right' as v from range(20)")
+    settings = {"capture": BY_TIME, "on_bad_key": "quarantine"}
+    project.changelog("doubled_log", f"select * from {relation}", settings=settings)
+    assert (yield).messages["doubled_log"] == "+20 ~0 -0, snapshot 1"
+    project.spark.sql(f"insert into {relation} values (20, 20, 'wrong'), (20, 20, 'right'), (21, 30, 'right')")
+    left = "(full compare: the last capture left rows behind)"
+    assert (yield).messages["doubled_log"] == "+1 ~0 -0, snapshot 2 (1 keys quarantined)"
+    assert (yield).messages["doubled_log"] == f"+0 ~0 -0, snapshot 2 (1 keys quarantined) {left}"
+    project.spark.sql(f"delete from {relation} where v = 'wrong'")
+    assert (yield).messages["doubled_log"] == f"+1 ~0 -0, snapshot 3 {left}"
+    assert (yield).messages["doubled_log"] == "+0 ~0 -0, snapshot 3"
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_of_a_row_that_a_feed_deletes_only_its_key_and_sequence_outlive_a_prune(project: Project) -> Story:
+    relation = f"{project.schema}.events_of_people"
+    project.spark.sql(f"create table {relation} (id int, name string, op string, at bigint) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "at"}
+    project.changelog("people_log", f"select * from {relation}", settings={"capture": feed})
+    project.spark.sql(f"insert into {relation} values (1, 'Ann', 'I', 1), (2, 'Bob', 'I', 2)")
+    assert (yield).messages["people_log"] == "+2 ~0 -0, snapshot 1"
+    project.spark.sql(f"insert into {relation} values (1, 'Ann', 'D', 3), (3, 'Cem', 'D', 4)")
+    assert (yield).messages["people_log"] == "+0 ~0 -1, snapshot 2"
+    project.spark.sql(f"insert into {relation} values (2, 'Bo', 'U', 5)")
+    assert (yield).messages["people_log"] == "+0 ~1 -0, snapshot 3"
+    for operation in ("checkpoint", "prune"):
+        keep = ", keep: 1" if operation == "prune" else ""
+        done = project.dbt("run-operation", operation, "--args", f"{{model: people_log{keep}}}")
+        assert done.success
+    rows = project.rows("select _change, id, name, at from {s}.people_log where id is not null order by id, at")
+    kept = [tuple(row) for row in rows if row._change == "tombstone"]
+    assert kept == [("tombstone", 1, None, 3), ("tombstone", 3, None, 4)]
+    assert {row.name for row in rows} == {None, "Bob", "Bo"}
+    project.spark.sql(f"insert into {relation} values (1, 'late', 'U', 2)")
+    assert (yield).messages["people_log"].startswith("+0 ~0 -0"), "an event from before the delete"
+
+
+@pytest.mark.guarantee("Capture")
+@together
 def test_a_local_time_may_be_set_back_by_an_hour_without_an_overlap(project: Project) -> Story:
     relation = f"{project.schema}.local"
     project.spark.sql(
