@@ -11,10 +11,12 @@
     specs                 of the positions: list of {fields, where}
     claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, ordered, spec: {fields, where}}
     asked                 of the claims that were asked for, newest first: list of {by, lo, hi}; `by` is an id, without which ids of changes would repeat
+    begun_by              the same for what begins from nothing: the ledger's mark, after another one was lost; or none
     undelivered           {relation, snapshots, unknown}: relation with _key, _before_hash, _maybe, _doubt, _changed, _asked_by; snapshots of their last change;
                           whether some are of keys that the changelog does not know, {column: type} of the key then; or none
     kept                  relation with the _key of rows that were delivered while deletes were not sent and now are; or none. Then no other row is deleted
     shared_by             filters of other syncs of the object: what they deliver is not deleted
+    mirrored_by           filters of mirrors of the object: a row that left one since the position may be deleted, so it is sent though it is as it was
     buckets               list of (lo, hi): where keys may be pending; or none: everywhere
     mode, sync_id, spec_id
     extra                 of _captured_at and _before, what the sink asked for
@@ -23,7 +25,7 @@
   Gives one row per planned key: _key, _bucket, _operation, _event_id, _before_hash, _after_hash, _maybe, _doubt, _changed, _asked_by, `extra`, then the fields.
   The rules are those of tests/support/delivery/reference.py `decide`.
 #}
-{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, asked, undelivered, kept, mode, sync_id, spec_id, places, extra=[], buckets=none, shared_by=[]) -%}
+{% macro pending(relation, key, low, head, base, fields, where, segments, specs, claims, asked, undelivered, kept, mode, sync_id, spec_id, places, extra=[], buckets=none, shared_by=[], mirrored_by=[], begun_by=none) -%}
 with read_rows as (
     select *, {{ reverse_etl._key_json(key) }} as _key
     from {{ relation }}
@@ -56,6 +58,9 @@ projected as (
         {%- endfor %}
         {{ '_captured_at,' if '_captured_at' in extra }}
         {{ reverse_etl._is_shared(shared_by) ~ ' as _is_shared,' if shared_by }}
+        {%- for where in mirrored_by %}
+        coalesce({{ where or 'true' }}, false) as _mirrored_{{ loop.index }},
+        {%- endfor %}
         {{ reverse_etl._payload(fields) }} as _payload, {{ reverse_etl._place('_bucket', places) }} as _place
     from bucketed{{ ' where ' ~ reverse_etl._in_buckets('_bucket', buckets) if buckets is not none }}
     distribute by _place
@@ -70,7 +75,8 @@ images as (
         {{ 'max_by(_captured_at, _order) as _captured_at,' if '_captured_at' in extra }}
         {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
         {{ "max_by(_change <> 'delete' and _is_shared, _order) as _is_shared," if shared_by }}
-        if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
+        {{ 'if(any_value(_position) = 0, ' ~ reverse_etl._string(begun_by) ~ ', null) as _begun_by,' if begun_by }}
+        if(any_value(_position) = 0{% for _ in mirrored_by %} or {{ reverse_etl._left('_mirrored_' ~ loop.index) }}{% endfor %}, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
     from projected
     group by _place, {{ reverse_etl._columns(key) }}
 ),
@@ -86,7 +92,7 @@ before as (
 ),
 doubted as (
     select *,
-        coalesce({% for one in asked %}if({{ reverse_etl._in_buckets('_bucket', [(one.lo, one.hi)]) }}, {{ reverse_etl._string(one.by) }}, null), {% endfor %}_old_asked_by) as _asked_by,
+        coalesce({% for one in asked %}if({{ reverse_etl._in_buckets('_bucket', [(one.lo, one.hi)]) }}, {{ reverse_etl._string(one.by) }}, null), {% endfor %}_old_asked_by{{ ', _begun_by' if begun_by }}) as _asked_by,
         _old_doubt or (_kept and _after_hash is null)
         {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, claim.number) }}{% endfor %} as _doubt,
         _old_maybe or _kept
@@ -171,6 +177,12 @@ left anti join images using (_key)
 {%- endmacro %}
 
 
+{# Whether a row was visible through a filter, and since the position was not. #}
+{% macro _left(visible) -%}
+    (bool_or({{ visible }}) and count_if(_snapshot_id > _position and _change <> 'update_preimage' and (_change = 'delete' or not {{ visible }})) > 0)
+{%- endmacro %}
+
+
 {# A row as the destination names its values. #}
 {% macro _payload(fields) -%}
     struct({% for f in fields %}{{ reverse_etl._quote(f.column) }} as {{ reverse_etl._quote(f.field) }}{{ ', ' if not loop.last }}{% endfor %})
@@ -226,10 +238,11 @@ left anti join images using (_key)
   First load, of all buckets or of some: nothing of ours is at the destination, so every visible row of the head image is an insert. Without places the rows
   lie as in their files, often all in one.
 #}
-{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, places=none, extra=[], buckets=none) -%}
+{% macro first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode, places=none, extra=[], buckets=none, begun_by=none) -%}
+{%- set asked_by = reverse_etl._string(begun_by) if begun_by else 'cast(null as string)' -%}
 select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, '{{ 'update' if mode == 'update_only' else 'insert' }}' as _operation,
-    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}), 256) as _event_id,
-    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed, cast(null as string) as _asked_by,
+    sha2(concat_ws(':', {{ reverse_etl._string(sync_id) }}, _key, _snapshot_id, {{ reverse_etl._string(spec_id) }}, {{ asked_by }}), 256) as _event_id,
+    cast(null as bigint) as _before_hash, _after_hash, false as _maybe, false as _doubt, _snapshot_id as _changed, {{ asked_by }} as _asked_by,
     {{ '_captured_at,' if '_captured_at' in extra }}
     {% if '_before' in extra %}if(true, null, {{ reverse_etl._payload(fields) }}) as _before,{% endif %}
     {%- for f in fields %}

@@ -31,7 +31,7 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image
-from dbt_reverse_etl.warehouse.held import pruned_note
+from dbt_reverse_etl.warehouse.held import mirrors, pruned_note
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
@@ -257,10 +257,22 @@ class SyncPush(OneSync):
         )
         kept = self._kept_rows(head, spec) if self._kept_places(state, spec) else None
         shared_by = self._others(head).filters if spec.mode.deletes else ()
+        mirrored_by = mirrors(self._shared.spark, self._resolved, self._shared.resolved, head.columns)
         state = replace(state, claims=state.claims + unsure)
         relation = self._resolved.sync.changelog.relation_name
         extra = self.sink.extra_columns(self._task(spec))
-        pending = Pending(relation, head, self.id, spec.id, spec, state, kept, extra=extra, shared_by=shared_by)
+        pending = Pending(
+            relation,
+            head,
+            self.id,
+            spec.id,
+            spec,
+            state,
+            kept,
+            extra=extra,
+            shared_by=shared_by,
+            mirrored_by=mirrored_by,
+        )
         if (at := pending.needs_base) is not None:
             pending = replace(pending, older_base=full_image(self._shared.spark, relation, at))
         return PendingRows(self._shared.spark, pending)

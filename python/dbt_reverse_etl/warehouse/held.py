@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
@@ -86,15 +87,35 @@ def others(
     spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
 ) -> Others:
     """The others of a sync over a changelog with these columns."""
-    found = [
+    found = _beside(mine, resolved, _LEAVING)
+    filters = _filters(spark, mine, found, columns)
+    return Others(filters, elsewhere=len(filters) < len(found))
+
+
+def mirrors(
+    spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
+) -> Sequence[str | None]:
+    """Filters of the mirrors over the same changelog which may delete rows that a sync leaves in the object."""
+    leaves = mine.sync.settings.mode in _LEAVING
+    return _filters(spark, mine, _beside(mine, resolved, (Mode.MIRROR,)), columns) if leaves else ()
+
+
+def _beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync], modes: Sequence[Mode]) -> list[Sync]:
+    """The other syncs of the object that have these modes."""
+    return [
         one.sync
         for one in resolved
-        if one.sync.enabled and one.sync.unique_id != mine.sync.unique_id and one.sync.settings.mode in _LEAVING
+        if one.sync.enabled and one.sync.unique_id != mine.sync.unique_id and one.sync.settings.mode in modes
         if _place(one) == _place(mine)
     ]
+
+
+def _filters(
+    spark: SparkSession, mine: ResolvedSync, found: Iterable[Sync], columns: Sequence[tuple[str, str]]
+) -> tuple[str | None, ...]:
+    """Of those over the same changelog."""
     beside = [sync for sync in found if sync.changelog.unique_id == mine.sync.changelog.unique_id]
-    filters = tuple(resolve(spark, sync, columns).where for sync in beside)
-    return Others(filters, elsewhere=len(beside) < len(found))
+    return tuple(resolve(spark, sync, columns).where for sync in beside)
 
 
 def _place(one: ResolvedSync) -> tuple[str, str]:

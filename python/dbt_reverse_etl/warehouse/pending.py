@@ -40,6 +40,7 @@ class Pending:
         extra: see `Sink.extra_columns`.
         places: see `layout.places`.
         shared_by: filters of other syncs of the object, whose rows are not deleted.
+        mirrored_by: filters of mirrors of the object, which may have deleted a row that left them.
     """
 
     relation: str
@@ -53,6 +54,7 @@ class Pending:
     extra: tuple[str, ...] = ()
     places: Sequence[int] = (0,)
     shared_by: Sequence[str | None] = ()
+    mirrored_by: Sequence[str | None] = ()
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
@@ -71,6 +73,7 @@ class Pending:
                 places=self.places,
                 extra=list(self.extra),
                 buckets=self._buckets,
+                begun_by=self._begun_by,
             )
         low, base = self._range
         specs = list(dict.fromkeys(place.spec for place in self.state.positions))
@@ -92,13 +95,19 @@ class Pending:
             undelivered=self._listed(undelivered, low) if undelivered else None,
             kept=self.kept,
             shared_by=list(self.shared_by),
+            mirrored_by=list(self.mirrored_by),
             mode=self.spec.mode.value,
             sync_id=self.sync_id,
             spec_id=self.spec_id,
             places=self.places,
             extra=list(self.extra),
             buckets=self._buckets,
+            begun_by=self._begun_by,
         )
+
+    @property
+    def _begun_by(self) -> str | None:
+        return self.state.mark if self.state.known_from else None
 
     @property
     def _is_first_load(self) -> bool:

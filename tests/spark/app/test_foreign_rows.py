@@ -163,3 +163,30 @@ def test_over_random_histories_no_row_of_anybody_else_is_deleted_and_after_a_rep
         shop.holds()
     assert {report["exit_code"] for report in found_by(shop.project).values()} == {ExitCode.OK}
     assert shop.owners == {MIRROR, UPSERT, SOMEBODY, UNTOLD}, "the history has met them all"
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_sync_sends_again_what_a_mirror_of_its_object_deleted_since_its_last_push(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path.cwd()
+    for mode, plan in (("mirror", "a"), ("upsert", "b")):
+        given: dict[str, Any] = {"mode": mode, "where": f"plan = '{plan}'", "fields": ["id", "name"]}
+        project.sync(f"crm_{mode}", "people", object="shared", **given)
+
+    def held(plan: str) -> list[tuple[Any, ...]]:
+        others = "select 2, 'b', 'Bob' union all select id + 10, 'a', 'Cem' from range(20)"
+        project.changelog("people", f"select 1L as id, '{plan}' as plan, 'Ann' as name union all {others}")
+        assert project.run().success
+        return project.crm("select id from shared where id < 10 order by id")
+
+    assert held("b") == [(1,), (2,)]
+    for plan in ("a", "c"):
+        monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+        held(plan)
+        monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+        pushed = call(project, "push", "--select", "crm_mirror")
+        assert (pushed.exception, pushed.return_value) == (None, ExitCode.OK), pushed.output
+    assert project.crm("select id from shared where id < 10") == [(2,)]
+    assert held("b") == [(1,), (2,)]
+    os.chdir(here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -172,8 +173,10 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
     head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
     specs = {"all": SPECS["all"].text}
 
-    def ids(place: int, claims: tuple[Claim, ...], left: dict[str, Undelivered]) -> dict[str, str]:
-        state = State(1, "c", (Range(0, BUCKETS, place, "all"),), claims, left, specs=specs)
+    def ids(
+        place: int, claims: tuple[Claim, ...], left: dict[str, Undelivered], begun: dict[str, Any] | None = None
+    ) -> dict[str, str]:
+        state = State(1, "c", (Range(0, BUCKETS, place, "all"),), claims, left, specs=specs, **(begun or {}))
         source = PendingRows(spark, Pending(relation, head, "abc", "all", SPECS["all"], state))
         try:
             rows = source.wave(0, BUCKETS).to_pylist()
@@ -200,6 +203,9 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
             {}, NOW, Rejections(),
         )  # fmt: skip
         assert ids(SNAPSHOTS, (), {row.key: row for row in left}) == found
+    after_a_loss = [ids(0, claims, {}, {"mark": "resync-3", "known_from": 3}) for claims in ((), (in_doubt,))]
+    assert after_a_loss[0] == after_a_loss[1]
+    assert all(after_a_loss[0][key] != one[key] for one in seen for key in first)
 
 
 @pytest.mark.guarantee("What is sent")
@@ -286,3 +292,37 @@ def test_the_size_of_rows_is_known_from_texts_and_guessed_from_a_share_of_nested
     )  # fmt: skip
     known = rows.agg(F.sum(_bytes_of(rows))).collect()[0][0]
     assert known == 64 * (4 * 8 + 1000) + 6 * 2 + 64 * 502
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_row_that_a_mirror_of_the_object_may_have_deleted_meanwhile_is_inserted_though_it_is_as_it_was(
+    spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None]
+) -> None:
+    truth, places = Truth(images, hashes), bucket_of(spark, sorted({key for image in images for key in image}))
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    returned = 0
+    for position, mirror in itertools.product(range(1, SNAPSHOTS), ("value < 3", None)):
+        state = State(1, "c", (Range(0, BUCKETS, position, "all"),), specs={"all": SPECS["all"].text})
+        spec = replace(SPECS["all"], mode=Mode.UPSERT)
+        source = PendingRows(spark, Pending(relation, head, "abc", "all", spec, state, mirrored_by=[mirror]))
+        try:
+            found = {row["_key"]: row["_operation"] for row in source.wave(0, BUCKETS).to_pylist()}
+        finally:
+            source.close()
+        wanted = {key: one.operation for key, one in truth.pending(state, "all", SNAPSHOTS, places).items()}
+
+        def is_mirrored(image: Image, key: tuple[int, str], mirror: str | None = mirror) -> bool:
+            value = image.get(key)
+            return key in image and (mirror is None or (value is not None and value < 3))
+
+        for key, (name, _) in places.items():
+            held = [is_mirrored(image, key) for image in images[position : SNAPSHOTS + 1]]
+            left = any(before and not after for before, after in itertools.pairwise(held))
+            if key in images[SNAPSHOTS] and left and name not in wanted:
+                returned += 1
+                wanted[name] = "insert"
+        upserts = {name: operation for name, operation in wanted.items() if operation != "delete"}
+        assert found.keys() == upserts.keys()
+        assert all(found[name] in (operation, "insert") for name, operation in upserts.items())
+    assert returned > 10
