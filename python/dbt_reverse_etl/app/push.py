@@ -101,7 +101,7 @@ class Pusher(PushContext):
         """Count what a push would send; nothing is sent and nothing moves. Never raises, as `push`."""
         began = time.monotonic()
         report = self._tried(resolved, overview, lambda one: one.plan(rows))
-        return replace(report, seconds=time.monotonic() - began)
+        return replace(report, seconds=time.monotonic() - began, is_plan=True)
 
     @apart
     def status(self, resolved: ResolvedSync, overview: Overview) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Report:
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.
+        is_plan: nothing was to be sent.
     """
 
     sync: str
@@ -36,6 +37,7 @@ class Report:
     message: str = ""
     sample: tuple[tuple[str, str], ...] = ()
     standing: Standing = NEVER_PUSHED
+    is_plan: bool = False
 
     @property
     def why(self) -> str:

@@ -26,7 +26,7 @@ _PLANNED = "planned"
 
 def line(number: int, total: int, report: Report) -> str:
     """`1 of 1 SYNC crm_contacts -> crm.contacts ...... [+2 ~1 -1 in 0.4s]`."""
-    return _dotted(number, total, "PLAN" if report.status == _PLANNED else "SYNC", report, _outcome(report))
+    return _dotted(number, total, "PLAN" if report.is_plan else "SYNC", report, _outcome(report))
 
 
 def reconciled_line(number: int, total: int, report: Reconciled) -> str:
@@ -61,11 +61,11 @@ def level(report: Report) -> str:
 
 def summary(reports: Sequence[Report]) -> str:
     """The last line of a push, or of a command that only planned."""
-    pushed = [report for report in reports if report.status != _PLANNED]
+    pushed = [report for report in reports if not report.is_plan]
     plans = number_of(len(reports) - len(pushed), "sync")
+    failed = sum(report.exit_code is not ExitCode.OK for report in reports)
     if not pushed:
-        return f"Planned {plans}: nothing was sent"
-    failed = sum(report.exit_code is not ExitCode.OK for report in pushed)
+        return f"Planned {plans}{f', {failed} failed' if failed else ''}: nothing was sent"
     sent = sum((report.counts.delivered for report in pushed), PerOperation())
     left = sum(report.standing.undelivered for report in pushed)
     parts = [f"{changes(sent)} delivered", f"{failed} failed"]

@@ -21,7 +21,8 @@ REFUSED = Report(
     counts=Counts(delivered=PerOperation(0, 0, 3)),
     standing=Standing(Health.FAILING, (Left("rejected", "HTTP 422", 1, "at_a_time"),)),
 )
-PLANNED = Report("c", "crm.c", "planned", ExitCode.OK, planned=PerOperation(5, 0, 0))
+PLANNED = Report("c", "crm.c", "planned", ExitCode.OK, planned=PerOperation(5, 0, 0), is_plan=True)
+UNPLANNED = Report("d", "crm.d", "failed", ExitCode.FAILED, is_plan=True)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ PLANNED = Report("c", "crm.c", "planned", ExitCode.OK, planned=PerOperation(5, 0
         ([SENT, PLANNED], "Pushed 1 sync: +2 ~1 -0 delivered, 0 failed, 1 sync only planned"),
         ([PLANNED], "Planned 1 sync: nothing was sent"),
         ([PLANNED, PLANNED], "Planned 2 syncs: nothing was sent"),
+        ([PLANNED, UNPLANNED], "Planned 2 syncs, 1 failed: nothing was sent"),
+        ([SENT, UNPLANNED], "Pushed 1 sync: +2 ~1 -0 delivered, 1 failed, 1 sync only planned"),
     ],
 )
 def test_the_last_line_counts_what_was_pushed_and_never_calls_a_plan_a_push(reports: list[Report], line: str) -> None:
