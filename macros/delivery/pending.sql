@@ -16,7 +16,7 @@
                           whether some are of keys that the changelog does not know, {column: type} of the key then; or none
     kept                  relation with the _key of rows that were delivered while deletes were not sent and now are; or none. Then no other row is deleted
     shared_by             filters of other syncs of the object: what they deliver is not deleted
-    mirrored_by           filters of mirrors of the object: a row that left one since the position may be deleted, so it is sent though it is as it was
+    mirrored_by           filters of mirrors of the object: one may have deleted a row that was in no filter since the position, so it is sent though it is as it was
     buckets               list of (lo, hi): where keys may be pending; or none: everywhere
     mode, sync_id, spec_id
     extra                 of _captured_at and _before, what the sink asked for
@@ -75,14 +75,15 @@ images as (
         {{ 'max_by(_captured_at, _order) as _captured_at,' if '_captured_at' in extra }}
         {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
         {{ "max_by(_change <> 'delete' and _is_shared, _order) as _is_shared," if shared_by }}
+        {{ reverse_etl._left(mirrored_by) ~ ' as _left,' if mirrored_by }}
         {{ 'if(any_value(_position) = 0, ' ~ reverse_etl._string(begun_by) ~ ', null) as _begun_by,' if begun_by }}
-        if(any_value(_position) = 0{% for _ in mirrored_by %} or {{ reverse_etl._left('_mirrored_' ~ loop.index) }}{% endfor %}, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
+        if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
     from projected
     group by _place, {{ reverse_etl._columns(key) }}
 ),
 before as (
     select images.*,
-        {{ 'if(u._key is null, _then_hash, u._before_hash)' if undelivered else '_then_hash' }} as _before_hash,
+        {{ 'if(_left, null, ' if mirrored_by }}{{ 'if(u._key is null, _then_hash, u._before_hash)' if undelivered else '_then_hash' }}{{ ')' if mirrored_by }} as _before_hash,
         {{ 'coalesce(u._doubt, false)' if undelivered else 'false' }} as _old_doubt,
         {{ 'coalesce(u._maybe, false)' if undelivered else 'false' }} as _old_maybe,
         {{ 'u._asked_by' if undelivered else 'cast(null as string)' }} as _old_asked_by,
@@ -177,9 +178,10 @@ left anti join images using (_key)
 {%- endmacro %}
 
 
-{# Whether a row was visible through a filter, and since the position was not. #}
-{% macro _left(visible) -%}
-    (bool_or({{ visible }}) and count_if(_snapshot_id > _position and _change <> 'update_preimage' and (_change = 'delete' or not {{ visible }})) > 0)
+{# Whether a row was, at some snapshot since the position, in neither the filter of the sync nor that of a mirror. #}
+{% macro _left(mirrored_by) -%}
+    count_if(_snapshot_id > _position and _change <> 'update_preimage' and (_change = 'delete' or _now is null
+        and ({% for _ in mirrored_by %}not _mirrored_{{ loop.index }}{{ ' or ' if not loop.last }}{% endfor %}))) > 0
 {%- endmacro %}
 
 

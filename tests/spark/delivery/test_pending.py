@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 import random
 from dataclasses import replace
@@ -302,27 +303,25 @@ def test_a_row_that_a_mirror_of_the_object_may_have_deleted_meanwhile_is_inserte
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
     head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
     returned = 0
-    for position, mirror in itertools.product(range(1, SNAPSHOTS), ("value < 3", None)):
-        state = State(1, "c", (Range(0, BUCKETS, position, "all"),), specs={"all": SPECS["all"].text})
-        spec = replace(SPECS["all"], mode=Mode.UPSERT)
-        source = PendingRows(spark, Pending(relation, head, "abc", "all", spec, state, mirrored_by=[mirror]))
+    for position, own, below in itertools.product(range(1, SNAPSHOTS), ("all", "filtered"), (3, 9)):
+        state = State(1, "c", (Range(0, BUCKETS, position, own),), specs={own: SPECS[own].text})
+        spec = replace(SPECS[own], mode=Mode.UPSERT)
+        mirrors = [f"value < {below}"]
+        source = PendingRows(spark, Pending(relation, head, "abc", own, spec, state, mirrored_by=mirrors))
         try:
             found = {row["_key"]: row["_operation"] for row in source.wave(0, BUCKETS).to_pylist()}
         finally:
             source.close()
-        wanted = {key: one.operation for key, one in truth.pending(state, "all", SNAPSHOTS, places).items()}
-
-        def is_mirrored(image: Image, key: tuple[int, str], mirror: str | None = mirror) -> bool:
-            value = image.get(key)
-            return key in image and (mirror is None or (value is not None and value < 3))
-
+        planned = truth.pending(state, own, SNAPSHOTS, places)
+        wanted = {key: one.operation for key, one in planned.items() if one.operation != "delete"}
         for key, (name, _) in places.items():
-            held = [is_mirrored(image, key) for image in images[position : SNAPSHOTS + 1]]
-            left = any(before and not after for before, after in itertools.pairwise(held))
-            if key in images[SNAPSHOTS] and left and name not in wanted:
-                returned += 1
+            since = range(position + 1, SNAPSHOTS + 1)
+            values = {at: images[at].get(key) for at in since}
+            free = [truth.hash(own, at, key) is None and (values[at] is None or values[at] >= below) for at in since]
+            changed = [images[at].get(key, "absent") != images[at - 1].get(key, "absent") for at in since]
+            is_back = truth.hash(own, SNAPSHOTS, key) is not None
+            if is_back and any(map(operator.and_, free, changed)):
+                returned += name not in wanted
                 wanted[name] = "insert"
-        upserts = {name: operation for name, operation in wanted.items() if operation != "delete"}
-        assert found.keys() == upserts.keys()
-        assert all(found[name] in (operation, "insert") for name, operation in upserts.items())
+        assert found == wanted, (position, own, below)
     assert returned > 10
