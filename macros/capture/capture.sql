@@ -56,8 +56,6 @@
     {%- if drift_against -%}{%- do facts.update({'drift': reverse_etl._drift(stage, drift_against, columns)}) -%}{%- endif -%}
     {%- set split = reverse_etl._groups(stage, head, counts, settings) -%}
     {%- if split.kept_aside -%}{%- do facts.update({'positions': reverse_etl._positions_before(head, facts)}) -%}{%- endif -%}
-    {#- No strategy proposes a quarantined key again. -#}
-    {%- if quarantined and query.compare != 'feed' and facts.positions -%}{%- do facts.update({'positions': reverse_etl._compared_next(facts.positions)}) -%}{%- endif -%}
     {%- set captured = reverse_etl._commit_groups(target, stage, head, split.groups, columns, capture_uuid, facts, counts.tombstones, query.old_images) -%}
     {%- do adapter.drop_relation(stage) -%}
     {%- do captured.update({'kept_aside': split.kept_aside, 'quarantined': quarantined | length, 'drift': facts.drift}) -%}
@@ -67,16 +65,11 @@
 
 {# Rows that are kept aside are proposed again only from where the head stands; those that a full compare found, by another one. #}
 {% macro _positions_before(head, facts) %}
-    {%- set positions = head.positions if head is not none else {} -%}
-    {{ return(reverse_etl._compared_next(positions) if facts.unfinished and positions else positions) }}
-{% endmacro %}
-
-{# These positions for a capture that leaves rows behind, so that the next one compares everything. #}
-{% macro _compared_next(positions) %}
-    {%- set found = {} -%}
-    {%- do found.update(positions) -%}
-    {%- do found.update({'reverse_etl/query': ''}) -%}
-    {{ return(found) }}
+    {%- set positions = {} -%}
+    {%- do positions.update(head.positions if head is not none else {}) -%}
+    {#- So that the next capture compares everything. -#}
+    {%- if facts.unfinished and positions -%}{%- do positions.update({'reverse_etl/query': ''}) -%}{%- endif -%}
+    {{ return(positions) }}
 {% endmacro %}
 
 
@@ -129,7 +122,8 @@
         {%- set changes = group.inserts + group.updates + group.deletes -%}
         {#- A label stays reopened until a whole capture has changed something. -#}
         {%- if loop.last and group.label is not none and changes -%}{%- do said.update({'reopened': none}) -%}{%- endif -%}
-        {%- if loop.last -%}{%- do said.update(facts) -%}{%- endif -%}
+        {#- What a change of columns asks for is done by the last one. -#}
+        {%- if loop.last -%}{%- do said.update(facts) -%}{%- elif head is not none -%}{%- do said.update({'columns': head.columns}) -%}{%- endif -%}
         {%- if group.label is not none -%}
             {%- set open_label = captured.header.open_label if captured.header is not none else none -%}
             {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label}) -%}

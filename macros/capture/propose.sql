@@ -72,7 +72,7 @@
     {%- elif not head.positions | reject('equalto', 'reverse_etl/inputs') | list -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
     {%- set known, now = head.positions.get('reverse_etl/query'), proposal.positions['reverse_etl/query'] -%}
-    {%- set other_sql = 'the last capture left rows behind' if known == '' else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
+    {%- set other_sql = 'the last capture left rows behind' if known == '' or head.quarantined else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
     {{ return([
         proposal.problem, other_sql or ('the columns of the model are others' if other_columns else none),
@@ -117,13 +117,13 @@
 
 {# The views of dbt from which a node reads, through others and ephemeral models, too: {unique id: name in the warehouse} #}
 {% macro _views_of(node, seen=[]) %}
-    {%- set found = {} -%}
-    {%- for name in node.depends_on.nodes if name in graph.nodes and name not in seen -%}
+    {%- set found, is_own = {}, node.unique_id == model.unique_id -%}
+    {%- for name in node.depends_on.nodes if name in graph.nodes and (is_own or name not in seen) -%}
         {%- set input = graph.nodes[name] -%}
         {%- do seen.append(name) -%}
         {%- if input.config.materialized == 'view' -%}
             {#- With --defer a view behind a view may stand elsewhere. -#}
-            {%- if node.unique_id == model.unique_id -%}{%- do found.update({name: reverse_etl._relation_of(input).render()}) -%}
+            {%- if is_own -%}{%- do found.update({name: reverse_etl._relation_of(input).render()}) -%}
             {%- elif adapter.get_relation(input.database, input.schema, input.alias) is not none -%}{%- do found.update({name: input.relation_name}) -%}
             {%- endif -%}
         {%- endif -%}
@@ -287,7 +287,7 @@
 {# An overlap is used from the second capture on, so the first one looks at it. #}
 {% macro _check_overlap(overlap, name, type, where) %}
     {%- set is_time = type in ('timestamp', 'timestamp_ntz', 'date') -%}
-    {%- set part = '([0-9]+ +(week|day|hour|minute)s?|[0-9]+([.][0-9]+)? +seconds?)' -%}
+    {%- set part = '([0-9]+ +(year|month|week|day|hour|minute|millisecond|microsecond)s?|[0-9]+([.][0-9]+)? +seconds?)' -%}
     {%- set form = '(?i)' ~ part ~ '( +' ~ part ~ ')*' if is_time else '(?i)[0-9]+([.][0-9]+)?(e[0-9]+)?' -%}
     {%- if overlap and not modules.re.fullmatch(form, overlap | string) -%}
         {{ exceptions.raise_compiler_error(where ~ ": found overlap '" ~ overlap ~ "' with '" ~ name ~ "' of type " ~ type ~ '; expected ' ~ ("an interval, such as '1 hour'" if is_time else 'a number') ~ '; correct it') }}

@@ -95,6 +95,7 @@
 {# {type as it is written: what is said of a column that is or holds it} #}
 {% macro _refused_types() %}
     {{ return({
+        '\\w+ collate \\w+': 'is or holds a text with a collation, which takes different texts for one; expected a plain string; use cast(... as string) in the model',
         'variant': 'is or holds a variant, which cannot be compared; expected a comparable type; use to_json(...) in the model',
         'interval': 'is or holds an interval, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',
         'time': 'is or holds a time of day, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',

@@ -296,6 +296,7 @@ def test_what_cannot_be_captured_is_refused_before_anything_is_written(project: 
         ("select 1 as id, parse_json('1') as v", "id", "variant"),
         ("select 1 as id, named_struct('v', parse_json('1')) as s", "id", "column s is or holds a variant"),
         ("select 1 as id, interval '1' day as i", "id", "column i is or holds an interval"),
+        ("select 1 as id, array('a' collate utf8_lcase) as i", "id", "column i is or holds a text with a collation"),
         ("select 1 as id, map('a', array(make_interval(1))) as i", "id", "column i is or holds an interval"),
         ("select 1 as id, time'10:00:00' as t", "id", "column t is or holds a time of day"),
         ("select 1 as id, null as n", "id", "has no type"),

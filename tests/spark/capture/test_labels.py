@@ -385,3 +385,27 @@ def test_operations_after_a_capture_that_was_killed_between_labels_leave_the_ful
         assert project.dbt("run-operation", operation, "--args", f"{{model: log, {more}}}").success
     assert [row.base for row in project.rows("select _header.base from {s}.log where _change = 'snapshot'")] == [1] * 5
     assert orders.capture() == "+0 ~1 -0, snapshot 6"
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_capture_that_is_killed_between_labels_is_followed_by_one_that_still_knows_which_columns_got_wider(
+    project: Project,
+) -> None:
+    rows = f"{project.schema}.amounts"
+    project.spark.sql(
+        f"create table {rows} using delta as select id, if(id < 7, 1, 2) as day, 50.00BD as amount from range(9)"
+    )
+
+    def model(sql: str) -> None:
+        project.changelog("log", f"{sql} from {rows}", settings={"label": "day"})
+
+    model("select id, day, cast(amount as decimal(5, 2)) as amount")
+    assert project.run().messages["log"] == "+9 ~0 -0, snapshot 2 (2 labels)"
+    changed = "if(id = 7, amount + 1, if(id = 8, amount / 100, amount))"
+    model(f"select id, if(id = 8, 3, day) as day, cast({changed} as decimal(7, 4)) as amount")
+    with killed_after(2, ("insert",)):  # the old images of the first label, and its commit
+        project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    assert project.run().messages["log"] == "+0 ~1 -0, snapshot 4", "50.00 and 0.5000 have one hash"
+    assert [float(amount) for (amount,) in project.image("log", "amount")] == [50.0] * 7 + [51.0, 0.5]
+    net = f"select _change, id from {render('net_changes', f'{project.schema}.log', from_snapshot=2, key='id')}"
+    assert {tuple(row) for row in project.rows(net)} == {("update", 7), ("update", 8)}
