@@ -63,6 +63,15 @@
 {% endmacro %}
 
 
+{# After a kill between two labels: the head with the columns and positions that it had before the first of them. #}
+{% macro _before_the_labels(head) %}
+    {%- if head is none or 'reverse_etl/columns' not in head.positions -%}{{ return(head) }}{%- endif -%}
+    {%- set positions = dict(head.positions) -%}
+    {%- set columns = fromjson(positions.pop('reverse_etl/columns')) -%}
+    {{ return(dict(head, columns=columns, positions=positions)) }}
+{% endmacro %}
+
+
 {# Rows that are kept aside are proposed again only from where the head stands; those that a full compare found, by another one. #}
 {% macro _positions_before(head, facts) %}
     {%- set positions = {} -%}
@@ -122,8 +131,11 @@
         {%- set changes = group.inserts + group.updates + group.deletes -%}
         {#- A label stays reopened until a whole capture has changed something. -#}
         {%- if loop.last and group.label is not none and changes -%}{%- do said.update({'reopened': none}) -%}{%- endif -%}
-        {#- What a change of columns asks for is done by the last one. -#}
-        {%- if loop.last -%}{%- do said.update(facts) -%}{%- elif head is not none -%}{%- do said.update({'columns': head.columns}) -%}{%- endif -%}
+        {%- if loop.last -%}{%- do said.update(facts) -%}
+        {%- elif head is not none and (columns.widened or columns.added or columns.gone) -%}
+            {#- What this asks for is done by the last one. -#}
+            {%- do said.update({'positions': dict(head.positions, **{'reverse_etl/columns': tojson(head.columns)})}) -%}
+        {%- endif -%}
         {%- if group.label is not none -%}
             {%- set open_label = captured.header.open_label if captured.header is not none else none -%}
             {%- do said.update({'label': group.label, 'open_label': group.label if open_label is none or group.label > open_label else open_label}) -%}

@@ -69,7 +69,8 @@
         {%- set read = known.split(':') -%}
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
         {%- set changed -%} {%- if not problem and head.snapshot_id > read[1] | int -%}
-            (select * from {{ table }} where _snapshot_id > {{ read[1] | int }} and _snapshot_id <= {{ head.snapshot_id }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete'))
+            {%- set range = '_snapshot_id > ' ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id %}
+            (select * from {{ table }} where {{ range }} and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else _change in ('insert', 'update_preimage', 'update_postimage', 'delete') end)
         {%- endif -%} {%- endset -%}
         {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none, 'unreadable': none}) }}
     {%- elif told == 'cdf' -%}
@@ -83,10 +84,13 @@
 {% macro _changelog_problem(name, table, read, head) %}
     {%- if read | length != 2 -%}{{ return(name ~ ' was not read before') }}{%- endif -%}
     {%- if read[0] != head.changelog_uuid or head.snapshot_id < read[1] | int -%}{{ return(name ~ ' was made anew') }}{%- endif -%}
-    {%- set kept = run_query(
-        'select count(*) from ' ~ table ~ " where _change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id
-    ).rows[0][0] | int -%}
-    {{ return(none if kept == head.snapshot_id - read[1] | int else 'snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}
+    {%- set found = run_query(
+        "select count_if(_change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ '), count(distinct to_json(_header.columns)) from ' ~ table
+        ~ " where _change in ('snapshot', 'pruned') and _snapshot_id >= " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id
+    ).rows[0] -%}
+    {%- if found[0] | int != head.snapshot_id - read[1] | int -%}{{ return('snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}{%- endif -%}
+    {#- Values that are computed from a column may change with its type, and no row of it does. -#}
+    {{ return('the columns of ' ~ name ~ ' are others' if found[1] | int > 1 else none) }}
 {% endmacro %}
 
 

@@ -32,12 +32,7 @@
 #}
 {% macro _net_changes_between(relation, from_snapshot, to_snapshot, key, columns) -%}
 {%- set key_columns = reverse_etl._key(relation, key) -%}
-{%- set helpers = ['_reverse_etl_is_first', '_reverse_etl_is_last', '_reverse_etl_first_change', '_reverse_etl_last_change', '_reverse_etl_first', '_reverse_etl_own'] -%}
-{#- Of columns that got another type meanwhile the hashes are no measure: 50.00 and 0.5000 have one. -#}
-{%- set value -%}
-    if((select count(distinct _header.columns) from {{ relation }} where _change = 'snapshot' and _snapshot_id >= {{ reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') }}{{ ' and _snapshot_id <= ' ~ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') if to_snapshot is not none }}) > 1,
-        to_json(struct({{ reverse_etl._view_columns() }})), cast(_row_hash as string))
-{%- endset %}
+{%- set helpers = ['_reverse_etl_is_first', '_reverse_etl_is_last', '_reverse_etl_first_change', '_reverse_etl_last_change', '_reverse_etl_first_hash'] -%}
 (
     select
         case
@@ -53,8 +48,8 @@
             lead(_snapshot_id) over in_order is null as _reverse_etl_is_last,
             first_value(_change) over whole as _reverse_etl_first_change,
             last_value(_change) over whole as _reverse_etl_last_change,
-            first_value(_reverse_etl_own) over whole as _reverse_etl_first
-        from (select *, {{ value }} as _reverse_etl_own from {{ relation }})
+            first_value(_row_hash) over whole as _reverse_etl_first_hash
+        from {{ relation }}
         where {{ reverse_etl._view_range(from_snapshot, to_snapshot) }}
         window
             in_order as (partition by {{ key_columns }} order by _snapshot_id, _change = 'update_postimage'),
@@ -65,7 +60,7 @@
     )
     where case
         when _reverse_etl_last_change = 'delete' then _reverse_etl_is_first and _reverse_etl_first_change <> 'insert'
-        else _reverse_etl_is_last and (_reverse_etl_first_change = 'insert' or _reverse_etl_own is distinct from _reverse_etl_first)
+        else _reverse_etl_is_last and (_reverse_etl_first_change = 'insert' or _row_hash is distinct from _reverse_etl_first_hash)
     end
 )
 {%- endmacro %}

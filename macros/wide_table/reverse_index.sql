@@ -25,7 +25,10 @@ select
     {{ reverse_etl._string(uuid) }} as _changelog_uuid,
     max(_snapshot_id) as _snapshot_id
 from {{ relation }}
-where _snapshot_id > {{ after }} and _change in ('insert', 'update_postimage'{{ ", 'checkpoint'" if images }})
+where _snapshot_id > {{ after }}
+    and {% if images -%} _change in ('insert', 'update_postimage', 'checkpoint')
+    {%- else -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned('_snapshot_id > ' ~ after) }} else _change in ('insert', 'update_postimage') end
+    {%- endif %}
     and {{ reverse_etl._all_known(foreign) }}
 group by {{ reverse_etl._columns((foreign + key) | unique) }}
 {%- endmacro %}
