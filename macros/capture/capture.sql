@@ -132,9 +132,10 @@
         {#- A label stays reopened until a whole capture has changed something. -#}
         {%- if loop.last and group.label is not none and changes -%}{%- do said.update({'reopened': none}) -%}{%- endif -%}
         {%- if loop.last -%}{%- do said.update(facts) -%}
-        {%- elif head is not none and (columns.widened or columns.added or columns.gone) -%}
-            {#- What this asks for is done by the last one. -#}
-            {%- do said.update({'positions': dict(head.positions, **{'reverse_etl/columns': tojson(head.columns)})}) -%}
+        {%- elif head is not none -%}
+            {#- What other columns or a full compare ask for is done by the last one. -#}
+            {%- do said.update({'positions': reverse_etl._positions_before(head, facts)}) -%}
+            {%- if columns.widened or columns.added or columns.gone -%}{%- do said.positions.update({'reverse_etl/columns': tojson(head.columns)}) -%}{%- endif -%}
         {%- endif -%}
         {%- if group.label is not none -%}
             {%- set open_label = captured.header.open_label if captured.header is not none else none -%}

@@ -70,7 +70,8 @@
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
         {%- set changed -%} {%- if not problem and head.snapshot_id > read[1] | int -%}
             {%- set range = '_snapshot_id > ' ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id %}
-            (select * from {{ table }} where {{ range }} and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else _change in ('insert', 'update_preimage', 'update_postimage', 'delete') end)
+            (select * from {{ table }} where {{ range }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete', 'pruned')
+                and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else true end)
         {%- endif -%} {%- endset -%}
         {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none, 'unreadable': none}) }}
     {%- elif told == 'cdf' -%}
@@ -84,13 +85,15 @@
 {% macro _changelog_problem(name, table, read, head) %}
     {%- if read | length != 2 -%}{{ return(name ~ ' was not read before') }}{%- endif -%}
     {%- if read[0] != head.changelog_uuid or head.snapshot_id < read[1] | int -%}{{ return(name ~ ' was made anew') }}{%- endif -%}
-    {%- set found = run_query(
-        "select count_if(_change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ '), count(distinct to_json(_header.columns)) from ' ~ table
-        ~ " where _change in ('snapshot', 'pruned') and _snapshot_id >= " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id
-    ).rows[0] -%}
-    {%- if found[0] | int != head.snapshot_id - read[1] | int -%}{{ return('snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}{%- endif -%}
+    {%- if head.snapshot_id == read[1] | int -%}{{ return(none) }}{%- endif -%}
+    {%- set headers = table ~ " where _change in ('snapshot', 'pruned') and _snapshot_id >= " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id -%}
+    {%- set kept, retyped = run_query(
+        "select count_if(_change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ '), (select count(*) from ('
+        ~ 'select lower(name) from (select inline(_header.columns) from ' ~ headers ~ ') group by 1 having count(distinct type) > 1)) from ' ~ headers
+    ).rows[0].values() -%}
+    {%- if kept | int != head.snapshot_id - read[1] | int -%}{{ return('snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}{%- endif -%}
     {#- Values that are computed from a column may change with its type, and no row of it does. -#}
-    {{ return('the columns of ' ~ name ~ ' are others' if found[1] | int > 1 else none) }}
+    {{ return('a column of ' ~ name ~ ' has another type' if retyped | int else none) }}
 {% endmacro %}
 
 

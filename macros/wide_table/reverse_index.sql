@@ -26,10 +26,9 @@ select
     max(_snapshot_id) as _snapshot_id
 from {{ relation }}
 where _snapshot_id > {{ after }}
-    and {% if images -%} _change in ('insert', 'update_postimage', 'checkpoint')
-    {%- else -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned('_snapshot_id > ' ~ after) }} else _change in ('insert', 'update_postimage') end
-    {%- endif %}
-    and {{ reverse_etl._all_known(foreign) }}
+    and _change in ('insert', 'update_postimage', '{{ 'checkpoint' if images else 'pruned' }}')
+    {#- All within the CASE, or a filter on the foreign ids would skip the files of headers. #}
+    and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned('_snapshot_id > ' ~ after) }} else {{ reverse_etl._all_known(foreign) }} end
 group by {{ reverse_etl._columns((foreign + key) | unique) }}
 {%- endmacro %}
 

@@ -22,8 +22,8 @@ Key = tuple[int | None, ...]
 
 
 def on_duckdb(sql: str) -> str:
-    """The macros keep to SQL that both engines understand; only names are quoted otherwise."""
-    return sql.replace("`", '"')
+    """The macros keep to SQL that both engines understand; only names are quoted otherwise, and errors raised."""
+    return sql.replace("`", '"').replace("raise_error(", "error(")
 
 
 class Declaration:
