@@ -165,6 +165,7 @@ def test_over_random_histories_no_row_of_anybody_else_is_deleted_and_after_a_rep
     assert shop.owners == {MIRROR, UPSERT, SOMEBODY, UNTOLD}, "the history has met them all"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_a_sync_sends_again_what_a_mirror_of_its_object_deleted_since_its_last_push(
     project: Project, monkeypatch: pytest.MonkeyPatch

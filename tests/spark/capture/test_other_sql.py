@@ -58,6 +58,7 @@ def test_another_sql_of_a_view_behind_the_model_makes_the_run_compare_everything
     assert (yield from capture("cents + 1")) == "+0 ~0 -0, snapshot 2"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_rows_that_a_full_compare_kept_aside_come_though_their_stamps_are_old(project: Project) -> Story:
@@ -81,6 +82,7 @@ def test_rows_that_a_full_compare_kept_aside_come_though_their_stamps_are_old(pr
     assert again.startswith("+1 ~1 -0, snapshot 3"), again
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_what_a_full_compare_kept_aside_is_found_also_by_the_strategy_that_comes_back(project: Project) -> Story:
@@ -120,6 +122,7 @@ def test_a_quarantined_key_stays_so_until_it_is_corrected_whatever_its_stamp_say
     assert (yield).messages["doubled_log"] == "+0 ~0 -0, snapshot 3"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_of_a_row_that_a_feed_deletes_only_its_key_and_sequence_outlive_a_prune(project: Project) -> Story:
@@ -145,6 +148,7 @@ def test_of_a_row_that_a_feed_deletes_only_its_key_and_sequence_outlive_a_prune(
     assert (yield).messages["people_log"].startswith("+0 ~0 -0"), "an event from before the delete"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_local_time_may_be_set_back_by_an_hour_without_an_overlap(project: Project) -> Story:
@@ -158,6 +162,7 @@ def test_a_local_time_may_be_set_back_by_an_hour_without_an_overlap(project: Pro
     assert (yield).messages["local_log"] == "+1 ~0 -0, snapshot 2"
 
 
+@pytest.mark.full
 @together
 def test_an_overlap_that_is_no_distance_of_its_column_is_refused_by_the_first_run(project: Project) -> Story:
     cases = {

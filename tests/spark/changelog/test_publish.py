@@ -83,6 +83,7 @@ def test_a_run_that_is_killed_anywhere_in_the_hook_leaves_readers_a_whole_versio
         assert live(project) == [number] * number, statement
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_snapshot_that_another_run_captured_meanwhile_waits_for_its_own_tests(shop: Project) -> None:
     def build(rows: int) -> str:
