@@ -108,7 +108,7 @@
 {% endmacro %}
 
 
-{# A hash of the SQL that gives the rows: of the model, and of the views that it reads as they stand in the warehouse. #}
+{# A hash of the SQL that gives the rows: the model's, and that of its views in the warehouse. #}
 {% macro _sql_of_rows() %}
     {%- set parts = [reverse_etl._without_comments(model.compiled_code)] -%}
     {%- for view in reverse_etl._views_of(model).values() | sort -%}{%- do parts.append(reverse_etl._sql_of_view(view)) -%}{%- endfor -%}

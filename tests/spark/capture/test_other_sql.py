@@ -17,7 +17,7 @@ OTHER_SQL = "(full compare: the SQL of the model or of a view is another one)"
 
 
 def source(project: Project, name: str) -> str:
-    """Rows of which only those with the newest stamp would be read again."""
+    """Twenty rows; a capture by time reads only the newest again."""
     relation = f"{project.schema}.{name}"
     project.spark.sql(f"create table {relation} using delta as select id, 10 * id as cents, id as at from range(20)")
     return relation
