@@ -41,6 +41,10 @@
 {% macro _release(version) %}{{ return(((version or '0') ~ '.0').split('.')[:2] | map('int') | list) }}{% endmacro %}
 
 
+{# The newest snapshot that changed a row; syncs know it, too. #}
+{% macro _changed(head) %}{{ return(head.changed or head.snapshot_id) }}{% endmacro %}
+
+
 {% macro _header(target, snapshot_id) %}
     {%- set rows = run_query(
         "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"

@@ -24,9 +24,11 @@
         {{ exceptions.raise_compiler_error("sync: found '" ~ sync ~ "', " ~ what ~ '; expected one of ' ~ (names | join(', ') or '(no such exposures)') ~ '. Next: correct --args, or run it first') }}
     {%- endif -%}
     {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
-    {#- Another project may push by the same name over this ledger. -#}
+    {#- Another project, or another target of this one, may push by the same name over this ledger. -#}
     {%- if exposures or known_here -%}{%- do said.update({'exposure': exposures[0].unique_id if exposures else mine}) -%}{%- endif -%}
-    {%- if operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(exposures[0])) -%}{%- endif -%}
+    {%- set changelog = reverse_etl._changelog_of(exposures[0]) if exposures else none -%}
+    {%- if changelog -%}{%- do said.update({'relation': changelog.relation_name}) -%}{%- endif -%}
+    {%- if changelog and operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(changelog)) -%}{%- endif -%}
     {%- do run_query(
         "insert into " ~ ledger ~ " (sync_id, fence, seq, fact, recorded_at, sync, run_id, body) select 'request', 0, 0, 'request', current_timestamp(), "
         ~ reverse_etl._string(sync) ~ ", uuid(), " ~ reverse_etl._string(tojson(said))
@@ -39,11 +41,16 @@
 {% endmacro %}
 
 
-{# Of the changelog of a sync, as it is now, for a run may capture more before the push: {changelog, snapshot}, or {} where there is none yet. #}
-{% macro _head_of(exposure) %}
+{# The node of the changelog of a sync; none: it names none. #}
+{% macro _changelog_of(exposure) %}
     {%- for unique_id in exposure.depends_on.nodes if graph.nodes.get(unique_id, {}).get('config', {}).get('materialized') == 'changelog' -%}
-        {%- set head = reverse_etl._found(graph.nodes[unique_id]).head -%}
-        {%- if head is not none -%}{{ return({'changelog': head.changelog_uuid, 'snapshot': head.changed or head.snapshot_id}) }}{%- endif -%}
+        {{ return(graph.nodes[unique_id]) }}
     {%- endfor -%}
-    {{ return({}) }}
+{% endmacro %}
+
+
+{# As it is now, for a run may capture more before the push: {changelog, snapshot}, or {} where there is none yet. #}
+{% macro _head_of(changelog) %}
+    {%- set head = reverse_etl._found(changelog).head -%}
+    {{ return({} if head is none else {'changelog': head.changelog_uuid, 'snapshot': reverse_etl._changed(head)}) }}
 {% endmacro %}

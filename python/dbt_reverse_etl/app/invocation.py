@@ -226,8 +226,13 @@ def overview_of(
     their changelogs.
     """
     asked = resolved if chosen is None else chosen
-    named = [(one.sync.name, one.sync.position_of.rpartition(".")[2], one.sync.changelog.unique_id) for one in asked]
-    return ledger.overview((name for names in named for name in names), {id_of(one) for one in resolved})
+    changelogs = {one.sync.changelog.relation_name: one.sync.changelog.unique_id for one in asked}
+    names = {name for one in asked for name in (one.sync.name, one.sync.position_of.rpartition(".")[2])}
+    overview = ledger.overview({*names, *changelogs, *changelogs.values()}, {id_of(one) for one in resolved})
+    # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
+    known = overview.failing
+    failing = {relation: known.get(relation, known.get(unique_id, ())) for relation, unique_id in changelogs.items()}
+    return replace(overview, failing=failing)
 
 
 @apart
@@ -263,7 +268,7 @@ def _with_tests(
 ) -> Overview:
     """The overview with the tests of this invocation, which the ledger hears of, too."""
     failing = _failing(overview.failing, invocation, manifest)
-    changed = {one: tests for one, tests in failing.items() if tests != overview.failing.get(one, ())}
+    changed = {relation: tests for relation, tests in failing.items() if tests != overview.failing.get(relation, ())}
     if changed:
         ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
     return replace(overview, failing=failing)
@@ -272,11 +277,11 @@ def _with_tests(
 def _failing(
     before: Mapping[str, Sequence[str]], invocation: Invocation, manifest: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """Tests by changelog that failed now, or failed before and have neither passed nor been removed since."""
+    """Tests by relation of the changelog that failed now, or failed before and have neither passed nor been removed since."""
     there = {*manifest["nodes"], *(manifest.get("unit_tests") or {})} - invocation.passed_tests
-    found = {one: {*tests} & there for one, tests in before.items()}
+    found = {relation: {*tests} & there for relation, tests in before.items()}
     for one, tests in invocation.failed_tests.items():
-        found.setdefault(one, set()).update(tests)
+        found.setdefault(manifest["nodes"][one]["relation_name"], set()).update(tests)
     return {one: tuple(sorted(tests)) for one, tests in found.items()}
 
 

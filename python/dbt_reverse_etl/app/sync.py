@@ -114,7 +114,7 @@ class OneSync:
             return redact(f"renamed: {renamed(self._resolved, former)}")
         if refusal := self._overview.refused(name):
             return f"{refusal.status}: {refusal.message}"
-        if lag and (tests := self._overview.failing.get(changelog.unique_id)):
+        if lag and (tests := self._overview.failing.get(changelog.relation_name)):
             return f"{failed_tests(changelog.name, tests)[0]}; a push is blocked until they pass"
         left = self._left(self.state)
         return f"leftovers: {left}" if left else ""

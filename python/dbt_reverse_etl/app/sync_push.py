@@ -98,8 +98,9 @@ class SyncPush(OneSync):
         """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
         names, requests = self._overview.aliases[former.sync_id], self._overview.requests
         project = former.exposure.rpartition(".")[0]
-        mine = {"", self._resolved.sync.unique_id, *(f"{project}.{name}" for name in names)}
-        asked = [one for name in names for one in requests.get(name, ()) if one.exposure in mine]
+        sync = self._resolved.sync
+        mine, relation = [sync.unique_id, *(f"{project}.{name}" for name in names)], sync.changelog.relation_name
+        asked = [one for name in names for one in requests.get(name, ()) if one.concerns(mine, relation)]
         asked = [one for one in asked if one.operation == "forget"]
         if not asked:
             raise renamed(self._resolved, former)
@@ -164,8 +165,9 @@ class SyncPush(OneSync):
 
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
-        sync = self._resolved.sync
-        asked = [one for one in self._overview.requests.get(sync.name, ()) if one.exposure in ("", sync.unique_id)]
+        sync, relation = self._resolved.sync, self._resolved.sync.changelog.relation_name
+        named = self._overview.requests.get(sync.name, ())
+        asked = [one for one in named if one.concerns([sync.unique_id], relation)]
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
         return [one for one in asked if one.changelog in ("", changelog)]
@@ -304,7 +306,7 @@ class SyncPush(OneSync):
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
         first = any(place.snapshot == 0 for place in state.positions)
         visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
-        found = failed_tests(changelog.name, self._overview.failing.get(changelog.unique_id, ()))
+        found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
         found += violations(guards, planned, visible, first=first)
         return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
 

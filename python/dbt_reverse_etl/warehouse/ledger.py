@@ -86,6 +86,7 @@ class Request:
     Attributes:
         changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
         exposure: unique id; empty: the project had none of that name any more, or an older version asked.
+        relation: of its changelog, which another target has elsewhere; empty: the same.
     """
 
     id: str
@@ -95,6 +96,11 @@ class Request:
     changelog: str = ""
     snapshot: int = 0
     exposure: str = ""
+    relation: str = ""
+
+    def concerns(self, exposures: Collection[str], relation: str) -> bool:
+        """Whether it is for one of these exposures, over this relation of the changelog."""
+        return self.exposure in ("", *exposures) and self.relation in ("", relation)
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Overview:
         names: sync id -> the name of its newest run.
         requests: by name, also others, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
-        failing: tests that have failed and not passed since, by the unique id of their changelog.
+        failing: tests that have failed and not passed since, by the relation of their changelog.
         refusals: the newest one, by name.
         heard: by name.
         configured: ids of all syncs as they are configured now.
@@ -240,7 +246,7 @@ class DeltaLedger:
 
     @apart
     def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
-        """What is failing now, by the unique id of the changelog; replaces what was known of these changelogs."""
+        """What is failing now, by the relation of the changelog; replaces what was known of these changelogs."""
         told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
         self._record(TESTS, told, invocation_id, now)
 
@@ -276,7 +282,7 @@ class DeltaLedger:
 
     @apart
     def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
-        """What is known under these names: of syncs, and unique ids of changelogs.
+        """What is known under these names: of syncs, and relations of changelogs.
 
         Args:
             configured: ids of all syncs of the project.
@@ -348,7 +354,7 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     found: dict[str, list[Request]] = {}
     for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
         said = json.loads(row.body)
-        more = {name: said[name] for name in ("changelog", "snapshot", "exposure") if name in said}
+        more = {name: said[name] for name in ("changelog", "snapshot", "exposure", "relation") if name in said}
         request = Request(row.run_id, row.sync, said["operation"], _utc(row), **more)
         found.setdefault(row.sync, []).append(request)
     return found

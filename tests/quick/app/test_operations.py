@@ -225,3 +225,10 @@ def test_an_adopt_of_a_changelog_that_was_replaced_is_carried_out_for_no_other(
     push = SyncPush(pusher(), one, Overview(requests={"people": requests}))
     assert [f"{request.operation} {request.changelog}" for request in push._requests("new")] == left
     assert bool(push._notes) is (asked[-1] == "adopt old")
+
+
+def test_a_request_at_another_target_which_has_the_changelog_elsewhere_is_not_carried_out() -> None:
+    one = sync("people", "orders")
+    asked = [Request(where, "people", "forget", NOW, relation=where) for where in ("", "orders", "`dev`.`orders`")]
+    push = SyncPush(pusher(), one, Overview(requests={"people": asked}))
+    assert [request.id for request in push._requests("new")] == ["", "orders"]

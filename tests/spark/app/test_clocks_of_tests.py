@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.app.invocation import overview_of
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from tests.support.delivery.pushers import sync
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
-PEOPLE, ORDERS = "model.shop.people", "model.shop.orders"
+PEOPLE, ORDERS = "`shop`.`people`", "`shop`.`orders`"
 
 
 @pytest.fixture
@@ -32,3 +35,14 @@ def test_a_test_that_passed_on_a_machine_whose_clock_is_behind_blocks_no_longer(
     ledger.record_tests({PEOPLE: []}, "second", NOW - timedelta(hours=1))
     failing = ledger.overview([PEOPLE, ORDERS]).failing
     assert failing == {PEOPLE: (), ORDERS: ("test.shop.not_null",)}
+
+
+@pytest.mark.full
+def test_tests_that_an_older_version_recorded_block_until_they_pass(ledger: DeltaLedger) -> None:
+    people = sync("crm_people", PEOPLE)
+    changelog = replace(people.sync.changelog, unique_id="model.shop.people")
+    known = [replace(people, sync=replace(people.sync, changelog=changelog))]
+    ledger.record_tests({"model.shop.people": ["test.shop.unique"]}, "older", NOW)
+    assert overview_of(ledger, known).failing == {PEOPLE: ("test.shop.unique",)}
+    ledger.record_tests({PEOPLE: []}, "newer", NOW)
+    assert overview_of(ledger, known).failing == {PEOPLE: ()}

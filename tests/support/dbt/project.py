@@ -78,8 +78,12 @@ class Project:
 
     def on_run_end(self, hook: str) -> None:
         """Add it to the project."""
+        self.dbt_project(**{"on-run-end": [hook]})
+
+    def dbt_project(self, **more: Any) -> None:
+        """Replace these parts of dbt_project.yml."""
         document = yaml.safe_load((self.folder / "dbt_project.yml").read_text())
-        self._yaml("dbt_project.yml", {**document, "on-run-end": [hook]})
+        self._yaml("dbt_project.yml", {**document, **more})
 
     def model(self, name: str, sql: str, config: Mapping[str, Any] | None = None) -> None:
         """Write a model; its config goes into a properties file, so that any value can be said."""
