@@ -17,7 +17,7 @@
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}
             {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node)) if not reason else none -%}
-            {%- if not reason and reverse_etl._is_newer(changelog.head, heads.get(node.unique_id)) -%}
+            {%- if not reason and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
             {%- endif -%}
             {%- if reason -%}
@@ -30,8 +30,14 @@
 {% endmacro %}
 
 
-{# Whether the head is another one than that which this run captured or found, as its `code` says; one that captured nothing says none. #}
-{% macro _is_newer(head, code) %}{{ return(code is not none and code.split(' by ')[0] != reverse_etl._head_code(head).split(' by ')[0]) }}{% endmacro %}
+{# Whether the head is another one than that which this run captured or found, as its `code` says. Without a code the model did not run, as in `dbt test`: then its tests may have begun before the head was there. #}
+{% macro _is_newer(changelog, code) %}
+    {%- if code is not none -%}{{ return(code.split(' by ')[0] != reverse_etl._head_code(changelog.head).split(' by ')[0]) }}{%- endif -%}
+    {%- set began = "timestamp '" ~ run_started_at.strftime('%Y-%m-%d %H:%M:%S.%f') ~ " UTC'" -%}
+    {{ return(run_query(
+        'select count(*) from ' ~ changelog.target ~ " where _change = 'snapshot' and _snapshot_id = " ~ reverse_etl._changed(changelog.head) ~ ' and _captured_at >= ' ~ began
+    ).rows[0][0] > 0) }}
+{% endmacro %}
 
 
 {# The tests that depend on a model: {unique id} #}
@@ -54,21 +60,31 @@
 
 {# The view first: a run that is killed in between leaves a property that keeps more than is needed, and the next one does both again. #}
 {% macro _publish(changelog, name) %}
-    {%- set snapshot_id = changelog.head.changed or changelog.head.snapshot_id -%}
-    {%- set view = api.Relation.create(database=changelog.node.database, schema=changelog.node.schema, identifier=name, type='view') -%}
+    {%- set snapshot_id, before = reverse_etl._changed(changelog.head), reverse_etl._published(changelog.target) -%}
+    {%- set view = reverse_etl._published_view(changelog.node, name) -%}
     {%- set existing = adapter.get_relation(database=view.database, schema=view.schema, identifier=name) -%}
     {%- if existing is not none and existing.type != 'view' -%}
         {%- do reverse_etl._operation_refuse('publish', changelog.name, existing ~ ', a ' ~ existing.type, 'a free name or a view', 'take another name in meta.reverse_etl.publish') -%}
-    {%- elif existing is none or reverse_etl._published(changelog.target) != snapshot_id -%}
-        {%- do run_query('create or replace view ' ~ view ~ ' as select * from ' ~ reverse_etl.as_of(changelog.target, snapshot=snapshot_id, key=changelog.columns.key, columns=changelog.columns.names)) -%}
-        {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "')") -%}
-        {%- do reverse_etl._operation_done('publish', changelog, view.identifier ~ ' shows snapshot ' ~ snapshot_id ~ ', ' ~ changelog.head.live_rows ~ ' rows') -%}
+    {%- elif existing is none or before is none or [before.snapshot_id, before.view] != [snapshot_id, name] -%}
+        {%- do reverse_etl._show(view, changelog, changelog.target, snapshot_id) -%}
+        {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "', 'dbt_reverse_etl.published_as' = " ~ reverse_etl._string(name) ~ ')') -%}
+        {%- set left = '' if before is none or before.view in [none, name] else '; ' ~ before.view ~ ' follows no longer: drop it, for prune does not keep what it shows' -%}
+        {%- do reverse_etl._operation_done('publish', changelog, name ~ ' shows snapshot ' ~ snapshot_id ~ ', ' ~ changelog.head.live_rows ~ ' rows' ~ left) -%}
     {%- endif -%}
 {% endmacro %}
 
 
-{# The snapshot that readers see; none: it was never published #}
+{% macro _published_view(node, name) %}{{ return(api.Relation.create(database=node.database, schema=node.schema, identifier=name, type='view')) }}{% endmacro %}
+
+
+{% macro _show(view, changelog, table, snapshot_id) %}
+    {%- do run_query('create or replace view ' ~ view ~ ' as select * from ' ~ reverse_etl.as_of(table, snapshot=snapshot_id, key=changelog.columns.key, columns=changelog.columns.names)) -%}
+{% endmacro %}
+
+
+{# What readers see: {snapshot_id, view: its name; none: an older version kept none}; none: it was never published #}
 {% macro _published(target) %}
-    {%- set snapshot_id = reverse_etl._table_properties(target).get('dbt_reverse_etl.published') -%}
-    {{ return(none if snapshot_id is none else snapshot_id | int) }}
+    {%- set known = reverse_etl._table_properties(target) -%}
+    {%- set snapshot_id = known.get('dbt_reverse_etl.published') -%}
+    {{ return(none if snapshot_id is none else {'snapshot_id': snapshot_id | int, 'view': known.get('dbt_reverse_etl.published_as')}) }}
 {% endmacro %}

@@ -64,6 +64,7 @@
 
 {# The relation and its columns, each as an expression. Returns {relation, moments, expressions, valid_from, valid_to, is_deleted, every, copies} #}
 {% macro _history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) %}
+    {%- set leave_out = [leave_out] if leave_out is string else leave_out -%}
     {%- set parts = [] -%}
     {%- for part in modules.re.findall('`[^`]+`|[^.`]+', relation | string) -%}{%- do parts.append(part | replace('`', '')) -%}{%- endfor -%}
     {#- Spark's adapter drops the catalog, and would find another table of that schema and name. -#}
@@ -77,10 +78,10 @@
     {%- set types = {} -%}
     {%- for column in reverse_etl._columns_of(found) -%}{%- do types.update({column.name | lower: column.type}) -%}{%- endfor -%}
     {%- set times = [date_column] if date_column else [valid_from, valid_to] -%}
-    {%- set problems, expressions = reverse_etl._import_column_problems(changelog, types, times, every), [] -%}
+    {%- set problems, expressions = reverse_etl._import_column_problems(changelog, types, times, is_deleted, every), [] -%}
     {%- set names = changelog.columns | map(attribute='name') | map('lower') | list -%}
     {%- for name in types if name not in names and name not in (times + leave_out + ([] if date_column else [is_deleted, 'dbt_scd_id', 'dbt_updated_at'])) | map('lower') -%}
-        {%- do problems.append('column ' ~ name ~ ', which the model has not; expected it to be selected by the model, or left out on purpose: leave_out: [' ~ name ~ ']') -%}
+        {%- do problems.append('column ' ~ name ~ ', which the model has not; expected it to be selected by the model, or left out on purpose: leave_out: [' ~ name ~ ']' ~ ('' if date_column or is_deleted | lower in types else '. If it marks deletions: is_deleted: ' ~ name)) -%}
     {%- endfor -%}
     {%- if problems -%}
         {{ exceptions.raise_compiler_error('import_history ' ~ changelog.name ~ ': nothing was imported. In ' ~ found ~ ' found:\n  ' ~ problems | join('\n  ')) }}
@@ -97,7 +98,7 @@
 {% endmacro %}
 
 
-{% macro _import_column_problems(changelog, types, times, every) %}
+{% macro _import_column_problems(changelog, types, times, is_deleted, every) %}
     {%- set problems = [] -%}
     {%- if every is not none and every not in ['minute', 'hour', 'day', 'week', 'month'] -%}
         {%- do problems.append("every: '" ~ every ~ "'; expected minute, hour, day, week or month; correct --args") -%}
@@ -105,6 +106,10 @@
     {%- for name in times if name | lower not in types -%}
         {%- do problems.append('no column ' ~ name ~ '; expected the times of a dbt snapshot (valid_from, valid_to) or of dated copies (date_column); name them in --args') -%}
     {%- endfor -%}
+    {#- Only a snapshot with `hard_deletes: new_record` has it. -#}
+    {%- if is_deleted != 'dbt_is_deleted' and is_deleted | lower not in types -%}
+        {%- do problems.append('no column ' ~ is_deleted ~ '; expected the one that marks deletions; correct is_deleted in --args') -%}
+    {%- endif -%}
     {%- for column in changelog.columns -%}
         {%- set type = types.get(column.name | lower) -%}
         {%- if type is none and column.name in changelog.key -%}

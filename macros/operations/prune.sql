@@ -33,8 +33,8 @@
 {# The oldest snapshot that something needs, and what: {snapshot_id, why} #}
 {% macro _needed_from(changelog, keep, keep_days, without_syncs) %}
     {%- set head = changelog.head -%}
-    {#- Syncs know the newest snapshot that changed a row. -#}
-    {%- set needs = [{'why': 'the head', 'snapshot_id': head.changed or head.snapshot_id}] -%}
+    {%- set without_syncs = [without_syncs] if without_syncs is string else without_syncs -%}
+    {%- set needs = [{'why': 'the head', 'snapshot_id': reverse_etl._changed(head)}] -%}
     {%- if keep is not none -%}
         {%- do needs.append({'why': 'keep: ' ~ keep, 'snapshot_id': [head.snapshot_id - keep + 1, 1] | max}) -%}
     {%- endif -%}
@@ -43,7 +43,7 @@
         {%- do needs.append({'why': 'keep_days: ' ~ keep_days, 'snapshot_id': [then or 1, 1] | map('int') | max}) -%}
     {%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
-    {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published}) -%}{%- endif -%}
+    {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published.snapshot_id}) -%}{%- endif -%}
     {%- set syncs = reverse_etl._syncs_over(changelog) -%}
     {%- set known = (syncs | map(attribute='sync') | list) + (syncs | map(attribute='sync_id') | list) -%}
     {%- for name in without_syncs if name not in known -%}

@@ -71,6 +71,7 @@
     {%- set view = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
     {%- if not view -%}{{ return([]) }}{%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
-    {%- set done = not run and published == (changelog.head.changed or changelog.head.snapshot_id) -%}
-    {{ return([{'name': 'publish', 'done': done, 'where': view ~ (' shows snapshot ' ~ published if published else ' shows nothing yet')}]) }}
+    {%- set shown = published.snapshot_id if published and published.view in [none, view] else none -%}
+    {%- set done = not run and shown == reverse_etl._changed(changelog.head) -%}
+    {{ return([{'name': 'publish', 'done': done, 'where': view ~ (' shows snapshot ' ~ shown if shown else ' shows nothing yet')}]) }}
 {% endmacro %}

@@ -224,7 +224,7 @@ def test_a_rollback_over_columns_that_came_and_went_shows_them_as_then_and_refus
     assert "with the label 'monday'" in operations.refused("rollback", label="monday")
     assert "how much to keep" in operations.refused("prune")
     assert "a whole number from 1" in operations.refused("prune", keep=0)
-    assert "there is none" in operations.refused("prune", keep=1, without_syncs=["nobody"])
+    assert "there is none" in operations.refused("prune", keep=1, without_syncs="nobody")
 
 
 @pytest.mark.full

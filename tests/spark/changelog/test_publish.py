@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -91,25 +93,70 @@ def test_a_snapshot_that_another_run_captured_meanwhile_waits_for_its_own_tests(
         return shop.dbt("build", "--exclude", "package:reverse_etl").text
 
     assert "live shows snapshot 1, 1 rows" in build(1)
+    with a_bad_snapshot_before_the_hook(shop):
+        text = build(1)
+    assert MEANWHILE in text, text
+    assert live(shop) == [0]
+    shop.table("source", "select id, id as n from range(3)")
+    assert shop.dbt("run", "--exclude", "package:reverse_etl").success
+    with a_bad_snapshot_before_the_hook(shop):
+        text = shop.dbt("test", "--exclude", "package:reverse_etl").text
+    assert MEANWHILE in text, text
+    assert live(shop) == [0]
+
+
+MEANWHILE = "publish things: not published, for another run captured a newer snapshot meanwhile"
+
+
+@contextmanager
+def a_bad_snapshot_before_the_hook(shop: Project) -> Iterator[None]:
+    """Another run captures rows that would fail the test, once the tests have run."""
     shop.table("source", "select id, -1L as n from range(2)")
-    ran = shop.dbt("run", "--exclude", "package:reverse_etl")
-    assert ran.success
-    bad = shop.spark.sql(f"describe history {shop.schema}.things limit 1").collect()[0].version
-    shop.spark.sql(f"restore table {shop.schema}.things to version as of {bad - 1}")
-    real, restored = SparkConnectionManager.add_query, 0
+    assert shop.dbt("run", "--exclude", "package:reverse_etl").success
+    things = f"{shop.schema}.things"
+    bad = shop.spark.sql(f"describe history {things} limit 1").collect()[0].version
+    shop.spark.sql(f"restore table {things} to version as of {bad - 1}")
+    real, captured = SparkConnectionManager.add_query, 0
 
     def add_query(self: Any, sql: str, *args: Any, **kwargs: Any) -> Any:
-        nonlocal restored
-        if '"connection_name": "master"' in sql and not restored:
-            restored = 1
-            shop.spark.sql(f"restore table {shop.schema}.things to version as of {bad}")
+        nonlocal captured
+        if '"connection_name": "master"' in sql and not captured:
+            captured = 1
+            shop.spark.sql(f"restore table {things} to version as of {bad}")
+            newest = shop.rows("select max(_snapshot_id) from {s}.things")[0][0]
+            shop.spark.sql(f"update {things} set _captured_at = current_timestamp() where _snapshot_id = {newest}")
         return real(self, sql, *args, **kwargs)
 
     with patch.object(SparkConnectionManager, "add_query", add_query):
-        text = build(1)
-    assert restored
-    assert "publish things: not published, for another run captured a newer snapshot meanwhile" in text, text
-    assert live(shop) == [0]
+        yield
+    assert captured
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_another_name_gets_a_view_at_once_and_a_reset_moves_no_view_before_the_tests_of_the_new_changelog_passed(
+    shop: Project,
+) -> None:
+    def build(*command: str) -> str:
+        return shop.dbt(*(command or ("build",)), "--exclude", "package:reverse_etl").text
+
+    shop.table("source", "select id, id as n from range(3)")
+    assert "live shows snapshot 1, 3 rows" in build()
+    shop.spark.sql(f"create view {shop.schema}.ready as select -5 as n")
+    shop.changelog("things", f"select * from {shop.schema}.source", settings={"publish": "ready"})
+    assert "ready shows snapshot 1, 3 rows; live follows no longer: drop it" in build()
+    assert [row.n for row in shop.rows("select n from {s}.ready order by n")] == [0, 1, 2]
+
+    shop.changelog("things", f"select * from {shop.schema}.source", settings={"publish": "live"})
+    build()
+    shop.table("source", "select id, -1L as n from range(2)")
+    assert "live shows snapshot 1 of" in shop.dbt("run-operation", "reset", "--args", "{model: things}").text
+    assert live(shop) == [0, 1, 2]
+    assert "not published, for tests did not pass" in build()
+    assert live(shop) == [0, 1, 2], "snapshot 1 of the new changelog is captured, and not shown"
+    shop.table("source", "select id, id as n from range(2)")
+    assert "live shows snapshot 2, 2 rows" in build()
+    assert live(shop) == [0, 1]
 
 
 @pytest.mark.guarantee("Capture")

@@ -216,12 +216,14 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
     assert "a changelog that has snapshots" in imported(last_day, "copied_changelog", "copies", date_column="day").text
     assert "found no table; expected an empty changelog" in imported(last_day, "empty_changelog", "copies").text
     assert last_day.dbt("run", "--empty", "--select", "empty_changelog").success
-    refused = imported(last_day, "empty_changelog", "copies").text
+    refused = imported(last_day, "empty_changelog", "copies", is_deleted="is_gone").text
     assert "column day, which the model has not" in refused
     assert "no column dbt_valid_from" in refused
+    assert "no column is_gone; expected the one that marks deletions" in refused, "or each deleted row would live on"
+    assert "If it marks deletions: is_deleted: is_extra" in refused
     for label, problem in (("null", "without a label"), ("100 - day(_captured_at)", "smaller than the one before")):
         refused = imported(
-            last_day, "empty_changelog", "copies", date_column="day", label=label, leave_out=["is_extra"]
+            last_day, "empty_changelog", "copies", date_column="day", label=label, leave_out="is_extra"
         ).text
         assert problem in refused
         assert "correct label in --args" in refused
