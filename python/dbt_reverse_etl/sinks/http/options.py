@@ -157,7 +157,7 @@ class RetryAfterOptions(Strict):
     """When to come back.
 
     Attributes:
-        header: read where an answer tells of a limit (429, or 403 with a code that means `retryable`) and has no Retry-After.
+        header: read where an answer is about a limit (429, or 403 with a code that means `retryable`) and has no Retry-After.
         unit: seconds from now, or seconds since 1970.
     """
 

@@ -35,9 +35,13 @@ class KafkaSettings(Settings):
     Attributes:
         bootstrap_servers: `host:port`, several with commas. Another list is another destination, which gets all rows.
         security_protocol: default `sasl_ssl` with a login, `ssl` without; the two without TLS only on this machine, where they are the default.
-        sasl_mechanism, sasl_username, sasl_password: the login.
+        sasl_mechanism: how the login is checked.
+        sasl_username: logs in.
+        sasl_password: of the user.
         ssl_ca_location: PEM file of the CA; default: the CAs of the system.
-        ssl_certificate_location, ssl_key_location, ssl_key_password: PEM files of a client certificate.
+        ssl_certificate_location: PEM file of a client certificate.
+        ssl_key_location: PEM file of its key.
+        ssl_key_password: of that file.
         compression: of the messages.
         timeout: seconds after which a message without an answer is unknown.
         create_object: create a missing topic: compacted, or in mode `changelog` one that keeps every event.

@@ -33,7 +33,10 @@ class ServerSettings(Settings):
 
     Attributes:
         host: a name, an address, or a Unix socket.
-        port, database, user, password: the usual ones; a Unix socket or a certificate may need no password.
+        port: of the server.
+        database: holds the objects.
+        user: logs in.
+        password: of the user; a Unix socket or a certificate may need none.
         connect_timeout: seconds.
         create_object: make a missing table, with the key as its PRIMARY KEY.
         on_new_column: `add` adds missing columns, only with create_object.
@@ -86,9 +89,12 @@ class PostgresSettings(ServerSettings):
         sslmode: default verify-full; for this machine prefer. With require, which verifies nobody, the server must log us in
             by SCRAM; require with sslrootcert is verify-ca.
         sslrootcert: file of the CA; default: the CAs of the system, for verify-full only.
-        sslcert, sslkey: files of a client certificate.
-        connect_timeout, lock_timeout, statement_timeout: seconds; 0 for the last two: no limit.
-        state_schema: where our two tables stand; default: beside the object.
+        sslcert: file of a client certificate.
+        sslkey: file of its key.
+        connect_timeout: seconds.
+        lock_timeout: seconds to wait for each lock of another session; 0: no limit.
+        statement_timeout: seconds to wait for an answer; 0: no limit.
+        state_schema: of our two tables; default: that of the object.
         create_object: make a missing table, with the key as its PRIMARY KEY; the tables of a database have an owner,
             and the user of this sink should not be able to, so it is off.
     """
@@ -139,13 +145,18 @@ class MysqlSettings(ServerSettings):
 
     Attributes:
         host: a name, an address, or the path of a Unix socket.
-        port, database, user, password: the usual ones; `database` holds the objects that name none, and our staging table.
+        port: of the server.
+        database: holds the objects that name none, and our staging table.
+        user: logs in.
+        password: of the user.
         ssl_mode: default verify_identity; for this machine preferred. Over a Unix socket there is no TLS.
         ssl_ca: file of the CA; default: the public CAs of the package certifi, for verify_identity only.
-        ssl_cert, ssl_key: files of a client certificate.
-        connect_timeout, lock_timeout: seconds; the second is for each lock of another session.
+        ssl_cert: file of a client certificate.
+        ssl_key: file of its key.
+        connect_timeout: seconds.
+        lock_timeout: seconds to wait for each lock of another session.
         statement_timeout: seconds to wait for an answer; 0: no limit.
-        state_database: where our two tables stand; default: beside the object.
+        state_database: of our two tables; default: that of the object.
     """
 
     port: int = Field(default=3306, ge=1, le=65535)
@@ -211,7 +222,7 @@ class DuckdbSettings(Settings):
     Attributes:
         path: the file; it is created by the first push, its folder is not.
         create_object: make a missing table, with the key as its primary key.
-        state_schema: where our two tables stand; default: beside the object.
+        state_schema: of our two tables; default: that of the object.
         config: options of DuckDB for the connection, such as `threads`.
     """
 
