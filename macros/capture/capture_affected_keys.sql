@@ -68,12 +68,8 @@
         {%- if head is none -%}{{ return({'position': none, 'problem': name ~ ' has no snapshot yet', 'changes': none, 'unreadable': none}) }}{%- endif -%}
         {%- set read = known.split(':') -%}
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
-        {%- set changed -%} {%- if not problem and head.snapshot_id > read[1] | int -%}
-            {%- set range = '_snapshot_id > ' ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id %}
-            (select * from {{ table }} where {{ range }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete', 'pruned')
-                and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else true end)
-        {%- endif -%} {%- endset -%}
-        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changed | trim or none, 'unreadable': none}) }}
+        {%- set changes = reverse_etl._images_between(table, read[1] | int, head.snapshot_id) if not problem and head.snapshot_id > read[1] | int else none -%}
+        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changes, 'unreadable': none}) }}
     {%- elif told == 'cdf' -%}
         {{ return(reverse_etl._delta_feed(table, known, 'wide_table, the changes of ' ~ name)) }}
     {%- endif -%}

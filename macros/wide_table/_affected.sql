@@ -146,3 +146,11 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
     {%- endfor -%}
     {{ return(found) }}
 {% endmacro %}
+
+
+{# All images of the rows that changed after one snapshot of a changelog until another, behind `from`. A prune meanwhile is an error, never a gap. #}
+{% macro _images_between(table, after, until) -%}
+    {%- set range = '_snapshot_id > ' ~ after ~ ' and _snapshot_id <= ' ~ until -%}
+    (select * from {{ table }} where {{ range }} and _change in ('insert', 'update_preimage', 'update_postimage', 'delete', 'pruned')
+        and case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else true end)
+{%- endmacro %}
