@@ -31,10 +31,10 @@ quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
 test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
 	@$(JAVA) EFFORT=0.25 $(PYTEST) $(FILES) -m "not full" tests/spark tests/servers tests/quick examples/sink
 
-test-full: check $(CLASSES) ## Before a release: all campaigns, a third of the mutants, other versions; EFFORT=3 searches longer
+test-full: check $(CLASSES) ## Before a release: all campaigns, a third of the mutants and of the other versions; EFFORT=3 searches longer
 	@$(JAVA) EFFORT=$(EFFORT) $(PYTEST) $(FILES) tests/full tests/spark tests/servers tests/quick examples/sink
 	@$(JAVA) $(BIN)/python .ci/mutants.py --third
-	@$(JAVA) $(BIN)/python .ci/matrix.py
+	@$(JAVA) $(BIN)/python .ci/matrix.py --third
 	@$(BIN)/python -m tests.full.soak --seconds 60
 
 mutants: $(CLASSES) ## Plant the faults of tests/mutants.yml, one at a time: a test must notice each; or WORDS=ledger
