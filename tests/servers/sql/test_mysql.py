@@ -226,6 +226,7 @@ DEFAULTS = {
     "completion_type": "2",
     "sql_safe_updates": "1",
     "foreign_key_checks": "0",
+    "sql_quote_show_create": "0",
     "transaction_isolation": "'SERIALIZABLE'",
 }
 
@@ -252,6 +253,7 @@ def test_no_default_of_the_server_changes_what_a_batch_does(people_db: Database)
                 assert deliver(sink, task, people(row | {"id": number})) == [DELIVERED]
             assert deliver(sink, task, people(row | {"id": 2, "boss": 99})) == [REJECTED]
             assert deliver(sink, task, [("delete", {"id": 0})]) == [DELIVERED]
+            assert "staff_ibfk_1" in sink._writer.table.names
     finally:
         for name, value in before.items():
             people_db.run(f"SET GLOBAL {known.get(name, name)} = {value!r}")

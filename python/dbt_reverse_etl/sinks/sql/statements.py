@@ -42,6 +42,11 @@ class StagedWriter(Writer):
         """One query."""
         return self.places(connection, f"s.deleted AND {self.there(self.not_yet_deleted)}")
 
+    def undone(self, connection: Any, changes: Changes) -> list[int]:
+        """One query."""
+        as_written = conjunction([self.holds(name) for name in self.links])
+        return self.places(connection, f"NOT s.deleted AND NOT {self.there(as_written)}")
+
     def places(self, connection: Any, condition: str) -> list[int]:
         """Those of the staged rows for which it holds."""
         query = f"SELECT s.place FROM {self.stage_table} s WHERE {condition}"
@@ -127,6 +132,10 @@ class StagedWriter(Writer):
         """Whether the row of the object is not marked."""
         soft = soft_delete(self.task)
         return f"t.{self.dialect.quoted(soft)} IS NULL" if soft else EVERY_ROW
+
+    def holds(self, name: str) -> str:
+        """Whether the row of the object has the staged value, which may be NULL."""
+        raise NotImplementedError
 
     @property
     def others(self) -> Sequence[str]:

@@ -159,6 +159,10 @@ class MysqlWriter(StagedWriter):
             return f"{there} = {self.cell(key)}"
         return f"CAST(CONVERT({there} USING utf8mb4) AS BINARY) = CAST({self.cell(key)} AS BINARY)"
 
+    def holds(self, name: str) -> str:
+        there = f"t.{self.dialect.quoted(name)}"
+        return f"({self._is_same(name, there)} OR {there} IS NULL AND {self.cell(name)} IS NULL)"
+
     def _own(self, name: str) -> str:
         return f"{self.name.sql}.{self.dialect.quoted(name)}"
 

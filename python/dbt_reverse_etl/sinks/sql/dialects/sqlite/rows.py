@@ -112,6 +112,13 @@ class SqliteWriter(Writer):
         keys = zip(*part.columns, strict=True)
         return [row for row, key in zip(part.places, keys, strict=True) if self._there(connection, key)]
 
+    def undone(self, connection: Any, changes: Changes) -> list[int]:
+        names, part = self.task.schema.names, changes.data[Step.WRITE]
+        at = [*self._key_at, *map(names.index, self.links)]
+        query = " AND ".join([self._exists, *(f"{self.dialect.quoted(name)} IS ?" for name in self.links)])
+        rows = zip(part.places, zip(*(part.columns[one] for one in at), strict=True), strict=True)
+        return [place for place, row in rows if connection.execute(query, row).fetchone() is None]
+
     def _there(self, connection: Any, key: Sequence[Any]) -> bool:
         return connection.execute(self._exists, key).fetchone() is not None
 

@@ -206,7 +206,13 @@ class SqliteDialect(FileDialect):
         binary = [parts for _, parts in indexes if all(collation == "binary" for _, collation in parts)]
         unique = {frozenset(str(column) for column, _ in parts) for parts in binary}
         unique |= {frozenset([alias])} if alias else set()
-        return Table(columns, unique, wrong=None if kind == "table" else wrong)
+        cascades = self._cascades(connection, name.name)
+        return Table(columns, unique, wrong=None if kind == "table" else wrong, cascades=cascades)
+
+    def _cascades(self, connection: sqlite3.Connection, table: str) -> frozenset[str]:
+        query = 'SELECT "table", "from" FROM pragma_foreign_key_list(?) WHERE on_delete IN (?, ?, ?)'
+        found = connection.execute(query, (table, "CASCADE", "SET NULL", "SET DEFAULT")).fetchall()
+        return frozenset(self.fold(column) for parent, column in found if self.fold(parent) == self.fold(table))
 
     def _rowid_alias(self, connection: sqlite3.Connection, table: str, indexes: Sequence[Any]) -> str | None:
         """The folded name of an INTEGER PRIMARY KEY, the only primary key without an index of its own."""
