@@ -15,7 +15,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW, NULL_KEY
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import BLANK_AT_END, OUTSIDE_CHARSET, REQUIRED
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.testing import batch_of, deliver, opened, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.postgres import CITEXT
@@ -313,6 +313,55 @@ def test_a_row_or_delete_that_a_trigger_ignores_is_rejected_alone(people_db: Any
     people_db.run("INSERT INTO people (id) VALUES (7)")
     assert refused(people_db, [("delete", {"id": 1}), ("delete", {"id": 7})], fence=2) == {1: IGNORED}
     assert people_db.rows("SELECT id FROM people ORDER BY id") == [(7,), (8,)]
+
+
+LOWERS = {
+    "mysql": ("SET new.id = lower(new.id)", "BEFORE {} ON people FOR EACH ROW"),
+    "sqlite": (
+        "BEGIN UPDATE people SET id = lower(new.id) WHERE id = new.id; END",
+        "AFTER {} ON people WHEN new.id <> lower(new.id)",
+    ),
+}
+
+
+def lowers_keys(db: Any) -> None:
+    end = f"{UTF8} COLLATE utf8mb4_bin" if db.kind == "mysql" else ""
+    db.table(f"CREATE TABLE people (id varchar(9) PRIMARY KEY, name varchar(9), CHECK (name <> 'bad')) {end}")
+    db.run("INSERT INTO people VALUES ('Bob', 'old'), ('ada', 'old'), ('dan', 'old')")
+    does, when = LOWERS[db.kind]
+    for event in ("INSERT", "UPDATE"):
+        db.run(f"CREATE TRIGGER t{event} {when.format(event)} {does}")
+
+
+IN_THE_WAY = {"mysql": OTHER_SPELLING, "sqlite": "UNIQUE constraint failed: people.id"}
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("bad", [False, True], ids=["alone", "beside a refused row"])
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+@pytest.mark.parametrize("db", ["mysql", "sqlite"], indirect=True)
+def test_a_row_that_a_trigger_stores_under_another_key_is_rejected_and_changes_no_other_row(
+    mode: Mode, bad: bool, db: Any
+) -> None:
+    lowers_keys(db)
+    first = "Bob" if mode is Mode.UPDATE_ONLY else "Cy"
+    rows = people(*({"id": key, "name": "new"} for key in (first, "eve", "dan")))
+    rows += people({"id": "ada", "name": "bad"} if mode is not Mode.INSERT_ONLY else {"id": "gus", "name": "bad"}) * bad
+    found = refused(db, rows, schema=TEXTS, mode=mode)
+    assert set(found) == {0} | ({1} if mode is Mode.UPDATE_ONLY else set()) | ({3} if bad else set())
+    assert found[0] == OTHER_KEY
+    expected = {"Bob": "old", "ada": "old", "dan": "old" if mode is Mode.INSERT_ONLY else "new"}
+    assert dict(db.rows("SELECT id, name FROM people")) == expected | (
+        {} if mode is Mode.UPDATE_ONLY else {"eve": "new"}
+    )
+
+
+@pytest.mark.parametrize("db", ["mysql", "sqlite"], indirect=True)
+def test_a_key_whose_other_spelling_by_a_trigger_is_there_is_rejected_and_the_row_there_stays(db: Any) -> None:
+    lowers_keys(db)
+    rows = people(*({"id": key, "name": "new"} for key in ("Ada", "Cy", "cy")))
+    assert refused(db, rows, schema=TEXTS) == {0: IN_THE_WAY[db.kind], 1: OTHER_KEY}
+    assert set(db.rows("SELECT * FROM people")) >= {("ada", "old"), ("cy", "new")}
 
 
 RAISES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ OTHER_SPELLING = "the table has or shows this key in another spelling"
 OTHER_KEY = "the table stored the row under another key (a trigger?)"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
+MISPLACED: Fault = (OTHER_KEY,)
 Found = dict[int, Fault]
 
 
@@ -37,12 +38,19 @@ class Ineffective(Exception):
 
 
 class Writer(ABC):
-    """Writes the batches of one sync into its table."""
+    """Writes the batches of one sync into its table.
+
+    Class attributes:
+        one_statement: a step is one, so that it leaves nothing behind if it fails.
+    """
+
+    one_statement: ClassVar[bool] = True
 
     def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
         self.dialect, self.task, self.name, self.table = dialect, task, name, table
         self.columns: dict[str, Any] = {field: table.columns[dialect.fold(field)] for field in task.schema.names}
         self.strict = self.counts and task.mode is not Mode.INSERT_ONLY  # a write must change each of its rows
+        self.looks = table.rewrites  # a search asks after each write whether its rows are in the table
         self.links = [field for field in task.schema.names if dialect.fold(field) in table.cascades]
 
     def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
@@ -94,8 +102,8 @@ class Writer(ABC):
         """Carry out a step for the rows in these places, or for all; how many it changed."""
 
     @abstractmethod
-    def absent(self, connection: Any, changes: Changes) -> Collection[int]:
-        """Places of the writes whose key is not in the table."""
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> Collection[int]:
+        """Places of the writes, all or those in these places, whose key is not in the table."""
 
     @abstractmethod
     def undeleted(self, connection: Any, changes: Changes) -> Collection[int]:
@@ -194,6 +202,10 @@ class Writer(ABC):
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
         self.begin_search(connection)
         found = self._searched(connection, changes)
+        if self._hides_rows(connection, changes, found):
+            self.looks = True
+            self.dialect.run(connection, "ROLLBACK TO all_rows")
+            return self._apart(connection, changes)
         refused = self.reasons(connection, found)
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
@@ -212,6 +224,10 @@ class Writer(ABC):
         elif self.counts and not self.strict:
             refused |= self._without_row(connection, self.absent(connection, changes))
         return refused
+
+    def _hides_rows(self, connection: Any, changes: Changes, found: Found) -> bool:
+        """Whether a write that went well has no row, and the search was not looking."""
+        return self.table.rewrites and not self.looks and bool(set(self.absent(connection, changes)) - found.keys())
 
     def _searched(self, connection: Any, changes: Changes) -> Found:
         """Each row for which its step cannot be carried out, also after what the others have done."""
@@ -260,8 +276,28 @@ class Writer(ABC):
 
     def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
         """Carry out a step for these rows, or for none of them."""
+        if self.one_statement and not (self.looks and step is Step.WRITE):
+            return self._tried(connection, step, changes, rows)
+        self.dialect.run(connection, "SAVEPOINT some_rows")
+        fault = self._tried(connection, step, changes, rows)
+        if fault:
+            self.dialect.run(connection, "ROLLBACK TO some_rows")
+        self.dialect.run(connection, "RELEASE SAVEPOINT some_rows")
+        return fault
+
+    def _tried(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
         try:
-            self.apply(connection, step, changes, rows)
+            changed = self.apply(connection, step, changes, rows)
+            if step is Step.DELETE:
+                return None
+            if self.is_ineffective(changes, rows, changed):
+                return INEFFECTIVE
+            if self.looks and self.absent(connection, changes, rows):
+                return MISPLACED if changed else INEFFECTIVE
         except self.dialect.failure_type as error:
             return self.fault_of(connection, error)
         return None
+
+    def is_ineffective(self, changes: Changes, rows: range, changed: int) -> bool:
+        """Whether a write of these rows changed fewer than it should."""
+        return False

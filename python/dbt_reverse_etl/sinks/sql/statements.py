@@ -34,9 +34,10 @@ class StagedWriter(Writer):
         """One statement."""
         return self.changed(self.dialect.run(connection, self.statement(step, self.within(rows))))
 
-    def absent(self, connection: Any, changes: Changes) -> list[int]:
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
         """One query."""
-        return self.places(connection, f"NOT s.deleted AND NOT {self.there(EVERY_ROW)}")
+        wanted = conjunction(["NOT s.deleted", self.within(rows), f"NOT {self.there(EVERY_ROW)}"])
+        return self.places(connection, wanted)
 
     def undeleted(self, connection: Any, changes: Changes) -> list[int]:
         """One query."""

@@ -63,7 +63,7 @@ class Table:
         unique: the folded columns of each index that makes a key one row.
         names: of constraints, indexes and columns, which a reason may show.
         wrong: why no row can be written into it, e.g. a view.
-        rewrites: a trigger may change a row, also its key, before it is stored.
+        rewrites: a trigger may store a row under another key.
         cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
     """
 

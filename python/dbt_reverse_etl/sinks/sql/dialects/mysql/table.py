@@ -86,6 +86,18 @@ _CONSTRAINT = re.compile(r"CONSTRAINT `((?:[^`]|``)+)`")
 _CASCADE = re.compile(r"FOREIGN KEY \((.+?)\) REFERENCES `((?:[^`]|``)+)` \(.*?\) ON DELETE (?:CASCADE|SET)")
 _NAME = re.compile(r"`((?:[^`]|``)+)`")
 
+# Who lacks the right TRIGGER is shown no trigger, though there may be one.
+_REWRITES = """SELECT EXISTS (
+    SELECT 1 FROM information_schema.TRIGGERS WHERE ACTION_TIMING = 'BEFORE' AND EVENT_MANIPULATION IN ('INSERT', 'UPDATE')
+        AND EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s
+) OR NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES
+        UNION ALL SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.SCHEMA_PRIVILEGES WHERE %s LIKE TABLE_SCHEMA
+        UNION ALL SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.TABLE_PRIVILEGES
+            WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+    ) given WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = CONCAT("'", REPLACE(CURRENT_USER(), '@', "'@'"), "'"))"""
+
 _TABLE = """SELECT TABLE_TYPE, COALESCE(ENGINE, '') FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
 
@@ -115,7 +127,8 @@ def read_table(connection: Connection[Any], name: Name) -> MysqlTable | None:
     named = {written.replace("``", "`") for written in _CONSTRAINT.findall(ddl[1] if ddl else "")}
     names = indexes.keys() | others | named | {column.name for column in columns.values()}
     unique, wrong = set(indexes.values()), _wrong(name, *found)
-    return MysqlTable(columns, unique, names, wrong, indexes, others, cascades=cascades)
+    rewrites = run(connection, _REWRITES, (*where, name.schema, *where)).fetchone() == (1,)
+    return MysqlTable(columns, unique, names, wrong, indexes, others, rewrites=rewrites, cascades=cascades)
 
 
 def _wrong(name: Name, kind: str, engine: str) -> Wrong | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
-from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, Step, Writer
+from dbt_reverse_etl.sinks.sql.rows import Step, Writer
 from dbt_reverse_etl.sinks.sql.table import Name, Table
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
@@ -31,6 +30,8 @@ class _Rows:
 
 class SqliteWriter(Writer):
     """Writes all rows at once; only if one is refused, halves."""
+
+    one_statement = False
 
     def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
         super().__init__(dialect, task, name, table)
@@ -83,27 +84,15 @@ class SqliteWriter(Writer):
         changed: int = connection.executemany(self._sql[step], zip(*part.columns, strict=True)).rowcount
         return changed
 
-    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
-        """In a savepoint, for the statements of several rows are not one."""
-        fault: Fault | None = None
-        connection.execute("SAVEPOINT some_rows")
-        try:
-            changed = self.apply(connection, step, changes, rows)
-            if step is Step.WRITE and self.strict and changed < len(changes.data[step].within(rows).places):
-                fault = INEFFECTIVE
-        except sqlite3.Error as error:
-            fault = self.fault_of(connection, error)
-        if fault:
-            connection.execute("ROLLBACK TO some_rows")
-        connection.execute("RELEASE some_rows")
-        return fault
+    def is_ineffective(self, changes: Changes, rows: range, changed: int) -> bool:
+        return self.strict and changed < len(changes.data[Step.WRITE].within(rows).places)
 
     def waits(self, fault: Fault) -> bool:
         """For a value that another row has, or a row that it points at."""
         return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
 
-    def absent(self, connection: Any, changes: Changes) -> list[int]:
-        part = changes.data[Step.WRITE]
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
+        part = changes.data[Step.WRITE] if rows is None else changes.data[Step.WRITE].within(rows)
         keys = zip(*(part.columns[at] for at in self._key_at), strict=True)
         return [row for row, key in zip(part.places, keys, strict=True) if not self._there(connection, key)]
 

@@ -207,7 +207,11 @@ class SqliteDialect(FileDialect):
         unique = {frozenset(str(column) for column, _ in parts) for parts in binary}
         unique |= {frozenset([alias])} if alias else set()
         cascades = self._cascades(connection, name.name)
-        return Table(columns, unique, wrong=None if kind == "table" else wrong, cascades=cascades)
+        # Whether it is one of deletes, or changes this table, is only in its SQL.
+        query = "SELECT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?))"
+        has_triggers = connection.execute(query, (name.name,)).fetchone() == (1,)
+        wrong_kind = None if kind == "table" else wrong
+        return Table(columns, unique, wrong=wrong_kind, rewrites=has_triggers, cascades=cascades)
 
     def _cascades(self, connection: sqlite3.Connection, table: str) -> frozenset[str]:
         query = 'SELECT "table", "from" FROM pragma_foreign_key_list(?) WHERE on_delete IN (?, ?, ?)'
