@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,11 +14,14 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
@@ -321,6 +326,45 @@ def test_a_target_that_empties_its_table_for_each_batch_is_refused() -> None:
     with pytest.raises(ValidationError, match="expected upsert"):
         SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "overwrite"}})
     SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "upsert"}})
+
+
+@pytest.mark.guarantee("Singer")
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("start_date: 2024-01-31", "a date at start_date"),
+        ("load: {since: [1, 2024-01-31T09:30:00Z]}", "a time at load.since[1]"),
+        ("key: !!binary Y2FuYXJ5", "binary data at key"),
+        ("names: !!set {a}", "a set at names"),
+        ("most: .inf", "NaN or Infinity at most"),
+        ("holidays: {2024-12-25: x}", "a date as a name at holidays"),
+    ],
+)
+def test_a_config_that_json_cannot_hold_is_refused_by_its_path_and_shows_no_value(written: str, found: str) -> None:
+    config = {"password": CANARY, **yaml.safe_load(written)}
+    with pytest.raises(ValidationError, match=re.escape(f"found {found}; expected what JSON can hold")) as caught:
+        SingerSettings.model_validate({"command": "target-x", "config": config})
+    assert not any(value in str(caught.value) for value in (CANARY, "2024", "canary"))
+    fits = {"a": [1, 1.5, True, None, "2024-01-31"], "b": {"c": {}, "1": []}}
+    SingerSettings.model_validate({"command": "target-x", "config": fits})
+
+
+@pytest.mark.guarantee("Singer")
+def test_a_config_that_cannot_be_written_leaves_no_file_with_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int, *_: object, **__: object) -> Any:
+        os.close(descriptor)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = process.Program([sys.executable], {"password": CANARY, "since": date(2024, 1, 31)}, {}, 5, None)
+    with pytest.raises(TypeError):
+        process.run(program, [])
+    monkeypatch.setattr(os, "fdopen", failing)
+    with pytest.raises(process.NotStartedError, match="No space left on device"):
+        process.run(replace(program, config={"password": CANARY}), [])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.guarantee("Singer")

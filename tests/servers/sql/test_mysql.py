@@ -146,6 +146,34 @@ def test_an_update_that_a_trigger_refuses_by_an_overflow_inserts_nothing(db: Dat
 
 
 @pytest.mark.guarantee("MySQL and MariaDB")
+def test_a_trigger_that_counts_a_key_up_overwrites_no_row_of_the_next_one(db: Database) -> None:
+    db.make(a_task())
+    db.run("INSERT INTO people VALUES (5, 'five', 5), (6, 'six', 6)")
+    db.run("CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW SET new.id = new.id + 1")
+    assert set(refused(db, people(person(5), person(8)))) == {0, 1}
+    assert db.rows("SELECT id, name FROM people ORDER BY 1") == [(5, "five"), (6, "six")]
+
+
+@pytest.mark.parametrize("of", ["people", "*"])
+@pytest.mark.parametrize("event", [None, "BEFORE INSERT", "BEFORE UPDATE", "AFTER INSERT", "BEFORE DELETE"])
+def test_whoever_may_see_triggers_pays_for_no_question_where_none_may_change_a_key(
+    event: str | None, of: str, db: Database
+) -> None:
+    db.make(a_task())
+    db.run("CREATE TABLE others (id int)")
+    if event:
+        db.run(f"CREATE TRIGGER t {event} ON people FOR EACH ROW SET @x = 1")
+    with opened(db.sink(), a_task()) as sink:
+        assert sink._writer.table.rewrites, "without the right TRIGGER, none may be there or be hidden"
+    db.run(f"GRANT TRIGGER ON {db.name}.others TO crm_push")
+    with opened(db.sink(), a_task(fence=2)) as sink:
+        assert sink._writer.table.rewrites, "the right on another table"
+    db.run(f"GRANT TRIGGER ON {db.name}.{of} TO crm_push")
+    with opened(db.sink(), a_task(fence=3)) as sink:
+        assert sink._writer.table.rewrites is (event in ("BEFORE INSERT", "BEFORE UPDATE"))
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
 def test_an_integer_key_in_a_text_column_is_compared_as_text(db: Database) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
     db.table("CREATE TABLE people (id varchar(20) PRIMARY KEY, v int) CHARACTER SET utf8mb4")
@@ -226,6 +254,7 @@ DEFAULTS = {
     "completion_type": "2",
     "sql_safe_updates": "1",
     "foreign_key_checks": "0",
+    "sql_quote_show_create": "0",
     "transaction_isolation": "'SERIALIZABLE'",
 }
 
@@ -252,6 +281,7 @@ def test_no_default_of_the_server_changes_what_a_batch_does(people_db: Database)
                 assert deliver(sink, task, people(row | {"id": number})) == [DELIVERED]
             assert deliver(sink, task, people(row | {"id": 2, "boss": 99})) == [REJECTED]
             assert deliver(sink, task, [("delete", {"id": 0})]) == [DELIVERED]
+            assert "staff_ibfk_1" in sink._writer.table.names
     finally:
         for name, value in before.items():
             people_db.run(f"SET GLOBAL {known.get(name, name)} = {value!r}")

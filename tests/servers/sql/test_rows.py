@@ -15,7 +15,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW, NULL_KEY
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import BLANK_AT_END, OUTSIDE_CHARSET, REQUIRED
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.testing import batch_of, deliver, opened, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.postgres import CITEXT
@@ -140,6 +140,62 @@ def test_a_foreign_key_is_kept_and_rows_of_a_batch_that_wait_for_each_other_find
     assert db.rows("SELECT count(*) FROM people") == [(length,)]
 
 
+LINKS = pa.schema([("id", pa.int64()), ("boss", pa.int64()), ("name", pa.string())])
+# Of InnoDB there is no SET DEFAULT.
+ACTIONS = [
+    (kind, action)
+    for kind in (*SERVERS, "sqlite")
+    for action in ("CASCADE", "SET NULL", "SET DEFAULT")
+    if (kind, action) != ("mysql", "SET DEFAULT")
+]
+
+
+def a_tree(db: Any, action: str, *more: str) -> None:
+    """1 <- 3 <- 4, and 2 beside them; the names of the others are theirs, too."""
+    name = {"mysql": "varchar(9)", "postgres": "text", "sqlite": "TEXT"}[db.kind]
+    # MySQL shows the name of a table as it was written, and may have tables without upper and lower case.
+    key = f"CONSTRAINT boss_fk FOREIGN KEY (BOSS) REFERENCES people (id) ON DELETE {action}"
+    columns = (f"id int PRIMARY KEY, boss int, name {name} UNIQUE, note {name}", key, *more)
+    db.table(f"CREATE TABLE people ({', '.join(columns)}) {UTF8 if db.kind == 'mysql' else ''}")
+    db.run("INSERT INTO people VALUES (1, null, 'a', 'n'), (2, null, 'b', 'n'), (3, 1, 'c', 'n'), (4, 3, 'd', 'n')")
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("bad", [False, True], ids=["alone", "beside a refused row"])
+@pytest.mark.parametrize(("db", "action"), ACTIONS, indirect=["db"])
+def test_a_row_that_leaves_a_deleted_parent_takes_no_row_with_it(action: str, bad: bool, db: Any) -> None:
+    a_tree(db, action, "CHECK (name <> 'bad')")
+    moves = [("delete", {"id": 1}), ("update", {"id": 3, "boss": 2, "name": "c"})]
+    moves += [("insert", {"id": 9, "boss": 2, "name": "bad"})] * bad
+    assert set(refused(db, moves, schema=LINKS)) == ({2} if bad else set())
+    assert db.rows("SELECT * FROM people ORDER BY id") == [(2, None, "b", "n"), (3, 2, "c", "n"), (4, 3, "d", "n")]
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize(("db", "action"), ACTIONS, indirect=["db"])
+def test_a_write_that_the_delete_of_its_parent_undoes_is_refused_and_a_unique_value_may_still_move(
+    action: str, db: Any
+) -> None:
+    a_tree(db, action)
+    orphan = ("update", {"id": 3, "boss": 1, "name": "e"})
+    moves = [("delete", {"id": 1}), orphan, ("insert", {"id": 5, "boss": 2, "name": "a"})]
+    assert refused(db, moves, schema=LINKS) == {1: BOSS[db.kind][0]}
+    assert (5, 2, "a", None) in db.rows("SELECT * FROM people")
+    assert db.rows("SELECT * FROM people WHERE id = 1 OR boss = 1") == []
+
+
+@pytest.mark.parametrize("db", [*SERVERS, "sqlite"], indirect=True)
+def test_the_parent_of_another_table_lets_the_deletes_go_first(db: Any) -> None:
+    db.table("CREATE TABLE firms (id int PRIMARY KEY)", "firms")
+    db.table(
+        "CREATE TABLE people (id int PRIMARY KEY, boss int, FOREIGN KEY (boss) REFERENCES firms (id) ON DELETE CASCADE)"
+    )
+    db.run("INSERT INTO firms VALUES (1)")
+    with opened(db.sink(), a_task(BOSSES)) as sink:
+        assert sink._writer.table.cascades == frozenset()
+        assert deliver(sink, a_task(BOSSES), people({"id": 1, "boss": 1})) == [DELIVERED]
+
+
 @pytest.mark.parametrize("db", [*SERVERS, "sqlite"], indirect=True)
 def test_a_batch_of_bad_rows_is_refused_row_by_row(db: Any) -> None:
     db.table(people_of(db, "CHECK (name <> 'bad')"))
@@ -257,6 +313,55 @@ def test_a_row_or_delete_that_a_trigger_ignores_is_rejected_alone(people_db: Any
     people_db.run("INSERT INTO people (id) VALUES (7)")
     assert refused(people_db, [("delete", {"id": 1}), ("delete", {"id": 7})], fence=2) == {1: IGNORED}
     assert people_db.rows("SELECT id FROM people ORDER BY id") == [(7,), (8,)]
+
+
+LOWERS = {
+    "mysql": ("SET new.id = lower(new.id)", "BEFORE {} ON people FOR EACH ROW"),
+    "sqlite": (
+        "BEGIN UPDATE people SET id = lower(new.id) WHERE id = new.id; END",
+        "AFTER {} ON people WHEN new.id <> lower(new.id)",
+    ),
+}
+
+
+def lowers_keys(db: Any) -> None:
+    end = f"{UTF8} COLLATE utf8mb4_bin" if db.kind == "mysql" else ""
+    db.table(f"CREATE TABLE people (id varchar(9) PRIMARY KEY, name varchar(9), CHECK (name <> 'bad')) {end}")
+    db.run("INSERT INTO people VALUES ('Bob', 'old'), ('ada', 'old'), ('dan', 'old')")
+    does, when = LOWERS[db.kind]
+    for event in ("INSERT", "UPDATE"):
+        db.run(f"CREATE TRIGGER t{event} {when.format(event)} {does}")
+
+
+IN_THE_WAY = {"mysql": OTHER_SPELLING, "sqlite": "UNIQUE constraint failed: people.id"}
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("bad", [False, True], ids=["alone", "beside a refused row"])
+@pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.INSERT_ONLY, Mode.UPDATE_ONLY])
+@pytest.mark.parametrize("db", ["mysql", "sqlite"], indirect=True)
+def test_a_row_that_a_trigger_stores_under_another_key_is_rejected_and_changes_no_other_row(
+    mode: Mode, bad: bool, db: Any
+) -> None:
+    lowers_keys(db)
+    first = "Bob" if mode is Mode.UPDATE_ONLY else "Cy"
+    rows = people(*({"id": key, "name": "new"} for key in (first, "eve", "dan")))
+    rows += people({"id": "ada", "name": "bad"} if mode is not Mode.INSERT_ONLY else {"id": "gus", "name": "bad"}) * bad
+    found = refused(db, rows, schema=TEXTS, mode=mode)
+    assert set(found) == {0} | ({1} if mode is Mode.UPDATE_ONLY else set()) | ({3} if bad else set())
+    assert found[0] == OTHER_KEY
+    expected = {"Bob": "old", "ada": "old", "dan": "old" if mode is Mode.INSERT_ONLY else "new"}
+    assert dict(db.rows("SELECT id, name FROM people")) == expected | (
+        {} if mode is Mode.UPDATE_ONLY else {"eve": "new"}
+    )
+
+
+@pytest.mark.parametrize("db", ["mysql", "sqlite"], indirect=True)
+def test_a_key_whose_other_spelling_by_a_trigger_is_there_is_rejected_and_the_row_there_stays(db: Any) -> None:
+    lowers_keys(db)
+    rows = people(*({"id": key, "name": "new"} for key in ("Ada", "Cy", "cy")))
+    assert refused(db, rows, schema=TEXTS) == {0: IN_THE_WAY[db.kind], 1: OTHER_KEY}
+    assert set(db.rows("SELECT * FROM people")) >= {("ada", "old"), ("cy", "new")}
 
 
 RAISES = {

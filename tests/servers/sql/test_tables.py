@@ -190,6 +190,8 @@ WRONG: dict[str, list[tuple[pa.DataType, str]]] = {
         (INSTANT, "TIMESTAMP"),
         (LOCAL, "TIMESTAMP_MS"),
         (pa.list_(INTEGER), "INTEGER[]"),
+        (DOUBLE, "DOUBLE AS (id * 2)"),
+        (TEXT, "VARCHAR GENERATED ALWAYS AS (NULL) VIRTUAL"),
     ],
 }
 
@@ -208,6 +210,19 @@ def test_each_column_that_would_change_values_or_cannot_be_written_is_refused(db
     found = [problem.found for problem in caught.value.problems]
     assert len(found) == len(wrong)
     assert [f"c{at}" for at, words in enumerate(found) if f"c{at} " not in words] == []
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_generated_column_must_be_left_out_and_one_with_a_default_need_not(db: Any) -> None:
+    columns = "id bigint PRIMARY KEY, a bigint DEFAULT 3, b bigint DEFAULT NULL, g bigint AS (id * 2)"
+    db.run(f'CREATE SCHEMA "my ""crm"\nCREATE TABLE "my ""crm".people ({columns})')
+    more = {"object": '"my ""crm".people', "schema": pa.schema([(name, INTEGER) for name in ("id", "a", "b", "g")])}
+    with pytest.raises(DestinationError, match=r"found g is a generated column .*leave the field out") as caught:
+        db.sink().open(a_task(**more))
+    assert len(caught.value.problems) == 1
+    rows = people({"id": 1, "a": 4, "b": 5})
+    assert refused(db, rows, **more | {"schema": more["schema"].remove(3)}) == {}  # type: ignore[union-attr, operator]
+    assert db.rows('SELECT * FROM "my ""crm".people') == [(1, 4, 5, 2)]
 
 
 UNFIT = [

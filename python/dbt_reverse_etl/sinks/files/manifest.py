@@ -21,6 +21,10 @@ from dbt_reverse_etl.sinks.files.store import TEMPORARY, Store
 MANIFEST = "manifest.json"
 
 
+class DamagedError(Exception):
+    """The manifest is not as it was written."""
+
+
 class Part(BaseModel):
     """One file.
 
@@ -161,10 +165,15 @@ class ManifestFile:
         """The manifest as a reader sees it, without the lock; None if there is none.
 
         Raises:
-            ValueError: it is damaged.
+            DamagedError: it is damaged.
         """
         text = self._store.read(MANIFEST)
-        return None if text is None else Manifest.model_validate(orjson.loads(text))
+        if text is None:
+            return None
+        try:
+            return Manifest.model_validate(orjson.loads(text))
+        except ValueError:  # of JSON, or of the model
+            raise DamagedError(f"{MANIFEST} is damaged") from None
 
     def change(self, by: Callable[[Manifest | None], Manifest]) -> Manifest:
         """Read, change and replace the manifest as one step.

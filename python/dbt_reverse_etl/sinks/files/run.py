@@ -22,7 +22,7 @@ class FencedError(Exception):
 
 
 class FilesRun:
-    """One run. Every method raises FencedError, OSError (ReplacedError: a change may be in place), ValueError (a damaged manifest)."""
+    """One run. Every method raises FencedError, OSError (ReplacedError: a change may be in place), DamagedError."""
 
     def __init__(self, store: Store, task: SinkTask) -> None:
         self.task = task

@@ -72,6 +72,11 @@ def is_supported(path: str) -> bool:
     return not is_remote(path) or _REMOTE.fullmatch(path) is not None
 
 
+def _components(path: str) -> list[str]:
+    """Of a URL, below its bucket."""
+    return path.partition("://")[2].rstrip("/").split("/")[1:]
+
+
 class FilesSettings(Settings):
     """One directory, or prefix of an object storage, that objects live in.
 
@@ -96,6 +101,10 @@ class FilesSettings(Settings):
         if not is_supported(path):
             raise ValueError(
                 "found a URL of another kind; expected a directory, or s3://, gs:// or abfs:// with a bucket; next: correct path"
+            )
+        if is_remote(path) and {"", ".", ".."} & set(_components(path)):
+            raise ValueError(
+                "found an empty part, `.` or `..` in a URL; expected names between single slashes; next: correct path"
             )
         return path
 

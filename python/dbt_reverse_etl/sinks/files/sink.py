@@ -35,7 +35,7 @@ from dbt_reverse_etl.sinks.base import (
 )
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
-from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile
+from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifest, ManifestFile
 from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
 from dbt_reverse_etl.sinks.files.parts import encoded, not_encodable
 from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
@@ -191,7 +191,7 @@ class FilesSink(Sink):
             return
         try:
             self._run.change(Manifest.stopped)
-        except (OSError, ValueError, FencedError):
+        except (OSError, DamagedError, FencedError):
             pass
         finally:
             self._run = None
@@ -221,7 +221,7 @@ class FilesSink(Sink):
             raise self._problem(*error.args) from None
         except OSError as error:
             raise self._problem(error_name(error), expected, "look at path, storage and disk") from None
-        except ValueError:
+        except DamagedError:
             raise self._problem(f"a damaged {MANIFEST}", "one written by this sink", "restore it, or resync") from None
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
@@ -238,8 +238,8 @@ def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) ->
         return Outcome.UNKNOWN, f"the part is listed, or not, or not on disk: {error_name(error)}"
     except OSError as error:
         return (Outcome.FATAL if _is_hopeless(error) else Outcome.RETRYABLE), error_name(error)
-    except ValueError:
-        return Outcome.FATAL, f"{MANIFEST} is damaged"
+    except DamagedError as error:
+        return Outcome.FATAL, str(error)
     return None
 
 

@@ -100,9 +100,14 @@ def _guarded(program: Program) -> Iterator[tuple[subprocess.Popen[bytes], socket
 
 
 def _written(config: Mapping[str, Any]) -> Path:
+    text = json.dumps(config)
     descriptor, name = tempfile.mkstemp(prefix="dbt-reverse-etl-", suffix=".json")  # mode 0600
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(config, file)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
     return Path(name)
 
 

@@ -8,11 +8,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from datetime import date, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import Field, Secret, field_validator
+from pydantic import ConfigDict, Field, Secret, field_validator
 
 from dbt_reverse_etl.base.redaction import names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
@@ -45,6 +47,8 @@ class SingerSettings(Settings):
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
         log_file: the target's stderr is appended to it; it may contain row values and secrets.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     command: tuple[str, ...] = Field(min_length=1)
     config: Secret[dict[str, Any]] = Field(default_factory=lambda: Secret[dict[str, Any]]({}))
@@ -83,6 +87,16 @@ class SingerSettings(Settings):
             )
         return config
 
+    @field_validator("config")
+    @classmethod
+    def _is_json(cls, config: Secret[dict[str, Any]]) -> Secret[dict[str, Any]]:
+        for path, kind in _not_json(config.get_secret_value()):
+            raise ValueError(
+                f"found {kind} at {path}; expected what JSON can hold: text, numbers, true, false, null, lists, mappings; "
+                "next: write it as one of these, for example a date in quotes"
+            )
+        return config
+
     @property
     def name(self) -> str:
         """The name of the program."""
@@ -115,6 +129,25 @@ class SingerOptions(Options):
 
     deletes: Literal["sdc_deleted_at"] | None = None
     nan: Literal["reject", "null"] = "reject"
+
+
+def _not_json(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and kind of each value that JSON cannot hold; YAML reads an unquoted 2024-01-31 as a date."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            at = f"{path}.{key}" if path else str(key)
+            yield from [] if isinstance(key, str | int) else [(path or "config", f"{_kind(key)} as a name")]
+            yield from _not_json(inner, at)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _not_json(inner, f"{path}[{number}]")
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))):
+        yield path, _kind(value)
+
+
+def _kind(value: object) -> str:
+    kinds = ((datetime, "a time"), (date, "a date"), (bytes, "binary data"), (float, "NaN or Infinity"))
+    return next((words for of_type, words in kinds if isinstance(value, of_type)), f"a {type(value).__name__}")
 
 
 def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

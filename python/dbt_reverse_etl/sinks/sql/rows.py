@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns, columns_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, RolledBack
-from dbt_reverse_etl.sinks.sql.table import Name, Table
+from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
 
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"
@@ -22,6 +22,7 @@ OTHER_SPELLING = "the table has or shows this key in another spelling"
 OTHER_KEY = "the table stored the row under another key (a trigger?)"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
+MISPLACED: Fault = (OTHER_KEY,)
 Found = dict[int, Fault]
 
 
@@ -37,12 +38,20 @@ class Ineffective(Exception):
 
 
 class Writer(ABC):
-    """Writes the batches of one sync into its table."""
+    """Writes the batches of one sync into its table.
+
+    Class attributes:
+        one_statement: a step is one, so that it leaves nothing behind if it fails.
+    """
+
+    one_statement: ClassVar[bool] = True
 
     def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
         self.dialect, self.task, self.name, self.table = dialect, task, name, table
         self.columns: dict[str, Any] = {field: table.columns[dialect.fold(field)] for field in task.schema.names}
         self.strict = self.counts and task.mode is not Mode.INSERT_ONLY  # a write must change each of its rows
+        self.looks = table.rewrites  # a search asks after each write whether its rows are in the table
+        self.links = [field for field in task.schema.names if dialect.fold(field) in table.cascades]
 
     def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
         """The rows of a batch in the form of the database; all deletes are refused if `deletes` says why."""
@@ -64,7 +73,7 @@ class Writer(ABC):
         """What is done before the transaction of a batch."""
 
     def write(self, connection: Any, changes: Changes) -> dict[int, str]:
-        """Apply the deletes, then the writes, which may need a unique value that a delete gives up.
+        """Apply the deletes, then the writes, which may need a unique value that a delete gives up; or in the order of `steps`.
 
         Returns: place -> reason of each row that was refused.
 
@@ -93,12 +102,16 @@ class Writer(ABC):
         """Carry out a step for the rows in these places, or for all; how many it changed."""
 
     @abstractmethod
-    def absent(self, connection: Any, changes: Changes) -> Collection[int]:
-        """Places of the writes whose key is not in the table."""
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> Collection[int]:
+        """Places of the writes, all or those in these places, whose key is not in the table."""
 
     @abstractmethod
     def undeleted(self, connection: Any, changes: Changes) -> Collection[int]:
         """Places of the deletes whose row is still there."""
+
+    def undone(self, connection: Any, changes: Changes) -> Collection[int]:
+        """Places of the writes that a delete took with it, or whose `links` it changed."""
+        return ()
 
     @abstractmethod
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
@@ -145,15 +158,27 @@ class Writer(ABC):
 
     def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
         """Everything, or an error."""
-        refused = self.delete_all(connection, changes)
-        if changes.writes:
-            refused |= self.write_all(connection, changes)
+        refused: dict[int, str] = {}
+        for step in self.steps(changes):
+            carry_out = self.write_all if step is Step.WRITE else self.delete_all
+            refused |= carry_out(connection, changes)
         self.check_now(connection)
+        if self.writes_first(changes) and self.undone(connection, changes):
+            raise Ineffective
         return refused
+
+    def writes_first(self, changes: Changes) -> bool:
+        """Whether a delete could take a row with it that the batch gives another parent."""
+        return bool(self.table.cascades and changes.deletes and changes.writes) and not soft_delete(self.task)
+
+    def steps(self, changes: Changes) -> list[Step]:
+        """What is to be done, in this order."""
+        wanted = [Step.DELETE] * bool(changes.deletes) + [Step.WRITE] * bool(changes.writes)
+        return wanted[::-1] if self.writes_first(changes) else wanted
 
     def delete_all(self, connection: Any, changes: Changes) -> dict[int, str]:
         """The deletes, or an error."""
-        if changes.deletes and self.apply(connection, Step.DELETE, changes) < changes.deletes:
+        if self.apply(connection, Step.DELETE, changes) < changes.deletes:
             return dict.fromkeys(self.undeleted(connection, changes), IGNORED)
         return {}
 
@@ -176,20 +201,11 @@ class Writer(ABC):
 
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
         self.begin_search(connection)
-        every = [range(changes.rows)]
-        deletes = self.search(connection, Step.DELETE, changes, every) if changes.deletes else {}
-        writes = self.search(connection, Step.WRITE, changes, every) if changes.writes else {}
-        for turn in range(PASSES - 1):
-            before = len(deletes) + len(writes)
-            if not any(map(self.waits, (deletes | writes).values())):
-                break
-            # A chain of rows that wait for each other is done in one pass in the right direction.
-            direction = -1 if turn % 2 == 0 else 1
-            deletes = self._again(connection, Step.DELETE, changes, deletes, direction)
-            writes = self._again(connection, Step.WRITE, changes, writes, direction)
-            if turn and len(deletes) + len(writes) == before:
-                break
-        found = deletes | writes
+        found = self._searched(connection, changes)
+        if self._hides_rows(connection, changes, found):
+            self.looks = True
+            self.dialect.run(connection, "ROLLBACK TO all_rows")
+            return self._apart(connection, changes)
         refused = self.reasons(connection, found)
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])
@@ -202,12 +218,33 @@ class Writer(ABC):
             refused |= dict.fromkeys(self.undeleted(connection, changes), IGNORED)
         if self.task.mode is Mode.UPDATE_ONLY:
             absent = self.absent(connection, changes)
-            if self.is_moved(changes, len(absent) + len(writes)):
+            if self.is_moved(changes, len({*absent, *found})):
                 raise RolledBack(MOVED, Outcome.RETRYABLE)
             refused |= self._without_row(connection, absent)
         elif self.counts and not self.strict:
             refused |= self._without_row(connection, self.absent(connection, changes))
         return refused
+
+    def _hides_rows(self, connection: Any, changes: Changes, found: Found) -> bool:
+        """Whether a write that went well has no row, and the search was not looking."""
+        return self.table.rewrites and not self.looks and bool(set(self.absent(connection, changes)) - found.keys())
+
+    def _searched(self, connection: Any, changes: Changes) -> Found:
+        """Each row for which its step cannot be carried out, also after what the others have done."""
+        every = [range(changes.rows)]
+        found = {step: self.search(connection, step, changes, every) for step in self.steps(changes)}
+        for turn in range(PASSES - 1):
+            before = sum(map(len, found.values()))
+            if not any(self.waits(fault) for of_step in found.values() for fault in of_step.values()):
+                break
+            # A chain of rows that wait for each other is done in one pass in the right direction.
+            direction = -1 if turn % 2 == 0 else 1
+            found = {step: self._again(connection, step, changes, rows, direction) for step, rows in found.items()}
+            if turn and sum(map(len, found.values())) == before:
+                break
+        if self.writes_first(changes):  # what a delete undid, and what needs a value that it gave up
+            found[Step.WRITE] = self.search(connection, Step.WRITE, changes, every)
+        return {row: fault for of_step in found.values() for row, fault in of_step.items()}
 
     def _without_row(self, connection: Any, absent: Collection[int]) -> dict[int, str]:
         """Why each of these writes has no row in the table."""
@@ -239,8 +276,28 @@ class Writer(ABC):
 
     def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
         """Carry out a step for these rows, or for none of them."""
+        if self.one_statement and not (self.looks and step is Step.WRITE):
+            return self._tried(connection, step, changes, rows)
+        self.dialect.run(connection, "SAVEPOINT some_rows")
+        fault = self._tried(connection, step, changes, rows)
+        if fault:
+            self.dialect.run(connection, "ROLLBACK TO some_rows")
+        self.dialect.run(connection, "RELEASE SAVEPOINT some_rows")
+        return fault
+
+    def _tried(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
         try:
-            self.apply(connection, step, changes, rows)
+            changed = self.apply(connection, step, changes, rows)
+            if step is Step.DELETE:
+                return None
+            if self.is_ineffective(changes, rows, changed):
+                return INEFFECTIVE
+            if self.looks and self.absent(connection, changes, rows):
+                return MISPLACED if changed else INEFFECTIVE
         except self.dialect.failure_type as error:
             return self.fault_of(connection, error)
         return None
+
+    def is_ineffective(self, changes: Changes, rows: range, changed: int) -> bool:
+        """Whether a write of these rows changed fewer than it should."""
+        return False

@@ -34,13 +34,19 @@ class StagedWriter(Writer):
         """One statement."""
         return self.changed(self.dialect.run(connection, self.statement(step, self.within(rows))))
 
-    def absent(self, connection: Any, changes: Changes) -> list[int]:
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
         """One query."""
-        return self.places(connection, f"NOT s.deleted AND NOT {self.there(EVERY_ROW)}")
+        wanted = conjunction(["NOT s.deleted", self.within(rows), f"NOT {self.there(EVERY_ROW)}"])
+        return self.places(connection, wanted)
 
     def undeleted(self, connection: Any, changes: Changes) -> list[int]:
         """One query."""
         return self.places(connection, f"s.deleted AND {self.there(self.not_yet_deleted)}")
+
+    def undone(self, connection: Any, changes: Changes) -> list[int]:
+        """One query."""
+        as_written = conjunction([self.holds(name) for name in self.links])
+        return self.places(connection, f"NOT s.deleted AND NOT {self.there(as_written)}")
 
     def places(self, connection: Any, condition: str) -> list[int]:
         """Those of the staged rows for which it holds."""
@@ -127,6 +133,10 @@ class StagedWriter(Writer):
         """Whether the row of the object is not marked."""
         soft = soft_delete(self.task)
         return f"t.{self.dialect.quoted(soft)} IS NULL" if soft else EVERY_ROW
+
+    def holds(self, name: str) -> str:
+        """Whether the row of the object has the staged value, which may be NULL."""
+        raise NotImplementedError
 
     @property
     def others(self) -> Sequence[str]:

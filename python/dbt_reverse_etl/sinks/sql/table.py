@@ -63,8 +63,8 @@ class Table:
         unique: the folded columns of each index that makes a key one row.
         names: of constraints, indexes and columns, which a reason may show.
         wrong: why no row can be written into it, e.g. a view.
-        rewrites: a trigger may change a row, also its key, before it is stored.
-        cascades: a delete may remove or change other rows of the same table.
+        rewrites: a trigger may store a row under another key.
+        cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
     """
 
     columns: Mapping[str, Column]
@@ -72,7 +72,7 @@ class Table:
     names: Set[str] = frozenset()
     wrong: Wrong | None = None
     rewrites: bool = field(default=False, kw_only=True)
-    cascades: bool = field(default=False, kw_only=True)
+    cascades: Set[str] = field(default=frozenset(), kw_only=True)
 
 
 def quoted(name: str, quote: str) -> str:

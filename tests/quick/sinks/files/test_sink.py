@@ -22,6 +22,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.files import disk
+from dbt_reverse_etl.sinks.files.manifest import ManifestFile
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
@@ -198,6 +199,35 @@ def test_a_damaged_manifest_stops_the_run_and_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DestinationError, match="damaged"):
         sink_at(tmp_path).open(next_run(task))
     assert path.read_bytes() == damaged
+
+
+def test_an_error_of_the_store_is_not_called_a_damaged_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise pa.ArrowInvalid("of a storage")  # a ValueError
+
+    with opened(sink_at(tmp_path), task_of()) as sink:
+        with monkeypatch.context() as patch:
+            patch.setattr(ManifestFile, "read", failing)
+            for attempt in (sink.missing, sink.open):
+                with pytest.raises(pa.ArrowInvalid):
+                    attempt(task_of())
+        assert outcomes(sink.deliver(inserted(task_of(), 1)), 1) == [Outcome.DELIVERED]
+        (tmp_path / "people" / "manifest.json").write_bytes(b"{")
+        delivery = sink.deliver(inserted(task_of(), 2))
+        assert [(row.outcome, row.reason) for row in delivery.results] == [(Outcome.FATAL, "manifest.json is damaged")]
+
+
+@pytest.mark.guarantee("Files")
+@pytest.mark.parametrize("place", ["s3://bucket", "gs://bucket", "abfs://c@account.dfs.core.windows.net"])
+def test_a_prefix_that_no_object_storage_can_name_is_refused_before_anything_is_sent(place: str) -> None:
+    for wrong in ("//exports", "/a//b", "/./exports", "/../exports", "/exports/..", "/a/./b/"):
+        with pytest.raises(ValidationError, match="found an empty part"):
+            FilesSettings(path=place + wrong)
+    for right in ("", "/", "/exports", "/a/b/", "/a/.b/c..d", "/exports//"):
+        assert FilesSettings(path=place + right)
+    assert FilesSettings(path="/srv//exports/../x")
 
 
 @pytest.mark.parametrize("foreign", [b'{"metadata": {}}', b"[]", b"{"])

@@ -168,6 +168,18 @@ def test_a_trigger_that_raises_rejects_its_row_and_its_text_stays_inside(
     assert table(db, "log") == []
 
 
+@pytest.mark.parametrize("on", ["PEOPLE", "log"])
+def test_only_a_table_with_triggers_pays_for_the_question_whether_one_changed_a_key(
+    on: str, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    db.execute("CREATE TABLE log (id INTEGER)")
+    db.execute(f"CREATE TRIGGER t AFTER INSERT ON {on} BEGIN DELETE FROM log; END")
+    with opened(sink_on(path), a_task()) as sink:
+        assert sink._writer.table.rewrites is (on == "PEOPLE")
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+
+
 def test_a_value_that_an_index_cannot_read_is_the_rows_fault(path: Path, db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
     db.execute("CREATE INDEX by_plan ON people (json_extract(name, '$.plan'))")

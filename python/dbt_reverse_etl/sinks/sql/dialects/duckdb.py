@@ -47,6 +47,7 @@ except ModuleNotFoundError as error:
         )
     ) from error
 
+TABLE = "BASE TABLE"
 MOST_DIGITS = 38
 WORDS = (
     (duckdb.IntegrityError, "constraint violated"),
@@ -249,8 +250,11 @@ class DuckdbDialect(FileDialect):
         kind = self._kind(connection, name)
         if kind is None:
             return None
+        generated = self._generated(connection, name) if kind == TABLE else set()
         columns = {
-            column.lower(): Column(column, of_type, not nullable and default is None, nullable, writable=True)
+            column.lower(): Column(
+                column, of_type, not nullable and default is None, nullable, writable=column not in generated
+            )
             for column, of_type, nullable, default in self._catalog(
                 connection, name, "column_name, data_type, is_nullable, column_default", "columns"
             )
@@ -263,8 +267,16 @@ class DuckdbDialect(FileDialect):
         keys += [_columns(text) for _, unique, text in indexes if unique]
         unique = {frozenset(map(str.lower, key)) for key in keys if key}
         names = {name for *_, name in constraints} | {name for name, *_ in indexes}
-        wrong = ("a view", "a table", "name the table that holds the rows") if kind != "BASE TABLE" else None
+        wrong = ("a view", "a table", "name the table that holds the rows") if kind != TABLE else None
         return Table(columns, unique, names | {column.name for column in columns.values()}, wrong)
+
+    def _generated(self, connection: Any, name: Name) -> set[str]:
+        """Of both, only duckdb_columns() gives the expression of a generated column as its default; DuckDB 1 has no other sign."""
+        defaults = self._catalog(connection, name, "column_name, column_default", "columns")
+        described = self.run(
+            connection, f'SELECT column_name FROM (DESCRIBE {name.sql}) WHERE "default" IS NULL'
+        ).fetchall()
+        return {column for column, default in defaults if default is not None and (column,) in described}
 
     def _catalog(self, connection: Any, name: Name, what: str, of: str) -> list[Any]:
         query = (

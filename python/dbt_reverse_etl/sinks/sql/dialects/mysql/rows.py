@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
-from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, OTHER_SPELLING, Found, Step
+from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
 from dbt_reverse_etl.values.arrow import plain_type
@@ -43,6 +43,7 @@ class MysqlWriter(StagedWriter):
         super().__init__(dialect, task, name, table)
         self._packet = packet - _ROOM
         self._changed = 0  # rows that the writes of a search have found
+        self.looks = False  # until a row is missing: each look costs three statements more
 
     @property
     def counts(self) -> bool:
@@ -57,6 +58,13 @@ class MysqlWriter(StagedWriter):
         changed = super().apply(connection, step, changes, rows)
         self._changed += changed if step is Step.WRITE else 0
         return changed
+
+    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
+        before = self._changed
+        fault = super().attempt(connection, step, changes, rows)
+        if fault:
+            self._changed = before
+        return fault
 
     def is_moved(self, changes: Changes, others: int) -> bool:
         """An UPDATE that found no row holds no lock, so that the row may have come before we asked for it."""
@@ -118,7 +126,7 @@ class MysqlWriter(StagedWriter):
     def _is_guarded(self) -> bool:
         """Whether ON DUPLICATE KEY could find a row of another key."""
         only = len(self.table.indexes) == 1 and not self.table.others
-        return not only or any(self.columns[key].is_text for key in self.task.key)
+        return not only or self.table.rewrites or any(self.columns[key].is_text for key in self.task.key)
 
     @property
     def _guard(self) -> str:
@@ -158,6 +166,10 @@ class MysqlWriter(StagedWriter):
         if not self.columns[key].is_text:
             return f"{there} = {self.cell(key)}"
         return f"CAST(CONVERT({there} USING utf8mb4) AS BINARY) = CAST({self.cell(key)} AS BINARY)"
+
+    def holds(self, name: str) -> str:
+        there = f"t.{self.dialect.quoted(name)}"
+        return f"({self._is_same(name, there)} OR {there} IS NULL AND {self.cell(name)} IS NULL)"
 
     def _own(self, name: str) -> str:
         return f"{self.name.sql}.{self.dialect.quoted(name)}"
@@ -199,6 +211,8 @@ class MysqlWriter(StagedWriter):
     def _reason(self, fault: Fault) -> str:
         if fault == INEFFECTIVE:
             return self.unchanged
+        if fault == MISPLACED:
+            return OTHER_KEY
         code, name = fault
         if code == ER.DUP_ENTRY and self.table.indexes.get(name) == frozenset(map(str.lower, self.task.key)):
             return OTHER_SPELLING

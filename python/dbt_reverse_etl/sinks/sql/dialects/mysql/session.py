@@ -145,7 +145,8 @@ def _configure(connection: Connection[Any], settings: MysqlSettings) -> None:
     run(
         connection,
         f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, "
-        "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, completion_type = 0",
+        "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, completion_type = 0, "
+        "sql_quote_show_create = 1",
     )
 
 

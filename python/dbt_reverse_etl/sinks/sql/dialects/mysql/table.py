@@ -83,6 +83,20 @@ FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s A
 
 # information_schema shows constraints only to those who may alter the table.
 _CONSTRAINT = re.compile(r"CONSTRAINT `((?:[^`]|``)+)`")
+_CASCADE = re.compile(r"FOREIGN KEY \((.+?)\) REFERENCES `((?:[^`]|``)+)` \(.*?\) ON DELETE (?:CASCADE|SET)")
+_NAME = re.compile(r"`((?:[^`]|``)+)`")
+
+# Who lacks the right TRIGGER is shown no trigger, though there may be one.
+_REWRITES = """SELECT EXISTS (
+    SELECT 1 FROM information_schema.TRIGGERS WHERE ACTION_TIMING = 'BEFORE' AND EVENT_MANIPULATION IN ('INSERT', 'UPDATE')
+        AND EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s
+) OR NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES
+        UNION ALL SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.SCHEMA_PRIVILEGES WHERE %s LIKE TABLE_SCHEMA
+        UNION ALL SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.TABLE_PRIVILEGES
+            WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+    ) given WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = CONCAT("'", REPLACE(CURRENT_USER(), '@', "'@'"), "'"))"""
 
 _TABLE = """SELECT TABLE_TYPE, COALESCE(ENGINE, '') FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
@@ -106,9 +120,15 @@ def read_table(connection: Connection[Any], name: Name) -> MysqlTable | None:
         columns[column.lower()] = MysqlColumn(column, kind, *flags, *rest)
     indexes, others = _unique(run(connection, _UNIQUE, where).fetchall())
     ddl = run(connection, f"SHOW CREATE TABLE {name.sql}").fetchone() if found[0] == BASE_TABLE else None
+    # Names of tables may have no case: then the writes of a table that only looks like its parent go first, too.
+    of_keys = _CASCADE.findall(ddl[1] if ddl else "")
+    own = [columns for columns, parent in of_keys if parent.replace("``", "`").lower() == name.name.lower()]
+    cascades = {written.replace("``", "`").lower() for columns in own for written in _NAME.findall(columns)}
     named = {written.replace("``", "`") for written in _CONSTRAINT.findall(ddl[1] if ddl else "")}
     names = indexes.keys() | others | named | {column.name for column in columns.values()}
-    return MysqlTable(columns, set(indexes.values()), names, _wrong(name, *found), indexes, others)
+    unique, wrong = set(indexes.values()), _wrong(name, *found)
+    rewrites = run(connection, _REWRITES, (*where, name.schema, *where)).fetchone() == (1,)
+    return MysqlTable(columns, unique, names, wrong, indexes, others, rewrites=rewrites, cascades=cascades)
 
 
 def _wrong(name: Name, kind: str, engine: str) -> Wrong | None:

@@ -23,9 +23,9 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     condition,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
-from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Ineffective, Step
+from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
-from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
+from dbt_reverse_etl.sinks.sql.table import OURS, Name
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
 _STAGE = f'pg_temp."{STAGE}"'
@@ -140,24 +140,15 @@ class PostgresWriter(StagedWriter):
 
     def already(self, connection: Any) -> Collection[int]:
         """For example after `suppress_redundant_updates_trigger`."""
-        same = []
-        for name in self.others:
-            there, value = f"t.{self.dialect.quoted(name)}", f"({self.value(name)})"
-            # The texts of 1.5 and 1.50 differ, which are one value.
-            is_number = _NUMERIC in (self.columns[name].type, self.columns[name].element)
-            is_same = f"{there} OPERATOR(pg_catalog.=) {value}" if is_number else _same_text(there, value)
-            same.append(f"({is_same} OR {there} IS NULL AND {value} IS NULL)")
-        return self.places(connection, f"NOT s.deleted AND {self.there(conjunction([self.not_yet_deleted, *same]))}")
+        same = [self.not_yet_deleted, *map(self.holds, self.others)]
+        return self.places(connection, f"NOT s.deleted AND {self.there(conjunction(same))}")
 
-    def at_once(self, connection: Any, changes: Changes) -> dict[int, str]:
-        """Where a delete would take rows with it that the batch gives another parent, the writes go first."""
-        if not (self.table.cascades and changes.deletes and changes.writes) or soft_delete(self.task):
-            return super().at_once(connection, changes)
-        refused = self.write_all(connection, changes) | self.delete_all(connection, changes)
-        self.check_now(connection)
-        if len(self.already(connection)) < changes.writes:  # a delete took one with it, or changed it
-            raise Ineffective
-        return refused
+    def holds(self, name: str) -> str:
+        there, value = f"t.{self.dialect.quoted(name)}", f"({self.value(name)})"
+        # The texts of 1.5 and 1.50 differ, which are one value.
+        is_number = _NUMERIC in (self.columns[name].type, self.columns[name].element)
+        is_same = f"{there} OPERATOR(pg_catalog.=) {value}" if is_number else _same_text(there, value)
+        return f"({is_same} OR {there} IS NULL AND {value} IS NULL)"
 
     def check_now(self, connection: Any) -> None:
         self.dialect.run(connection, "SET CONSTRAINTS ALL IMMEDIATE")

@@ -120,12 +120,13 @@ SELECT EXISTS (
             SELECT %(table)s::pg_catalog.oid
             UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid)))"""
 
-# ON DELETE CASCADE, SET NULL or SET DEFAULT from the table to itself.
+# Columns of ON DELETE CASCADE, SET NULL or SET DEFAULT from the table to itself.
 _CASCADES = b"""
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_constraint f
-    WHERE f.conrelid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.oid AND f.confrelid OPERATOR(pg_catalog.=) f.conrelid
-        AND f.contype OPERATOR(pg_catalog.=) 'f' AND f.confdeltype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[]))"""
+SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_constraint f
+JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) f.conrelid
+    AND a.attnum OPERATOR(pg_catalog.=) ANY (f.conkey)
+WHERE f.conrelid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.oid AND f.confrelid OPERATOR(pg_catalog.=) f.conrelid
+    AND f.contype OPERATOR(pg_catalog.=) 'f' AND f.confdeltype OPERATOR(pg_catalog.=) ANY ('{c,n,d}'::"char"[])"""
 
 _LOGGED = "a logged table, whose partitions are logged, too"
 _LOSES_ROWS: dict[str, Wrong] = {
@@ -160,7 +161,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent)
     rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
-    cascades = connection.execute(_CASCADES, {"table": oid}).fetchone() == (True,)
+    cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
     return Table(columns, unique, wrong=wrong, rewrites=rewrites, cascades=cascades)
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack
+from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
-from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, Step, Writer
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
@@ -37,7 +34,7 @@ from dbt_reverse_etl.sinks.sql.values import (
     time_text,
     timestamp_text,
 )
-from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
 EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
@@ -209,7 +206,17 @@ class SqliteDialect(FileDialect):
         binary = [parts for _, parts in indexes if all(collation == "binary" for _, collation in parts)]
         unique = {frozenset(str(column) for column, _ in parts) for parts in binary}
         unique |= {frozenset([alias])} if alias else set()
-        return Table(columns, unique, wrong=None if kind == "table" else wrong)
+        cascades = self._cascades(connection, name.name)
+        # Whether it is one of deletes, or changes this table, is only in its SQL.
+        query = "SELECT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?))"
+        has_triggers = connection.execute(query, (name.name,)).fetchone() == (1,)
+        wrong_kind = None if kind == "table" else wrong
+        return Table(columns, unique, wrong=wrong_kind, rewrites=has_triggers, cascades=cascades)
+
+    def _cascades(self, connection: sqlite3.Connection, table: str) -> frozenset[str]:
+        query = 'SELECT "table", "from" FROM pragma_foreign_key_list(?) WHERE on_delete IN (?, ?, ?)'
+        found = connection.execute(query, (table, "CASCADE", "SET NULL", "SET DEFAULT")).fetchall()
+        return frozenset(self.fold(column) for parent, column in found if self.fold(parent) == self.fold(table))
 
     def _rowid_alias(self, connection: sqlite3.Connection, table: str, indexes: Sequence[Any]) -> str | None:
         """The folded name of an INTEGER PRIMARY KEY, the only primary key without an index of its own."""
@@ -253,114 +260,6 @@ class SqliteDialect(FileDialect):
         if pt.is_decimal(plain):
             return affinity == "TEXT" or bool(plain.precision <= EXACT_DIGITS)
         return affinity == "TEXT" or not is_text(plain)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Some rows of a batch: their places, ascending, and the values of each parameter."""
-
-    places: Sequence[int]
-    columns: Sequence[list[Any]]
-
-    def within(self, rows: range) -> _Rows:
-        """Those in these places."""
-        first, stop = (bisect_left(self.places, end) for end in (rows.start, rows.stop))
-        return _Rows(self.places[first:stop], [column[first:stop] for column in self.columns])
-
-
-class SqliteWriter(Writer):
-    """Writes all rows at once; only if one is refused, halves."""
-
-    def __init__(self, dialect: SqliteDialect, task: SinkTask, name: Name, table: Table) -> None:
-        super().__init__(dialect, task, name, table)
-        names, key = list(task.schema.names), task.key
-        self._key_at = [names.index(field) for field in key]
-        by_key = self._matches(range(len(key)))
-        write = self._update(names) if task.mode is Mode.UPDATE_ONLY else self._insert(names)
-        self._sql = {Step.WRITE: write, Step.DELETE: f"DELETE FROM {name.sql} WHERE {by_key}"}
-        self._exists = f"SELECT 1 FROM {name.sql} WHERE {by_key}"
-
-    def _insert(self, names: Sequence[str]) -> str:
-        quote, key = self.dialect.quoted, self.task.key
-        fields, marks = ", ".join(map(quote, names)), ", ".join("?" * len(names))
-        others = [name for name in names if name not in key] or key
-        assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
-        action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
-        # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
-        # Without it, a second index of another collation would take 'ADA' for 'Ada'.
-        texts = {name for name in key if is_text(plain_type(self.task.schema.field(name).type))}
-        target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
-        return f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
-
-    def _update(self, names: Sequence[str]) -> str:
-        others = [name for name in names if name not in self.task.key] or self.task.key
-        assigned = ", ".join(f"{self.dialect.quoted(name)} = ?{names.index(name) + 1}" for name in others)
-        return f"UPDATE OR ABORT {self.name.sql} SET {assigned} WHERE {self._matches(self._key_at)}"
-
-    def _matches(self, places: Sequence[int]) -> str:
-        # COLLATE BINARY: on a NOCASE column, 'A' would also hit the row 'a'.
-        pairs = zip(self.task.key, places, strict=True)
-        return " AND ".join(f"{self.dialect.quoted(name)} = ?{at + 1} COLLATE BINARY" for name, at in pairs)
-
-    def packed(self, columns: Columns) -> tuple[Columns, dict[Step, _Rows]]:
-        fields = [column.to_pylist() for column in columns.fields.values()]
-        if columns.is_whole and not columns.deleted.true_count:
-            return columns, {Step.WRITE: _Rows(columns.kept, fields), Step.DELETE: _Rows((), [])}
-        deleted = columns.deleted.to_pylist()
-        writes = [row for row in columns.kept if not deleted[row]]
-        deletes = [row for row in columns.kept if deleted[row]]
-        keys = [fields[at] for at in self._key_at]
-        return columns, {
-            Step.WRITE: _Rows(writes, [[column[row] for row in writes] for column in fields]),
-            Step.DELETE: _Rows(deletes, [[column[row] for row in deletes] for column in keys]),
-        }
-
-    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
-        part = changes.data[step] if rows is None else changes.data[step].within(rows)
-        if not part.places:
-            return 0
-        changed: int = connection.executemany(self._sql[step], zip(*part.columns, strict=True)).rowcount
-        return changed
-
-    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
-        """In a savepoint, for the statements of several rows are not one."""
-        fault: Fault | None = None
-        connection.execute("SAVEPOINT some_rows")
-        try:
-            changed = self.apply(connection, step, changes, rows)
-            if step is Step.WRITE and self.strict and changed < len(changes.data[step].within(rows).places):
-                fault = INEFFECTIVE
-        except sqlite3.Error as error:
-            fault = self.fault_of(connection, error)
-        if fault:
-            connection.execute("ROLLBACK TO some_rows")
-        connection.execute("RELEASE some_rows")
-        return fault
-
-    def waits(self, fault: Fault) -> bool:
-        """For a value that another row has, or a row that it points at."""
-        return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
-
-    def absent(self, connection: Any, changes: Changes) -> list[int]:
-        part = changes.data[Step.WRITE]
-        keys = zip(*(part.columns[at] for at in self._key_at), strict=True)
-        return [row for row, key in zip(part.places, keys, strict=True) if not self._there(connection, key)]
-
-    def undeleted(self, connection: Any, changes: Changes) -> list[int]:
-        part = changes.data[Step.DELETE]
-        keys = zip(*part.columns, strict=True)
-        return [row for row, key in zip(part.places, keys, strict=True) if self._there(connection, key)]
-
-    def _there(self, connection: Any, key: Sequence[Any]) -> bool:
-        return connection.execute(self._exists, key).fetchone() is not None
-
-    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
-        out = frozenset(rows)
-        for step, part in changes.data.items():
-            kept = [at for at, place in enumerate(part.places) if place not in out]
-            changes.data[step] = _Rows(
-                [part.places[at] for at in kept], [[column[at] for at in kept] for column in part.columns]
-            )
 
 
 def _kind(connection: sqlite3.Connection, name: str) -> str | None:

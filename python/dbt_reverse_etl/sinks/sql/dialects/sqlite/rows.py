@@ -1,0 +1,120 @@
+"""Writes the rows of a batch straight into a table of SQLite."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
+from dbt_reverse_etl.sinks.sql.rows import Step, Writer
+from dbt_reverse_etl.sinks.sql.table import Name, Table
+from dbt_reverse_etl.values.arrow import is_text, plain_type
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a batch: their places, ascending, and the values of each parameter."""
+
+    places: Sequence[int]
+    columns: Sequence[list[Any]]
+
+    def within(self, rows: range) -> _Rows:
+        """Those in these places."""
+        first, stop = (bisect_left(self.places, end) for end in (rows.start, rows.stop))
+        return _Rows(self.places[first:stop], [column[first:stop] for column in self.columns])
+
+
+class SqliteWriter(Writer):
+    """Writes all rows at once; only if one is refused, halves."""
+
+    one_statement = False
+
+    def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
+        super().__init__(dialect, task, name, table)
+        names, key = list(task.schema.names), task.key
+        self._key_at = [names.index(field) for field in key]
+        by_key = self._matches(range(len(key)))
+        write = self._update(names) if task.mode is Mode.UPDATE_ONLY else self._insert(names)
+        self._sql = {Step.WRITE: write, Step.DELETE: f"DELETE FROM {name.sql} WHERE {by_key}"}
+        self._exists = f"SELECT 1 FROM {name.sql} WHERE {by_key}"
+
+    def _insert(self, names: Sequence[str]) -> str:
+        quote, key = self.dialect.quoted, self.task.key
+        fields, marks = ", ".join(map(quote, names)), ", ".join("?" * len(names))
+        others = [name for name in names if name not in key] or key
+        assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
+        action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
+        # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
+        # Without it, a second index of another collation would take 'ADA' for 'Ada'.
+        texts = {name for name in key if is_text(plain_type(self.task.schema.field(name).type))}
+        target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
+        return f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
+
+    def _update(self, names: Sequence[str]) -> str:
+        others = [name for name in names if name not in self.task.key] or self.task.key
+        assigned = ", ".join(f"{self.dialect.quoted(name)} = ?{names.index(name) + 1}" for name in others)
+        return f"UPDATE OR ABORT {self.name.sql} SET {assigned} WHERE {self._matches(self._key_at)}"
+
+    def _matches(self, places: Sequence[int]) -> str:
+        # COLLATE BINARY: on a NOCASE column, 'A' would also hit the row 'a'.
+        pairs = zip(self.task.key, places, strict=True)
+        return " AND ".join(f"{self.dialect.quoted(name)} = ?{at + 1} COLLATE BINARY" for name, at in pairs)
+
+    def packed(self, columns: Columns) -> tuple[Columns, dict[Step, _Rows]]:
+        fields = [column.to_pylist() for column in columns.fields.values()]
+        if columns.is_whole and not columns.deleted.true_count:
+            return columns, {Step.WRITE: _Rows(columns.kept, fields), Step.DELETE: _Rows((), [])}
+        deleted = columns.deleted.to_pylist()
+        writes = [row for row in columns.kept if not deleted[row]]
+        deletes = [row for row in columns.kept if deleted[row]]
+        keys = [fields[at] for at in self._key_at]
+        return columns, {
+            Step.WRITE: _Rows(writes, [[column[row] for row in writes] for column in fields]),
+            Step.DELETE: _Rows(deletes, [[column[row] for row in deletes] for column in keys]),
+        }
+
+    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
+        part = changes.data[step] if rows is None else changes.data[step].within(rows)
+        if not part.places:
+            return 0
+        changed: int = connection.executemany(self._sql[step], zip(*part.columns, strict=True)).rowcount
+        return changed
+
+    def is_ineffective(self, changes: Changes, rows: range, changed: int) -> bool:
+        return self.strict and changed < len(changes.data[Step.WRITE].within(rows).places)
+
+    def waits(self, fault: Fault) -> bool:
+        """For a value that another row has, or a row that it points at."""
+        return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
+
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
+        part = changes.data[Step.WRITE] if rows is None else changes.data[Step.WRITE].within(rows)
+        keys = zip(*(part.columns[at] for at in self._key_at), strict=True)
+        return [row for row, key in zip(part.places, keys, strict=True) if not self._there(connection, key)]
+
+    def undeleted(self, connection: Any, changes: Changes) -> list[int]:
+        part = changes.data[Step.DELETE]
+        keys = zip(*part.columns, strict=True)
+        return [row for row, key in zip(part.places, keys, strict=True) if self._there(connection, key)]
+
+    def undone(self, connection: Any, changes: Changes) -> list[int]:
+        names, part = self.task.schema.names, changes.data[Step.WRITE]
+        at = [*self._key_at, *map(names.index, self.links)]
+        query = " AND ".join([self._exists, *(f"{self.dialect.quoted(name)} IS ?" for name in self.links)])
+        rows = zip(part.places, zip(*(part.columns[one] for one in at), strict=True), strict=True)
+        return [place for place, row in rows if connection.execute(query, row).fetchone() is None]
+
+    def _there(self, connection: Any, key: Sequence[Any]) -> bool:
+        return connection.execute(self._exists, key).fetchone() is not None
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        out = frozenset(rows)
+        for step, part in changes.data.items():
+            kept = [at for at, place in enumerate(part.places) if place not in out]
+            changes.data[step] = _Rows(
+                [part.places[at] for at in kept], [[column[at] for at in kept] for column in part.columns]
+            )
