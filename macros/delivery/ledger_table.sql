@@ -38,19 +38,6 @@ from (
     from {{ ledger }}
     where fact in ('run_started', 'request') or (fact in ('tests', 'push_refused', 'alert') and sync in (
         {%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %}))
-    group by fact, case fact when 'run_started' then sync_id when 'request' then run_id else sync end
+    group by fact, case fact when 'run_started' then sync_id when 'request' then run_id else sync || ' ' || coalesce(get_json_object(body, '$.relation'), '') end
 )
-{%- endmacro %}
-
-
-{# The newest run under each name, or under each of these: {sync, run_id, started_at}. #}
-{% macro newest_run_of_names(ledger, names=none) -%}
-    select sync, max_by(newest.run_id, newest.recorded_at) as run_id, max(newest.recorded_at) as started_at
-    from (
-        select sync, max_by(struct(run_id, recorded_at), fence) as newest
-        from {{ ledger }}
-        where fact = 'run_started' {%- if names is not none %} and sync in ({%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %}){% endif %}
-        group by sync, sync_id
-    )
-    group by sync
 {%- endmacro %}

@@ -1,4 +1,4 @@
-{# The syncs of the project, or those of these names: name and changelog. Known only when a test runs. #}
+{# The syncs of the project, or those of these names: name, changelog, and its relation as the ledger has it. Known only when a test runs. #}
 {% macro _synced(syncs) -%}
     {%- set found = [] -%}
     {%- set names = [syncs] if syncs is string else syncs -%}
@@ -9,6 +9,7 @@
             {%- do found.append({
                 'name': exposure.name,
                 'changelog': api.Relation.create(database=node.database, schema=node.schema, identifier=node.alias),
+                'relation': node.relation_name,
             }) -%}
         {%- endif -%}
     {%- endfor -%}

@@ -3,18 +3,21 @@
 {%- set synced = reverse_etl._synced(syncs) -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
 with refused as (
-    select sync, max_by(recorded_at, struct(seq, recorded_at)) as blocked_at, from_json(max_by(body, struct(seq, recorded_at)), 'status string, message string, after string') as told
-    from {{ ledger }}
-    where fact = 'push_refused' and {{ reverse_etl._is_one_of(synced) }}
+    select sync, max_by(struct(recorded_at, refusal.*), struct(seq, recorded_at)) as newest
+    from (
+        select *, from_json(body, 'status string, message string, sync_id string, fence bigint, relation string') as refusal
+        from {{ ledger }}
+        where fact = 'push_refused' and {{ reverse_etl._is_one_of(synced) }}
+    )
+    where refusal.relation in ({% for one in synced %}{{ reverse_etl._string(one.relation) }}, {% endfor %}'')
     group by sync
 ),
 
-{#- Clocks differ: what tells whether a run began since is the run itself. -#}
-started as ({{ reverse_etl.newest_run_of_names(ledger) }})
+{#- Clocks differ: what shows whether a run began since is its fence. -#}
+started as ({{ reverse_etl._newest_runs(ledger) }})
 
-select refused.sync, refused.blocked_at, refused.told.message
+select refused.sync, refused.newest.recorded_at as blocked_at, refused.newest.message
 from refused
-left join started on started.sync = refused.sync
-where refused.told.status = 'blocked'
-    and if(refused.told.after is null, coalesce(started.started_at < refused.blocked_at, true), coalesce(started.run_id, '') = refused.told.after)
+left join started on started.sync_id = refused.newest.sync_id
+where refused.newest.status = 'blocked' and coalesce(started.fence, 0) = refused.newest.fence
 {%- endmacro %}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.dbt.shop import DBT, REVERSE_ETL, start, write_shop
 from tests.support.servers.http import Received, Reply, http_server
@@ -136,6 +138,32 @@ def test_at_any_moment_a_signal_ends_a_command_with_130_and_the_next_push_goes_o
     assert last.returncode == 0, output
     assert shop.api.rows == shop.model(0)
     assert "nothing to send" in shop.ends(*DBT, "run"), "everything is on record"
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_sync_that_was_blocked_before_the_signal_shows_as_blocked(shop: Shop) -> None:
+    exposures = shop.home / "models/exposures.yml"
+    document = yaml.safe_load(exposures.read_text())
+    (blocked,) = (one for one in document["exposures"] if one["name"] == "file_people")
+    blocked["config"]["meta"]["reverse_etl"]["guards"] = {"max_changes": 10}
+    exposures.write_text(yaml.safe_dump(document))
+    shop.ends(*DBT, "run")  # a first load has no limit
+    shop.change(1)
+    shop.api.seconds = 0.5
+    push = shop.start(*DBT, "run")
+    shown = []
+    for line in push.stdout or ():
+        shown.append(line)
+        if "ERROR blocked" in line:
+            break
+    push.send_signal(signal.SIGINT)
+    shown.append(push.communicate(timeout=120)[0])
+    assert push.returncode, "".join(shown)
+    assert shop.api.rows != shop.model(1), "the other sync was on its way"
+    status = shop.start(*REVERSE_ETL, "status", "--json").communicate(timeout=600)[0]
+    found = {one["sync"]: one for one in json.JSONDecoder().raw_decode(status, status.index("[\n  {"))[0]}
+    assert found["file_people"]["health"] == "failing", "".join(shown)[-3000:] + str(found["file_people"])
+    assert "blocked" in found["file_people"]["reason"], status
 
 
 @pytest.mark.guarantee("dbt and its commands")

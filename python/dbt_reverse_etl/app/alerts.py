@@ -17,6 +17,7 @@ from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.warehouse.ledger import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
@@ -28,10 +29,16 @@ _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 @dataclass(frozen=True)
 class Change:
-    """A sync that fails or has recovered, of which nobody has heard yet; `word`: FAILING or RECOVERED."""
+    """A sync that fails or has recovered, of which nobody has heard yet.
+
+    Attributes:
+        word: FAILING or RECOVERED.
+        before: what was heard.
+    """
 
     report: Report
     word: str
+    before: Heard
 
 
 def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
@@ -43,14 +50,16 @@ def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
     if refused:
         with _said_if_not("refused pushes", say):
             ledger.record_refusals(refused, by, now())
+    if changes:
+        changes = _still(changes, pusher, say)
     if not changes:
         return
-    heard = {change.report.sync: Heard(change.word) for change in changes}
+    heard = {one.report.sync: Heard(one.word, relation=one.report.relation) for one in changes}
     if channels:
         with _said_if_not("alerts", say):
             ledger.record_alerts({sync: replace(one, is_sure=False) for sync, one in heard.items()}, by, now())
         if not send(channels, changes, target, by, say):
-            heard = {sync: overview.heard.get(sync, Heard()) for sync in heard}
+            heard = {change.report.sync: replace(change.before, relation=change.report.relation) for change in changes}
     else:  # nobody is left to hear of a recovery; of a failure hears whoever is added
         heard = {sync: one for sync, one in heard.items() if one.word == RECOVERED}
     if heard:
@@ -74,7 +83,25 @@ def changed(reports: Iterable[Report], heard: Mapping[str, Heard]) -> list[Chang
         heard: see `Overview`.
     """
     found = ((one, _word(one.standing.health)) for one in reports if one.status not in _SILENT)
-    return [Change(one, word) for one, word in found if word and Heard(word) != heard.get(one.sync, Heard())]
+    changes = [Change(one, word, heard.get(one.sync, Heard())) for one, word in found if word]
+    return [one for one in changes if one.before != Heard(one.word)]
+
+
+def _still(changes: list[Change], pusher: Pusher, say: Say) -> list[Change]:
+    """Without what other pushes have said since this one read the ledger, and the syncs that they have pushed."""
+    relations = {one.report.sync: one.report.relation for one in changes}
+    with _said_if_not("alerts", say):
+        now = pusher.ledger.overview(relations, (), relations)
+        started = {one.report.sync: now.started.get(one.report.sync_id) for one in changes}
+        reports = [
+            one.report for one in changes if _is_newest(one.report, started[one.report.sync], pusher.invocation_id)
+        ]
+        return changed(reports, now.heard)
+    return changes
+
+
+def _is_newest(report: Report, started: RunStarted | None, invocation_id: str) -> bool:
+    return started is None or started.fence == report.fence or started.invocation_id == invocation_id
 
 
 def _word(now: Health) -> str:
@@ -86,14 +113,26 @@ def refusals(reports: Iterable[Report], overview: Overview) -> dict[str, Refusal
     """What the ledger has to hear because no run tells it: a push that ended before a run began, and the end of that."""
     found = {}
     for report in reports:
-        known = overview.refused(report.sync)
+        known = overview.refused(report.sync, report.sync_id)
         if report.status in _REFUSED:
-            refusal = Refusal(report.status, redact(report.message))
+            refusal = _refusal(report, report.status, redact(report.message))
             if known is None or (known.status, known.message) != (refusal.status, refusal.message):
                 found[report.sync] = refusal
-        elif report.status == Status.IDLE and known:
-            found[report.sync] = Refusal(OVER)
+        elif report.status not in _SILENT and (
+            known if report.status == Status.IDLE else _of_another(report, overview)
+        ):
+            found[report.sync] = _refusal(report, OVER)
     return found
+
+
+def _refusal(report: Report, status: str, message: str = "") -> Refusal:
+    return Refusal(status, message, sync_id=report.sync_id, fence=report.fence, relation=report.relation)
+
+
+def _of_another(report: Report, overview: Overview) -> bool:
+    """Whether a refusal is known of the sync as it was before: to another destination or object."""
+    found = overview.refusals.get(report.sync)
+    return found is not None and found.status != OVER and found.sync_id != report.sync_id
 
 
 def subject(changes: Sequence[Change], target: str) -> str:

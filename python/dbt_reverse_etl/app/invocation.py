@@ -21,7 +21,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.interrupts import apart, in_time
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.config.artifacts import Invocation, asked, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
@@ -32,6 +32,8 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
 from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
+
+_LAST_WORDS = 2.0  # seconds after a signal; what is not said by then, the next push says
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,7 @@ def after_dbt(
         refuse_older(wanted.push, pusher)
     with watched(pusher, display, captured=None if ask is Ask.RETRY else invocation):
         reports = _execute(wanted, pusher, overview, display)
-    if not pusher.interrupt.is_set():
-        alerts.tell(_of_pushes(reports, wanted), overview, pusher, configuration.alerts, project.target, display.say)
+    _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
     return reports
 
 
@@ -170,7 +171,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     wanted = due(invocation, configuration, (), project.switch)
     with watched(pusher, display):
         reports = _execute(wanted, pusher, overview, display)
-    alerts.tell(_of_pushes(reports, wanted), overview, pusher, configuration.alerts, project.target, display.say)
+    _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
     return reports
 
 
@@ -193,6 +194,16 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, display: Display) 
         for one in wanted.plan:
             ended(pusher.plan(one, overview, rows=0))
     return reports
+
+
+def _tell(  # noqa: PLR0913, PLR0917  (as alerts.tell)
+    pushes: Sequence[Report], overview: Overview, pusher: Pusher, configuration: Configuration, target: str, say: Say
+) -> None:
+    tell = partial(alerts.tell, pushes, overview, pusher, configuration.alerts, target, say)
+    if pusher.interrupt.is_set():  # some had ended before the signal
+        in_time(tell, _LAST_WORDS)
+    else:
+        tell()
 
 
 @contextmanager
@@ -227,8 +238,9 @@ def overview_of(
     """
     asked = resolved if chosen is None else chosen
     changelogs = {one.sync.changelog.relation_name: one.sync.changelog.unique_id for one in asked}
-    names = {name for one in asked for name in (one.sync.name, one.sync.position_of.rpartition(".")[2])}
-    overview = ledger.overview({*names, *changelogs, *changelogs.values()}, {id_of(one) for one in resolved})
+    relations = {one.sync.name: one.sync.changelog.relation_name for one in asked}
+    names = {one.sync.position_of.rpartition(".")[2] for one in asked}.union(relations, changelogs, changelogs.values())
+    overview = ledger.overview(names, {id_of(one) for one in resolved}, relations)
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
     known = overview.failing
     failing = {relation: known.get(relation, known.get(unique_id, ())) for relation, unique_id in changelogs.items()}

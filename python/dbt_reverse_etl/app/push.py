@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from dbt_reverse_etl.app.compared_sync import ComparedSync
 from dbt_reverse_etl.app.context import PushContext
+from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import OneSync
@@ -27,6 +29,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Overview
 
 
@@ -69,18 +72,33 @@ class Pusher(PushContext):
         began = time.monotonic()
         report = self._tried(resolved, overview, lambda one: one.push(only))
         wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status
+        if wrong:
+            report = replace(report, fence=self._newest_fence(report))
         self.watch.end(resolved.sync.name, report.status, wrong=wrong)
         return replace(report, seconds=time.monotonic() - began)
+
+    def _newest_fence(self, report: Report) -> int:
+        """A run of this push may have begun, and come to nothing."""
+        with suppress(Exception):  # then the ledger takes no record either
+            return self.ledger.fence(report.sync_id)
+        return report.fence
 
     def _tried(self, resolved: ResolvedSync, overview: Overview, act: Callable[[SyncPush], Report]) -> Report:
         one: SyncPush | None = None
         try:
             one = SyncPush(self, resolved, overview)
-            return act(one)
-        except ReverseEtlError as error:
+            report = act(one)
+        except Exception as error:
+            report = self._stopped(resolved, one, error)
+        sync_id = id_of(resolved)
+        state = one.state if one else overview.states.get(sync_id, State())
+        return replace(report, sync_id=sync_id, relation=resolved.sync.changelog.relation_name, fence=state.fence)
+
+    def _stopped(self, resolved: ResolvedSync, one: SyncPush | None, error: Exception) -> Report:
+        if isinstance(error, ReverseEtlError):
             status, code, message = _status_of(error), error.exit_code, redact(str(error))
             is_interrupted = status == Status.FAILED and self.interrupt.is_set()
-        except Exception as error:  # the text of a foreign exception may hold row values
+        else:  # the text of a foreign exception may hold row values
             is_interrupted = self.interrupt.is_set()  # a query that was cancelled
             status, code = Status.FAILED, ExitCode.FAILED
             message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))

@@ -22,6 +22,8 @@ class Report:
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.
+        sync_id, relation: of the sync, and of its changelog.
+        fence: of the newest run before this push; of one that did not end well, as it ended.
         is_plan: nothing was to be sent.
     """
 
@@ -37,6 +39,9 @@ class Report:
     message: str = ""
     sample: tuple[tuple[str, str], ...] = ()
     standing: Standing = NEVER_PUSHED
+    sync_id: str = ""
+    relation: str = ""
+    fence: int = 0
     is_plan: bool = False
 
     @property

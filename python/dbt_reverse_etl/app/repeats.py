@@ -18,9 +18,10 @@ def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str
     """The names of the syncs whose newest push did not end well or left a row, or of whose recovery nobody has heard."""
 
     def is_left(one: ResolvedSync) -> bool:
-        state, name = overview.states.get(id_of(one), State()), one.sync.name
-        is_bad = not ended(state) or bool(state.undelivered or state.claims) or overview.refused(name) is not None
-        return is_bad or overview.must_tell(name)
+        name, sync_id = one.sync.name, id_of(one)
+        state = overview.states.get(sync_id, State())
+        is_bad = not ended(state) or bool(state.undelivered or state.claims)
+        return is_bad or overview.refused(name, sync_id) is not None or overview.must_tell(name)
 
     return {one.sync.name for one in resolved if is_left(one)}
 

@@ -112,7 +112,7 @@ class OneSync:
             return redact(f"{lost.status}: {lost}" if lost else f"other_version: {version}")
         if head and not self.state.fence and (former := former_of(self._resolved, head.changelog, self._overview)):
             return redact(f"renamed: {renamed(self._resolved, former)}")
-        if refusal := self._overview.refused(name):
+        if refusal := self._overview.refused(name, self.id):
             return f"{refusal.status}: {refusal.message}"
         if lag and (tests := self._overview.failing.get(changelog.relation_name)):
             return f"{failed_tests(changelog.name, tests)[0]}; a push is blocked until they pass"

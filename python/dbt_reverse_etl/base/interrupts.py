@@ -80,6 +80,13 @@ def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
             signal.signal(number, handler)
 
 
+def in_time(work: Callable[[], object], seconds: float) -> None:
+    """Call `work` although a signal has come, and wait no longer than this for it."""
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True, name="in time")
+    thread.start()
+    thread.join(seconds)
+
+
 def apart(work: Callable[P, T]) -> Callable[P, T]:
     """`work`, called in a thread of its own where the caller is the main one.
 

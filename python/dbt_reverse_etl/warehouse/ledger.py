@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -24,7 +24,6 @@ from dbt_reverse_etl.warehouse.commits import Commits, said
 
 REQUEST = "request"
 OVER = "ok"
-_OVER = (OVER, "failing")  # an older version kept the second where only the rows were left
 FAILING, RECOVERED = "failing", "recovered"  # what a channel hears
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
 REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
@@ -108,14 +107,17 @@ class Refusal:
     """A push that ended before a run began. Without `at`: now.
 
     Attributes:
-        status: how it ended; `OVER`: a push after it found nothing to send.
-        after: run id of the sync's newest run when it was recorded; empty: there was none; None: an older version recorded it.
+        status: how it ended; `OVER`: nothing is in the way any more.
+        sync_id, relation: of the sync, and of its changelog.
+        fence: of the newest run that this push knew: clocks differ, and a run may have begun before this was recorded.
     """
 
     status: str = ""
     message: str = ""
     at: datetime | None = None
-    after: str | None = None
+    sync_id: str = ""
+    fence: int = 0
+    relation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,12 @@ class Heard:
     Attributes:
         word: `failing` or `recovered`, which is also what stands for silence.
         is_sure: False: a push was about to tell it, and may have been killed before.
+        relation: of the changelog of the sync.
     """
 
     word: str = RECOVERED
     is_sure: bool = True
+    relation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class Overview:
         requests: by name, also others, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
         failing: tests that have failed and not passed since, by the relation of their changelog.
-        refusals: the newest one, by name.
+        refusals: the newest one, by name; of this target, as `heard`.
         heard: by name.
         configured: ids of all syncs as they are configured now.
         aliases: sync id -> every name that it had.
@@ -162,26 +166,16 @@ class Overview:
         """The snapshots to which positions and claims refer, and whose captures are known."""
         return frozenset(snapshot for state in self.states.values() for snapshot in state.captures)
 
-    def newest(self, sync: str) -> RunStarted | None:
-        """The newest run under a name."""
-        runs = [started for sync_id, started in self.started.items() if self.names[sync_id] == sync]
-        return max(runs, key=lambda started: started.at, default=None)
-
     def must_tell(self, sync: str) -> bool:
         """Whether a channel may believe that it fails: once it does not, that has to be said."""
         heard = self.heard.get(sync, Heard())
         return heard.word == FAILING or not heard.is_sure
 
-    def refused(self, sync: str) -> Refusal | None:
+    def refused(self, sync: str, sync_id: str) -> Refusal | None:
         """Why the newest push of a sync ended before a run began, if it did."""
-        found, newest = self.refusals.get(sync), self.newest(sync)
-        if found is None or found.status in _OVER or found.at is None:
-            return None
-        if newest is None:
-            return found
-        # Clocks differ: what tells whether a run began since is the run itself.
-        is_over = newest.at > found.at if found.after is None else newest.run_id != found.after
-        return None if is_over else found
+        found, state = self.refusals.get(sync, Refusal(OVER)), self.states.get(sync_id, State())
+        is_newest = (found.sync_id, found.fence) == (sync_id, state.fence)
+        return found if is_newest and found.status != OVER else None
 
 
 class DeltaLedger:
@@ -253,18 +247,12 @@ class DeltaLedger:
     @apart
     def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
         """What no run tells, by the name of the sync."""
-        rows = self._spark.sql(sql.render("newest_run_of_names", self.relation, sorted(refusals))).collect()
-        after = {row.sync: row.run_id for row in rows}
-        told = {
-            sync: json.dumps({"status": one.status, "message": one.message, "after": after.get(sync, "")})
-            for sync, one in refusals.items()
-        }
-        self._record(REFUSED, told, invocation_id, now)
+        self._record(REFUSED, {sync: _body(one) for sync, one in refusals.items()}, invocation_id, now)
 
     @apart
     def record_alerts(self, heard: Mapping[str, Heard], invocation_id: str, now: datetime) -> None:
         """What the channels hear, by the name of the sync."""
-        self._record(ALERT, {sync: json.dumps(asdict(one)) for sync, one in heard.items()}, invocation_id, now)
+        self._record(ALERT, {sync: _body(one) for sync, one in heard.items()}, invocation_id, now)
 
     def _record(self, fact: str, bodies: Mapping[str, str], invocation_id: str, now: datetime) -> None:
         """Facts that belong to no run, by name; one commit. Of one name, the last record counts, whatever its clock says."""
@@ -281,13 +269,16 @@ class DeltaLedger:
         self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()], said(fact, 0))
 
     @apart
-    def overview(self, names: Iterable[str], configured: Collection[str] = ()) -> Overview:
+    def overview(
+        self, names: Iterable[str], configured: Collection[str] = (), relations: Mapping[str, str] | None = None
+    ) -> Overview:
         """What is known under these names: of syncs, and relations of changelogs.
 
         Args:
             configured: ids of all syncs of the project.
+            relations: of their changelogs, by the name of the sync: another target may record its own by the same name.
         """
-        wanted = sorted(set(names))
+        wanted, places = sorted(set(names)), relations or {}
         if not wanted:
             return Overview()
         self._commits.follow()
@@ -303,8 +294,8 @@ class DeltaLedger:
             _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
-            {row.sync: Refusal(**_known(Refusal, row), at=_utc(row)) for row in rows if row.fact == REFUSED},
-            {row.sync: Heard(**_known(Heard, row)) for row in rows if row.fact == ALERT},
+            {row.sync: Refusal(**known, at=_utc(row)) for row, known in _of_target(rows, REFUSED, Refusal, places)},
+            {row.sync: Heard(**known) for row, known in _of_target(rows, ALERT, Heard, places)},
             frozenset(configured),
             aliases,
         )
@@ -360,9 +351,18 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     return found
 
 
-def _known(kind: type[Refusal | Heard], row: Row) -> dict[str, Any]:
-    """What this version knows of a record that belongs to no run; what a later one added is for its readers."""
-    return {name: value for name, value in json.loads(row.body).items() if name in kind.__dataclass_fields__}
+def _body(record: Refusal | Heard) -> str:
+    return json.dumps({name: value for name, value in asdict(record).items() if name != "at"})
+
+
+def _of_target(
+    rows: Sequence[Row], fact: str, kind: type[Refusal | Heard], relations: Mapping[str, str]
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """The records of one kind that belong to no run, with what this version knows of them; an older one kept no relation."""
+    found = [(row, json.loads(row.body)) for row in rows if row.fact == fact]
+    for row, known in sorted(found, key=lambda one: "relation" in one[1]):
+        if known.get("relation", "") in ("", relations.get(row.sync, "")):
+            yield row, {name: value for name, value in known.items() if name in kind.__dataclass_fields__}
 
 
 def _utc(row: Row) -> datetime:

@@ -15,10 +15,12 @@ from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.health import Health, Left, Standing, exit_code, standing
 from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
@@ -29,14 +31,19 @@ from tests.support.effort import until
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
 OK, BEHIND, NEVER, UNSETTLED, FAILING = Health
-BLOCKED = Overview(refusals={"crm": Refusal("blocked", "too many deletes", NOW)})
+BLOCKED = Overview({"a1": State(4)}, refusals={"crm": Refusal("blocked", "too many deletes", NOW, "a1", 4)})
 WAITING = Standing(FAILING, (Left("rejected", "422 invalid_email", 2, "at_a_time", NOW, NOW),))
 TOLERATED = Standing(OK, WAITING.left)
 
 
 def ended(status: str, **more: Any) -> Report:
     bad = status in (Status.FAILED, "blocked", "other_changelog")
-    return Report("crm", "crm.contacts", status, **{"standing": Standing(FAILING if bad else OK), **more})
+    about = {"standing": Standing(FAILING if bad else OK), "sync_id": "a1", "fence": 4, **more}
+    return Report("crm", "crm.contacts", status, **about)
+
+
+def refusal(status: str, message: str = "") -> Refusal:
+    return Refusal(status, message, sync_id="a1", fence=4)
 
 
 @pytest.mark.guarantee("Report and alerts")
@@ -80,34 +87,33 @@ def test_a_message_is_due_where_a_sync_stands_otherwise_than_was_heard_and_at_no
 
 
 @pytest.mark.guarantee("Report and alerts")
-@pytest.mark.parametrize("behind", [timedelta(hours=-1), timedelta(hours=1)])
-def test_a_refused_push_stands_until_another_run_begins_whatever_the_clocks_of_the_machines_say(
-    behind: timedelta,
+@pytest.mark.parametrize("recorded", [NOW - timedelta(hours=9), NOW + timedelta(hours=9)])
+def test_a_refused_push_stays_refused_until_another_run_begins_whenever_and_by_whatever_clock_it_was_recorded(
+    recorded: datetime,
 ) -> None:
-    def run(run_id: str, at: datetime) -> RunStarted:
-        return RunStarted("a1", 1, run_id, at, 5, "", {}, (), (), (), at, "me", sync="crm")
+    def refused(fence: int, newest: int, sync_id: str = "a1") -> Refusal | None:
+        one = Refusal("blocked", "too many deletes", recorded, "a1", fence)
+        return Overview({"a1": State(newest)}, refusals={"crm": one}).refused("crm", sync_id)
 
-    def refused(after: str, *newest: RunStarted) -> Refusal | None:
-        one = Refusal("blocked", "too many deletes", NOW - behind, after)
-        runs = {started.sync_id: started for started in newest}
-        return Overview(refusals={"crm": one}, names=dict.fromkeys(runs, "crm"), started=runs).refused("crm")
-
-    assert refused("")
-    assert refused("one", run("one", NOW)), "of another machine than the run before it"
-    assert refused("one", run("two", NOW - 2 * behind)) is None, "a run began since"
-    assert refused("", run("one", NOW - 2 * behind)) is None, "the first one"
+    assert refused(4, 4)
+    assert refused(4, 5) is None, "a run began since"
+    assert refused(0, 1) is None, "the first one"
+    assert refused(0, 0, "b2") is None, "of another destination"
+    assert Overview(refusals={"crm": Refusal("blocked", "", recorded, "a1", 0)}).refused("crm", "a1"), "no run yet"
 
 
 @pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
     ("before", "report", "kept"),
     [
-        (Overview(), ended("blocked", message="m"), {"crm": Refusal("blocked", "m")}),
+        (Overview(), ended("blocked", message="m"), {"crm": refusal("blocked", "m")}),
         (BLOCKED, ended("blocked", message="too many deletes"), {}),
-        (BLOCKED, ended("blocked", message="more deletes"), {"crm": Refusal("blocked", "more deletes")}),
-        (BLOCKED, ended(Status.FAILED, message="no answer"), {"crm": Refusal("failed", "no answer")}),
-        (BLOCKED, ended(Status.IDLE), {"crm": Refusal("ok")}),
-        (BLOCKED, ended(Status.IDLE, standing=WAITING), {"crm": Refusal("ok")}),
+        (BLOCKED, ended("blocked", message="more deletes"), {"crm": refusal("blocked", "more deletes")}),
+        (BLOCKED, ended(Status.FAILED, message="no answer"), {"crm": refusal("failed", "no answer")}),
+        (BLOCKED, ended(Status.IDLE), {"crm": refusal("ok")}),
+        (BLOCKED, ended(Status.IDLE, standing=WAITING), {"crm": refusal("ok")}),
+        (BLOCKED, ended(Status.SUCCEEDED, sync_id="b2"), {"crm": replace(refusal("ok"), sync_id="b2")}),
+        (BLOCKED, ended("busy", sync_id="b2"), {}),
         (Overview(), ended(Status.IDLE, standing=WAITING), {}),
         (BLOCKED, ended(Status.SUCCEEDED), {}),
         (BLOCKED, ended("busy"), {}),
@@ -155,21 +161,25 @@ class Office:
     def tell(self, report: Report, overview: Overview, channels: list[Any]) -> None:
         alerts.tell([report], overview, self, channels, "prod", lambda text, level: None)  # type: ignore[arg-type]
 
-    def overview(self) -> Overview:
+    def overview(self, *_: Any) -> Overview:
         started = [fact for fact in self.desk.ledger.facts if isinstance(fact, RunStarted)][-1:]
         runs = {"s": started[0]} if started else {}
         about = {"started": runs, "refusals": dict(self.refusals), "heard": dict(self.told)}
         return Overview({"s": self.desk.state()}, dict.fromkeys(runs, "crm"), **about)
 
+    def _report(self, status: str, code: ExitCode, here: Standing, counts: Counts = NO_COUNTS) -> Report:
+        where = {"sync_id": "s", "fence": self.desk.state().fence}
+        return Report("crm", "crm.contacts", status, code, counts, standing=here, **where)
+
     def _blocked(self) -> Report:
         here = standing(self.desk.state(), 0, self.desk.clock.now(), refused="blocked: too many deletes")
-        return Report("crm", "crm.contacts", "blocked", ExitCode.BLOCKED, standing=here)
+        return self._report("blocked", ExitCode.BLOCKED, here)
 
     def _pushed(self) -> Report:
         result = self.desk.push()
         here = standing(result.state, 0, self.desk.clock.now())
         code = exit_code(result.status, here.health)
-        return Report("crm", "crm.contacts", result.status, code, result.counts, standing=here)
+        return self._report(result.status, code, here, result.counts)
 
     def _step(self, name: str) -> None:
         if name == self._dies:
@@ -259,6 +269,25 @@ def test_a_message_counts_as_heard_once_a_channel_took_it_and_a_recovery_also_wh
         up.tell(ended(status), up.overview(), channels)
         assert up.told["crm"] == Heard(heard), (len(channels), status)
     assert up.heard == ["failing"]
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_what_another_push_has_said_or_delivered_meanwhile_is_not_contradicted_at_the_end_of_a_long_invocation() -> (
+    None
+):
+    office = Office(PlainSink)
+    office.desk.push({"k0": 0})
+    long_ago = office.overview()
+    office.told["crm"] = Heard("failing")
+    for fence, said in ((office.desk.state().fence, ["recovered"]), (0, [])):
+        office.heard.clear()
+        report = ended(Status.IDLE, sync_id="s", fence=fence)
+        office.tell(report, replace(long_ago, heard={"crm": Heard("failing")}), [office])
+        assert office.heard == said, "a run since then has its own word" if fence == 0 else "its newest run"
+        office.told["crm"] = Heard("failing")
+    blocked = ended("blocked", sync_id="s", fence=office.desk.state().fence)
+    office.tell(blocked, replace(long_ago, heard={}), [office])
+    assert office.heard == [], "another push has said it"
 
 
 def test_a_retry_and_a_queue_go_on_with_a_sync_of_whose_recovery_nobody_may_have_heard() -> None:

@@ -100,7 +100,7 @@ def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> Non
         (overview("inv-1", "interrupted"), {"a"}),
         (overview("inv-1", "partial", REJECTED), {"a"}),
         (overview("inv-1", "succeeded", UNMATCHED), {"a"}),
-        (Overview(refusals={"b": Refusal("blocked", "", NOW)}), {"b"}),
+        (Overview(refusals={"b": Refusal("blocked", "", NOW, id_of(B))}), {"b"}),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("failing")}), {"a"}),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered", is_sure=False)}), {"a"}),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered")}), set()),
@@ -127,7 +127,7 @@ def test_a_retry_pushes_what_did_not_end_well_or_left_a_row_and_that_of_whose_re
         (at(A, 5, status="partial", undelivered={"k": REJECTED}), {"orders": 5}, True),
         (at(A, 5, finished=False), {"orders": 5}, True),
         (in_doubt(at(A, 5)), {"orders": 5}, True),
-        (replace(at(A, 5), refusals={"a": Refusal("blocked", "", NOW)}), {"orders": 5}, True),
+        (replace(at(A, 5), refusals={"a": Refusal("blocked", "", NOW, id_of(A), 1)}), {"orders": 5}, True),
     ],
 )
 def test_a_push_concerns_each_sync_whose_destination_may_not_hold_the_head_as_it_is_defined_now(

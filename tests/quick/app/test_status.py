@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dbt_reverse_etl import cli
+from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.config.guards import Guards
@@ -24,7 +25,8 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 A = sync("a", "orders")
 LEFT = {"k": Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected", "too long", 1, NOW, NOW + timedelta(days=9999))}  # fmt: skip
 STOPPED = Counts(PerOperation(9), PerOperation(2), failed=PerOperation(3), skipped=PerOperation(4))
-BLOCKED = {"a": Refusal("blocked", "a: found 3 deletes", NOW)}
+BLOCKED = {"a": Refusal("blocked", "a: found 3 deletes", NOW, id_of(A), 1)}
+BLOCKED_FIRST = {"a": replace(BLOCKED["a"], fence=0)}
 FAILING = {"orders": ("test.shop.unique_id.1",)}
 
 
@@ -57,7 +59,7 @@ def row_of(told: Overview, snapshot: int = 5, change: Callable[[Any], Any] = as_
         (lambda: row_of(at(A, 4)), "behind", "1 snapshot captured since"),
         (lambda: row_of(at(A, 3)), "behind", "2 snapshots captured since"),
         (lambda: row_of(replace(at(A, 4), refusals=BLOCKED)), "failing", "blocked: a: found 3 deletes"),
-        (lambda: row_of(Overview(refusals=BLOCKED)), "failing", "blocked: a: found 3 deletes"),
+        (lambda: row_of(Overview(refusals=BLOCKED_FIRST)), "failing", "blocked: a: found 3 deletes"),
         (lambda: row_of(replace(at(A, 4), failing=FAILING)), "failing", "tests not passed of orders: unique_id; a push is blocked until they pass"),
         (lambda: row_of(replace(at(A, 5), failing=FAILING)), "ok", ""),
         (lambda: row_of(at(A, 5), change=later), "failing", "other_version: orders: found a snapshot of the dbt package 9.9.9"),
