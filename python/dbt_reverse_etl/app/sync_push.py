@@ -54,6 +54,8 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
+        if not self.state.finished:  # the overview may be hours old, and the run have a new lease or an end
+            self.state = self._shared.ledger.read(self.id, self.state.fence)
         requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
