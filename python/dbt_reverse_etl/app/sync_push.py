@@ -20,6 +20,7 @@ from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base import owner
 from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.health import exit_code, reached_its_end
@@ -60,8 +61,8 @@ class SyncPush(OneSync):
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
-            here = self._standing(self.state, self._allowed(self.state))
-            return self._report(Status.IDLE, known, message="a later run has delivered more", standing=here)
+            refuse_second(job, self._ports(spec, self._head), self.state)
+            return self._left_to_a_later_run(known)
         for request in requests:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
@@ -115,6 +116,16 @@ class SyncPush(OneSync):
     def _is_overtaken(self, known: HeadOfModel, job: Job) -> bool:
         newest = max(place.snapshot for place in self.state.positions)
         return self.state.changelog == known.changelog and known.snapshot < newest <= job.newest
+
+    def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
+        """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
+        here = self._standing(self.state, self._allowed(self.state))
+        status, code = Status.IDLE, exit_code(Status.IDLE, here.health)
+        message = "a later run has delivered more"
+        if self._position < known.snapshot:
+            status, code = Status.SUPERSEDED, ExitCode.FAILED
+            message = "a later run has delivered a part of a newer snapshot: the next push sends the rest"
+        return self._report(status, known, exit_code=code, message=message, standing=here)
 
     def _without_snapshot(self, status: str) -> Report:
         """A changelog that is empty: nothing was captured yet, or it was taken back to that."""

@@ -12,9 +12,19 @@ import pytest
 
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import BUCKETS, Fact, Heartbeat, Range, RunFinished, RunStarted
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    Fact,
+    Heartbeat,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+    WaveAcknowledged,
+)
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
@@ -25,6 +35,8 @@ from tests.support.delivery.world import FakeClock, MemoryLedger
 
 A = sync("a", "orders")
 SYNC = id_of(A)
+SPECS = at(A, 5).states[SYNC].specs
+SPEC = next(iter(SPECS))
 LEASE, CLOCK = timedelta(minutes=15), FakeClock()
 NOW = CLOCK.now()
 SOON, LATER = NOW + LEASE, NOW + timedelta(hours=3)
@@ -39,16 +51,18 @@ class Ledger(MemoryLedger):
 
 def began(positions: Sequence[Range], *facts: Fact) -> tuple[Overview, Ledger]:
     """A run of another machine began now; what an overview read at once, and the ledger with what it recorded since."""
-    state = at(A, positions[0].snapshot).states[SYNC]
-    places = tuple(replace(place, spec=state.positions[0].spec) for place in positions)
-    head = max(place.snapshot for place in places)
+    head = max(place.snapshot for place in positions)
     stated: dict[str, Any] = {"undelivered": (), "lease_until": SOON, "owner": "elsewhere:1", "sync": "a"}
-    run = RunStarted(SYNC, 1, "r", NOW, head, places[0].spec, state.specs, places, (), changelog="uuid", **stated)
+    run = RunStarted(SYNC, 1, "r", NOW, head, SPEC, SPECS, tuple(positions), (), changelog="uuid", **stated)
     ledger = Ledger()
     ledger.append(run)
     overview = Overview({SYNC: ledger.read(SYNC)}, {SYNC: "a"}, started={SYNC: run})
     ledger.append(*facts)
     return overview, ledger
+
+
+def killed() -> Heartbeat:
+    return Heartbeat(SYNC, 1, NOW, SOON)
 
 
 def renewed() -> Heartbeat:
@@ -62,16 +76,20 @@ def ended(status: str = Status.SUCCEEDED) -> RunFinished:
 def after_an_hour(ledger: Ledger, **heads: int) -> Pusher:
     clock, memory = FakeClock(), dict[str, Any](ledger=ledger)
     clock.sleep(3600)
-    return replace(pusher(**heads), clock=clock, **memory)
+    warehouse = replace(pusher(**heads), clock=clock, **memory)
+    warehouse._heads["orders", 5] = warehouse._heads["orders", None]
+    return warehouse
 
 
 @pytest.fixture(autouse=True)
 def _without_spark_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
     monkeypatch.setattr(SqliteSink, "missing", lambda *_: None)
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
 
 
-ALL_AT_5 = [Range(0, BUCKETS, 5, "")]
+MIXED = [Range(0, 9, 6, SPEC), Range(9, BUCKETS, 4, SPEC)]
+ALL_AT_5 = [Range(0, BUCKETS, 5, SPEC)]
 
 
 @pytest.mark.guarantee("Leases and rivals")
@@ -108,4 +126,33 @@ def test_a_request_that_a_rival_has_carried_out_since_a_long_invocation_began_is
     before = list(ledger.facts)
     report = after_an_hour(ledger, orders=5).push(A, overview)
     assert (report.status, report.exit_code) == ("busy", ExitCode.BUSY), report.message
+    assert ledger.facts == before
+
+
+REJECTED = Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected", "too long", 1, NOW, None)
+LISTED = WaveAcknowledged(SYNC, 1, 1, NOW, 0, 9, 6, SPEC, NO_COUNTS, (REJECTED,), ("c",), (), SOON)
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("positions", "since", "status", "code"),
+    [
+        (MIXED, [killed()], Status.SUPERSEDED, ExitCode.FAILED),
+        (MIXED, [ended(Status.FAILED)], Status.SUPERSEDED, ExitCode.FAILED),
+        (MIXED, [ended()], Status.SUPERSEDED, ExitCode.FAILED),  # `test --key` ends well, and sends one row
+        (MIXED, [renewed()], "busy", ExitCode.BUSY),
+        ([Range(0, BUCKETS, 6, SPEC)], [renewed()], "busy", ExitCode.BUSY),
+        ([Range(0, BUCKETS, 6, SPEC)], [ended()], Status.IDLE, ExitCode.OK),
+        ([Range(0, 9, 6, SPEC), Range(9, BUCKETS, 5, SPEC)], [ended()], Status.IDLE, ExitCode.OK),
+        ([Range(0, BUCKETS, 6, SPEC)], [LISTED, ended(Status.PARTIAL)], Status.IDLE, ExitCode.FAILED),
+    ],
+)
+def test_a_push_that_a_later_run_has_overtaken_is_green_only_if_that_one_has_delivered_its_rows(
+    positions: Sequence[Range], since: Sequence[Fact], status: str, code: ExitCode
+) -> None:
+    overview, ledger = began(positions, *since)
+    before = list(ledger.facts)
+    report = after_an_hour(ledger, orders=6).push(A, overview)
+    assert (report.status, report.exit_code) == (status, code), report.message
+    assert ("has delivered more" in report.message) is (status == Status.IDLE)
     assert ledger.facts == before
