@@ -33,7 +33,7 @@ from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image
 from dbt_reverse_etl.warehouse.held import mirrors, pruned_note
-from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Refusal, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec
@@ -75,6 +75,8 @@ class SyncPush(OneSync):
             self._refuse_before_older_events(known)
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
         result = self._replay(known) or self._run(job, spec)
+        if only is not None:
+            self._keep_block()
         at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
@@ -144,7 +146,8 @@ class SyncPush(OneSync):
     def _run(self, job: Job, spec: Spec) -> RunResult:
         unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in unsure))
-        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        guard = partial(self._guard, of_one_row=job.only is not None)
+        ports = replace(self._ports(spec, self._head), guard=guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
         if not result.given_up:
             return result
@@ -313,15 +316,25 @@ class SyncPush(OneSync):
         """Ranges in which rows stayed that left the model: the mode did not delete."""
         return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
-    def _guard(self, planned: PerOperation, state: State) -> str:
+    def _guard(self, planned: PerOperation, state: State, *, of_one_row: bool = False) -> str:
+        """Counts say nothing of one row that the operator named; a failed test may be about this very row."""
         if not planned.total:
             return ""
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        first = any(place.snapshot == 0 for place in state.positions)
-        visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
-        found += violations(guards, planned, visible, first=first)
-        return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
+        if not of_one_row:
+            first = any(place.snapshot == 0 for place in state.positions)
+            visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
+            found += violations(guards, planned, visible, first=first)
+        name, overrides = self._resolved.sync.name, self._shared.overrides
+        return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row)
+
+    def _keep_block(self) -> None:
+        """A refusal holds until the next run. That of one row does not change why the others are blocked."""
+        name, shared = self._resolved.sync.name, self._shared
+        if (refusal := self._overview.refused(name)) and refusal.status == "blocked":
+            kept = Refusal(refusal.status, refusal.message)
+            shared.ledger.record_refusals({name: kept}, shared.invocation_id, shared.clock.now())
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""
