@@ -37,8 +37,14 @@ def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
         raise ConfigurationError(*problems)
 
 
-def check_guards(
-    sync: str, found: Collection[str], planned: PerOperation, head: int, overrides: Collection[str]
+def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
+    sync: str,
+    found: Collection[str],
+    planned: PerOperation,
+    head: int,
+    overrides: Collection[str],
+    *,
+    of_one_row: bool = False,
 ) -> str:
     """Look at a plan before its first send.
 
@@ -46,6 +52,7 @@ def check_guards(
         found: what speaks against the push.
         head: snapshot to deliver.
         overrides: `SYNC@HEAD:+I~U-D`, each lets the push with this head and these counts pass.
+        of_one_row: the plan is of one row, which the operator named by its key.
 
     Returns:
         The override that let it pass, or an empty text if none was needed.
@@ -56,7 +63,10 @@ def check_guards(
     word = f"{sync}@{head}:+{planned.insert}~{planned.update}-{planned.delete}"
     if not found or word in overrides:
         return word if found else ""
-    next_step = f"mend the model, or let this one pass: dbt-reverse-etl push --select {sync} --override '{word}'"
+    again = f"dbt-reverse-etl push --select {sync} --override '{word}'"
+    if of_one_row:  # its key is a row value, which no message repeats
+        again = f"DBT_REVERSE_ETL_OVERRIDE='{word}' dbt-reverse-etl test {sync} --key ..."
+    next_step = f"mend the model, or let this one pass: {again}"
     raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
 
 

@@ -134,7 +134,7 @@ class Opened:
     """
 
     def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False) -> None:
-        from dbt_reverse_etl.app.project import ON, SWITCH
+        from dbt_reverse_etl.app.project import ON, SWITCH, overrides_of
         from dbt_reverse_etl.config.artifacts import select
 
         self._project = place.project()
@@ -148,6 +148,7 @@ class Opened:
             raise ConfigurationError(
                 Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
             )
+        self._overrides = overrides_of(configuration, self._project.env) if sends else []
         named = select(configuration.syncs, tuple(selectors))
         configuration.refuse_unset(pushed=named if reaches else (), planned=named)
         chosen = {sync.unique_id for sync in named}
@@ -162,6 +163,7 @@ class Opened:
         self._ledger = open_ledger(spark, self.manifest)
         self.overview = self.overview_now()
         about: dict[str, Any] = {"resolved": self._resolved, "reached": self.overview.reached}
+        about["overrides"] = self._overrides
         self.pusher = Pusher(spark, self._ledger, project_dir=self._place.folder, **about)
         return self
 

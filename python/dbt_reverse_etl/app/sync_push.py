@@ -20,6 +20,7 @@ from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base import owner
 from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.health import exit_code, reached_its_end
@@ -54,12 +55,14 @@ class SyncPush(OneSync):
         known = self._known()
         if known is None:
             return self._without_snapshot(Status.IDLE)
+        if not self.state.finished:  # the overview may be hours old, and the run have a new lease or an end
+            self.state = self._shared.ledger.read(self.id, self.state.fence)
         requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
-            here = self._standing(self.state, self._allowed(self.state))
-            return self._report(Status.IDLE, known, message="a later run has delivered more", standing=here)
+            refuse_second(job, self._ports(spec, self._head), self.state)
+            return self._left_to_a_later_run(known)
         for request in requests:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
@@ -72,6 +75,8 @@ class SyncPush(OneSync):
             self._refuse_before_older_events(known)
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
         result = self._replay(known) or self._run(job, spec)
+        if only is not None:
+            self._keep_block()
         at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
@@ -114,6 +119,16 @@ class SyncPush(OneSync):
         newest = max(place.snapshot for place in self.state.positions)
         return self.state.changelog == known.changelog and known.snapshot < newest <= job.newest
 
+    def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
+        """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
+        here = self._standing(self.state, self._allowed(self.state))
+        status, code = Status.IDLE, exit_code(Status.IDLE, here.health)
+        message = "a later run has delivered more"
+        if self._position < known.snapshot:
+            status, code = Status.SUPERSEDED, ExitCode.FAILED
+            message = "a later run has delivered a part of a newer snapshot: the next push sends the rest"
+        return self._report(status, known, exit_code=code, message=message, standing=here)
+
     def _without_snapshot(self, status: str) -> Report:
         """A changelog that is empty: nothing was captured yet, or it was taken back to that."""
         lost = self._lost(None)
@@ -131,7 +146,8 @@ class SyncPush(OneSync):
     def _run(self, job: Job, spec: Spec) -> RunResult:
         unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
         job = replace(job, unsure=tuple((place.lo, place.hi) for place in unsure))
-        ports = replace(self._ports(spec, self._head), guard=self._guard, full_load=partial(self._full_load, spec))
+        guard = partial(self._guard, of_one_row=job.only is not None)
+        ports = replace(self._ports(spec, self._head), guard=guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
         if not result.given_up:
             return result
@@ -300,15 +316,25 @@ class SyncPush(OneSync):
         """Ranges in which rows stayed that left the model: the mode did not delete."""
         return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
-    def _guard(self, planned: PerOperation, state: State) -> str:
+    def _guard(self, planned: PerOperation, state: State, *, of_one_row: bool = False) -> str:
+        """Counts say nothing of one row that the operator named; a failed test may be about this very row."""
         if not planned.total:
             return ""
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        first = any(place.snapshot == 0 for place in state.positions)
-        visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
-        found += violations(guards, planned, visible, first=first)
-        return check_guards(self._resolved.sync.name, found, planned, head.snapshot, self._shared.overrides)
+        if not of_one_row:
+            first = any(place.snapshot == 0 for place in state.positions)
+            visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
+            found += violations(guards, planned, visible, first=first)
+        name, overrides = self._resolved.sync.name, self._shared.overrides
+        return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row)
+
+    def _keep_block(self) -> None:
+        """A refusal holds until the next run. That of one row does not change why the others are blocked."""
+        name, shared = self._resolved.sync.name, self._shared
+        if (refusal := self._overview.refused(name, self.id)) and refusal.status == "blocked":
+            kept = replace(refusal, fence=shared.ledger.fence(self.id))
+            shared.ledger.record_refusals({name: kept}, shared.invocation_id, shared.clock.now())
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, Remote, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.undelivered import KEY
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
-from dbt_reverse_etl.sinks.base import SparkSink
+from dbt_reverse_etl.sinks.base import OPERATION, SparkSink
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ def plan(job: Job, ports: Ports, policy: Policy, state: State, *, after_crash: b
     """
     source = ports.source_for(state)
     made = (
-        _of_one(job, job.only, source) if job.only else _of_all(ports, policy, state, source, after_crash=after_crash)
+        _of_one(job, job.only, ports, state, source)
+        if job.only
+        else _of_all(ports, policy, state, source, after_crash=after_crash)
     )
     ports.progress(Number.PLANNED, made.histogram.total.total)
     ports.step("run.planned")
@@ -79,9 +82,12 @@ def _driver_waves(policy: Policy, *, after_crash: bool) -> WaveSize:
     return replace(policy.waves, rows=min(policy.waves.rows, policy.most_listed)) if after_crash else policy.waves
 
 
-def _of_one(job: Job, row: OneRow, source: Source) -> Plan:
-    if not pc.any(pc.equal(source.wave(row.bucket, row.bucket + 1).column(KEY), row.key)).as_py():
+def _of_one(job: Job, row: OneRow, ports: Ports, state: State, source: Source) -> Plan:
+    pending = source.wave(row.bucket, row.bucket + 1)
+    operations = pending.filter(pc.equal(pending.column(KEY), row.key)).column(OPERATION).to_pylist()
+    if not operations:
         found, expected = "a key of which nothing is pending", "a row that the destination does not have as it is now"
         raise ReverseEtlError(Problem(job.task.sync, found, expected, "`plan` shows pending keys"))
+    override = ports.guard(PerOperation.of(operations), state)
     histogram = source.planned_in(row.bucket)
-    return Plan(source, histogram, Waves(histogram, ONE_WAVE, row.bucket), first=row.bucket)
+    return Plan(source, histogram, Waves(histogram, ONE_WAVE, row.bucket), override=override, first=row.bucket)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.base.errors import ReverseEtlError
-from dbt_reverse_etl.delivery.ports import OneRow, RunResult, Status
+from dbt_reverse_etl.base.errors import GuardBlocked, Problem, ReverseEtlError
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import RunStarted
+from dbt_reverse_etl.delivery.ports import OneRow, RunResult, Status, unguarded
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from tests.support.delivery import reference
 from tests.support.delivery.desk import Desk
@@ -20,9 +24,9 @@ SINKS = pytest.mark.parametrize("kind", [PlainSink, TransactionalSink])
 IMAGES = st.dictionaries(st.sampled_from([f"k{number}" for number in range(8)]), st.integers(1, 3))
 
 
-def sent_alone(desk: Desk, key: str) -> RunResult:
+def sent_alone(desk: Desk, key: str, guard: Callable[[PerOperation, State], str] = unguarded) -> RunResult:
     job = replace(desk._job(), only=OneRow(key, bucket(key)))
-    return run(job, desk._ports(), desk.policy)
+    return run(job, replace(desk._ports(), guard=guard), desk.policy)
 
 
 @SINKS
@@ -61,6 +65,25 @@ def test_a_key_of_which_nothing_is_pending_is_refused_and_nothing_is_recorded(ki
     with pytest.raises(ReverseEtlError, match="a key of which nothing is pending"):
         sent_alone(desk, "k0")
     assert len(desk.ledger.facts) == facts
+
+
+@SINKS
+@pytest.mark.guarantee("Guards")
+def test_what_blocks_a_push_is_asked_of_a_row_that_is_sent_alone_too_and_of_this_row_only(
+    kind: type[PlainSink],
+) -> None:
+    desk = Desk(kind)
+    desk.changelog.capture({"k0": 1, "k1": 2, "k2": 3})
+
+    def blocked(planned: PerOperation, _: State) -> str:
+        raise GuardBlocked(Problem("sync", f"{planned.total} rows, and a failed test", "none", "mend it"))
+
+    with pytest.raises(GuardBlocked, match="1 rows"):
+        sent_alone(desk, "k1", blocked)
+    assert (desk.sink.destination.rows, desk.ledger.facts) == ({}, [])
+    sent_alone(desk, "k1", lambda planned, _: f"sync@1:+{planned.insert}~0-0")
+    assert desk.sink.destination.rows == {"k1": 2}
+    assert [fact.override for fact in desk.ledger.facts if isinstance(fact, RunStarted)] == ["sync@1:+1~0-0"]
 
 
 @SINKS

@@ -1,0 +1,158 @@
+"""Another run of the same sync, while one invocation after the other comes to it: in memory, with the real push."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.sync_push import SyncPush
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
+from dbt_reverse_etl.delivery.facts import (
+    BUCKETS,
+    Fact,
+    Heartbeat,
+    Range,
+    RunFinished,
+    RunStarted,
+    Undelivered,
+    WaveAcknowledged,
+)
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
+from dbt_reverse_etl.warehouse.ledger import Overview, Request
+from dbt_reverse_etl.warehouse.spec import Spec
+from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.world import FakeClock, MemoryLedger
+
+A = sync("a", "orders")
+SYNC = id_of(A)
+SPECS = at(A, 5).states[SYNC].specs
+SPEC = next(iter(SPECS))
+LEASE, CLOCK = timedelta(minutes=15), FakeClock()
+NOW = CLOCK.now()
+SOON, LATER = NOW + LEASE, NOW + timedelta(hours=3)
+
+
+class Ledger(MemoryLedger):
+    """As that of the warehouse, which is given what was read before."""
+
+    def start(self, started: RunStarted, before: State | None = None) -> State | None:
+        return super().start(started)
+
+
+def began(positions: Sequence[Range], *facts: Fact) -> tuple[Overview, Ledger]:
+    """A run of another machine began now; what an overview read at once, and the ledger with what it recorded since."""
+    head = max(place.snapshot for place in positions)
+    stated: dict[str, Any] = {"undelivered": (), "lease_until": SOON, "owner": "elsewhere:1", "sync": "a"}
+    run = RunStarted(SYNC, 1, "r", NOW, head, SPEC, SPECS, tuple(positions), (), changelog="uuid", **stated)
+    ledger = Ledger()
+    ledger.append(run)
+    overview = Overview({SYNC: ledger.read(SYNC)}, {SYNC: "a"}, started={SYNC: run})
+    ledger.append(*facts)
+    return overview, ledger
+
+
+def killed() -> Heartbeat:
+    return Heartbeat(SYNC, 1, NOW, SOON)
+
+
+def renewed() -> Heartbeat:
+    return Heartbeat(SYNC, 1, SOON, LATER)
+
+
+def ended(status: str = Status.SUCCEEDED) -> RunFinished:
+    return RunFinished(SYNC, 1, 9, SOON, status, NO_COUNTS, NO_ROWS, "")
+
+
+def after_an_hour(ledger: Ledger, **heads: int) -> Pusher:
+    clock, memory = FakeClock(), dict[str, Any](ledger=ledger)
+    clock.sleep(3600)
+    warehouse = replace(pusher(**heads), clock=clock, **memory)
+    warehouse._heads["orders", 5] = warehouse._heads["orders", None]
+    return warehouse
+
+
+@pytest.fixture(autouse=True)
+def _without_spark_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(SqliteSink, "missing", lambda *_: None)
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+
+
+MIXED = [Range(0, 9, 6, SPEC), Range(9, BUCKETS, 4, SPEC)]
+ALL_AT_5 = [Range(0, BUCKETS, 5, SPEC)]
+
+
+@pytest.mark.guarantee("Leases and rivals")
+def test_a_run_that_renewed_its_lease_since_a_long_invocation_began_is_not_taken_for_dead() -> None:
+    overview, ledger = began(ALL_AT_5, renewed())
+    before = list(ledger.facts)
+    report = after_an_hour(ledger, orders=5).push(A, overview)
+    assert (report.status, report.exit_code) == ("busy", ExitCode.BUSY), report.message
+    assert ledger.facts == before, "nothing was claimed"
+
+
+def test_a_run_that_has_ended_since_a_long_invocation_began_leaves_nothing_to_send() -> None:
+    overview, ledger = began(ALL_AT_5, renewed(), ended())
+    before = list(ledger.facts)
+    report = after_an_hour(ledger, orders=5).push(A, overview)
+    assert (report.status, report.exit_code) == (Status.IDLE, ExitCode.OK), report.message
+    assert ledger.facts == before
+
+
+def test_of_a_sync_whose_newest_run_had_ended_the_ledger_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ledger = began(ALL_AT_5, ended())
+    overview, asked = Overview({SYNC: ledger.read(SYNC)}), list[str]()
+    read = ledger.read
+    monkeypatch.setattr(ledger, "read", lambda *about: asked.append(*about[:1]) or read(*about))
+    report = after_an_hour(ledger, orders=5).push(A, overview)
+    assert (report.status, asked) == (Status.IDLE, []), report.message
+
+
+def test_a_request_that_a_rival_has_carried_out_since_a_long_invocation_began_is_not_carried_out_twice() -> None:
+    overview, ledger = began(ALL_AT_5, ended())
+    run = overview.started[SYNC]
+    ledger.append(replace(run, fence=2, run_id="request"), replace(ended("resync"), fence=2))
+    overview = replace(overview, requests={"a": [Request("request", "a", "resync", NOW)]})
+    before = list(ledger.facts)
+    report = after_an_hour(ledger, orders=5).push(A, overview)
+    assert (report.status, report.exit_code) == ("busy", ExitCode.BUSY), report.message
+    assert ledger.facts == before
+
+
+REJECTED = Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected", "too long", 1, NOW, None)
+LISTED = WaveAcknowledged(SYNC, 1, 1, NOW, 0, 9, 6, SPEC, NO_COUNTS, (REJECTED,), ("c",), (), SOON)
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("positions", "since", "status", "code"),
+    [
+        (MIXED, [killed()], Status.SUPERSEDED, ExitCode.FAILED),
+        (MIXED, [ended(Status.FAILED)], Status.SUPERSEDED, ExitCode.FAILED),
+        (MIXED, [ended()], Status.SUPERSEDED, ExitCode.FAILED),  # `test --key` ends well, and sends one row
+        (MIXED, [renewed()], "busy", ExitCode.BUSY),
+        ([Range(0, BUCKETS, 6, SPEC)], [renewed()], "busy", ExitCode.BUSY),
+        ([Range(0, BUCKETS, 6, SPEC)], [ended()], Status.IDLE, ExitCode.OK),
+        ([Range(0, 9, 6, SPEC), Range(9, BUCKETS, 5, SPEC)], [ended()], Status.IDLE, ExitCode.OK),
+        ([Range(0, BUCKETS, 6, SPEC)], [LISTED, ended(Status.PARTIAL)], Status.IDLE, ExitCode.FAILED),
+    ],
+)
+def test_a_push_that_a_later_run_has_overtaken_is_green_only_if_that_one_has_delivered_its_rows(
+    positions: Sequence[Range], since: Sequence[Fact], status: str, code: ExitCode
+) -> None:
+    overview, ledger = began(positions, *since)
+    before = list(ledger.facts)
+    report = after_an_hour(ledger, orders=6).push(A, overview)
+    assert (report.status, report.exit_code) == (status, code), report.message
+    assert ("has delivered more" in report.message) is (status == Status.IDLE)
+    assert ledger.facts == before

@@ -1,0 +1,115 @@
+"""One row that `dbt-reverse-etl test --key` sends: what blocks it, and what it leaves blocked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.app import invocation, sync_push
+from dbt_reverse_etl.app.identity import id_of
+from dbt_reverse_etl.app.place import Opened
+from dbt_reverse_etl.app.project import OVERRIDE as OVERRIDE_VARIABLE
+from dbt_reverse_etl.app.push_report import Report
+from dbt_reverse_etl.app.sync_push import SyncPush
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.config.guards import Guards
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, RunResult, Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
+from dbt_reverse_etl.warehouse.spec import Spec
+from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.world import MemoryLedger
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+A = sync("a", "orders")._replace(guards=Guards.model_validate({"max_deletes": 1}))
+FAILING = {"orders": ("test.shop.unique_id.1",)}
+BLOCKED = Refusal("blocked", "a: found 3 deletes", NOW, id_of(A), 1, "orders")
+OVERRIDE = "a@5:+0~0-2"
+
+
+class Ledger(MemoryLedger):
+    """With what it has to record of pushes that ended before a run began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[str, Refusal] = {}
+
+    def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
+        self.refused |= refusals
+
+    def fence(self, sync_id: str) -> int:
+        """Of the run of the row."""
+        return 2
+
+
+def sent(only: str | None, overview: Overview, ledger: Ledger, *overrides: str) -> Report:
+    """A push whose run asks the guard of two deletes, and goes well if they pass."""
+    memory: dict[str, Any] = {"ledger": ledger}
+    warehouse = replace(pusher(orders=5), overrides=overrides, **memory)
+    return warehouse.push(A, replace(at(A, 4), failing=overview.failing, refusals=overview.refusals), only)
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
+        ports.guard(PerOperation(delete=2), State())
+        return RunResult(Status.SUCCEEDED, 2)
+
+    monkeypatch.setattr(sync_push, "run", run)
+    monkeypatch.setattr(sync_push, "stored_key", lambda *_: OneRow("k", 1))
+    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+
+
+@pytest.mark.guarantee("Guards")
+def test_a_failed_test_blocks_one_row_too_until_it_is_overridden_by_the_word_of_its_message() -> None:
+    failing = Overview(failing=FAILING)
+    report = sent("{}", failing, Ledger())
+    assert (report.status, report.exit_code) == ("blocked", ExitCode.BLOCKED)
+    assert report.message == (
+        "a: found tests not passed of orders: unique_id; expected a push within its guards; nothing was sent. Next: "
+        f"mend the model, or let this one pass: DBT_REVERSE_ETL_OVERRIDE='{OVERRIDE}' dbt-reverse-etl test a --key ..."
+    )
+    assert sent("{}", failing, Ledger(), OVERRIDE).status == Status.SUCCEEDED
+
+
+def test_the_command_takes_the_override_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = SimpleNamespace(syncs=[A.sync], resolved=[A], destinations={}, refuse_unset=lambda **_: None)
+    project = SimpleNamespace(switch="on", target="prod", env={OVERRIDE_VARIABLE: OVERRIDE}, manifest=dict[str, Any])
+    project.configuration = lambda _: configuration
+    place: Any = SimpleNamespace(project=lambda: project, session=lambda _: lambda: None, folder=Path())
+    monkeypatch.setattr(invocation, "open_ledger", lambda *_: Ledger())
+    monkeypatch.setattr(invocation, "overview_of", lambda *_: Overview())
+    with Opened(place, ("a",), reaches=True, sends=True) as opened:
+        assert opened.pusher.overrides == [OVERRIDE]
+
+
+def test_guards_that_count_rows_say_nothing_of_one_that_is_named_by_its_key() -> None:
+    assert sent("{}", Overview(), Ledger()).status == Status.SUCCEEDED
+    assert sent(None, Overview(), Ledger()).status == "blocked"
+
+
+@pytest.mark.guarantee("Guards")
+@pytest.mark.parametrize(
+    ("only", "refusal", "kept"),
+    [
+        ("{}", BLOCKED, {"a": replace(BLOCKED, fence=2)}),
+        ("{}", replace(BLOCKED, status="failed"), {}),  # the run of this row has just shown that it is over
+        (None, BLOCKED, {}),
+    ],
+)
+def test_a_row_that_is_sent_alone_leaves_a_blocked_sync_blocked(
+    only: str | None, refusal: Refusal, kept: Mapping[str, Refusal]
+) -> None:
+    ledger = Ledger()
+    assert sent(only, Overview(refusals={"a": refusal}), ledger, OVERRIDE).status == Status.SUCCEEDED
+    assert ledger.refused == kept
