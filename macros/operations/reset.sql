@@ -6,12 +6,15 @@
     {%- set node = reverse_etl._changelog_node(model) -%}
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- set published = reverse_etl._published(target) if target is not none else none -%}
-    {%- set changelog = reverse_etl._opened_changelog('reset', model) if published else none -%}
+    {%- set view = reverse_etl._published_view(node, published.view) if published and published.view else none -%}
+    {%- set shown = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) if view else none -%}
+    {%- set is_shown = shown and shown.type == 'view' and reverse_etl._found(node).head is not none -%}
+    {%- set changelog = reverse_etl._opened_changelog('reset', model) if is_shown else none -%}
     {%- set aside = reverse_etl._set_aside(node, '__reset_') -%}
     {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt.', info=true) -%}
     {#- Its view names the table, and so would show the snapshots of the new one before they passed their tests. -#}
-    {%- if published and published.view -%}
-        {%- do reverse_etl._show(reverse_etl._published_view(node, published.view), changelog, aside, published.snapshot_id) -%}
+    {%- if changelog -%}
+        {%- do reverse_etl._show(view, changelog, aside, published.snapshot_id) -%}
         {%- do log('reset ' ~ model ~ ': ' ~ published.view ~ ' shows snapshot ' ~ published.snapshot_id ~ ' of ' ~ aside ~ ' until another one is published: keep that table till then.', info=true) -%}
     {%- endif -%}
 {% endmacro %}

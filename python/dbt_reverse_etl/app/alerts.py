@@ -116,10 +116,10 @@ def refusals(reports: Iterable[Report], overview: Overview) -> dict[str, Refusal
         known = overview.refused(report.sync, report.sync_id)
         if report.status in _REFUSED:
             refusal = _refusal(report, report.status, redact(report.message))
-            if known is None or (known.status, known.message) != (refusal.status, refusal.message):
+            if known is None or replace(known, at=None) != refusal:
                 found[report.sync] = refusal
         elif report.status not in _SILENT and (
-            known if report.status == Status.IDLE else _of_another(report, overview)
+            _of_another(report, overview) or (report.status == Status.IDLE and known)
         ):
             found[report.sync] = _refusal(report, OVER)
     return found

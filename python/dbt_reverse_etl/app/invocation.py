@@ -244,7 +244,12 @@ def overview_of(
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
     known = overview.failing
     failing = {relation: known.get(relation, known.get(unique_id, ())) for relation, unique_id in changelogs.items()}
-    return replace(overview, failing=failing)
+    requests = {
+        name: here
+        for name, asked_for in overview.requests.items()
+        if (here := [one for one in asked_for if one.relation in ("", *changelogs)])
+    }
+    return replace(overview, failing=failing, requests=requests)
 
 
 @apart

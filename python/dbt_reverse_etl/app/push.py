@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -72,16 +71,8 @@ class Pusher(PushContext):
         began = time.monotonic()
         report = self._tried(resolved, overview, lambda one: one.push(only))
         wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status
-        if wrong:
-            report = replace(report, fence=self._newest_fence(report))
         self.watch.end(resolved.sync.name, report.status, wrong=wrong)
         return replace(report, seconds=time.monotonic() - began)
-
-    def _newest_fence(self, report: Report) -> int:
-        """A run of this push may have begun, and come to nothing."""
-        with suppress(Exception):  # then the ledger takes no record either
-            return self.ledger.fence(report.sync_id)
-        return report.fence
 
     def _tried(self, resolved: ResolvedSync, overview: Overview, act: Callable[[SyncPush], Report]) -> Report:
         one: SyncPush | None = None
@@ -91,8 +82,8 @@ class Pusher(PushContext):
         except Exception as error:
             report = self._stopped(resolved, one, error)
         sync_id = id_of(resolved)
-        state = one.state if one else overview.states.get(sync_id, State())
-        return replace(report, sync_id=sync_id, relation=resolved.sync.changelog.relation_name, fence=state.fence)
+        fence = one.fence if one else overview.states.get(sync_id, State()).fence
+        return replace(report, sync_id=sync_id, relation=resolved.sync.changelog.relation_name, fence=fence)
 
     def _stopped(self, resolved: ResolvedSync, one: SyncPush | None, error: Exception) -> Report:
         if isinstance(error, ReverseEtlError):

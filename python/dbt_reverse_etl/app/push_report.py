@@ -23,7 +23,7 @@ class Report:
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.
         sync_id, relation: of the sync, and of its changelog.
-        fence: of the newest run before this push; of one that did not end well, as it ended.
+        fence: of the run that this push began; of the newest one that it knew, if it began none.
         is_plan: nothing was to be sent.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,6 +44,8 @@ from dbt_reverse_etl.warehouse.whole_push import WholePush
 class SyncPush(OneSync):
     """One sync that is pushed or planned."""
 
+    _begun = 0  # fence of the run of this push
+
     def push(self, only: str | None = None) -> Report:
         """`only`: a key as JSON; its row is sent and no other."""
         try:
@@ -74,9 +77,11 @@ class SyncPush(OneSync):
         if only is not None:
             self._refuse_before_older_events(known)
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
-        result = self._replay(known) or self._run(job, spec)
-        if only is not None:
-            self._keep_block()
+        try:
+            result = self._replay(known) or self._run(job, spec)
+        finally:
+            if only is not None:
+                self._keep_block()
         at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
@@ -249,7 +254,13 @@ class SyncPush(OneSync):
             return lambda source: Executors(shared.spark, source, sink, self._make_sink, shared.policy)
         return None
 
+    @property
+    def fence(self) -> int:
+        """Of the run that this push began, or of the newest one that it knew."""
+        return max(self._begun, self.state.fence)
+
     def _name_ledger(self, started: RunStarted) -> None:
+        self._begun = started.fence
         relation = self._resolved.sync.changelog.relation_name
         self._note(name_ledger(self._shared.spark, relation, self._head(), started.sync_id, started.mark))
 
@@ -333,8 +344,9 @@ class SyncPush(OneSync):
         """A refusal holds until the next run. That of one row does not change why the others are blocked."""
         name, shared = self._resolved.sync.name, self._shared
         if (refusal := self._overview.refused(name, self.id)) and refusal.status == "blocked":
-            kept = replace(refusal, fence=shared.ledger.fence(self.id))
-            shared.ledger.record_refusals({name: kept}, shared.invocation_id, shared.clock.now())
+            kept = replace(refusal, fence=self.fence)
+            with suppress(Exception):  # the row is sent, or not, whatever the ledger takes
+                shared.ledger.record_refusals({name: kept}, shared.invocation_id, shared.clock.now())
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""

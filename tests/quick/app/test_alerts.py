@@ -112,7 +112,13 @@ def test_a_refused_push_stays_refused_until_another_run_begins_whenever_and_by_w
         (BLOCKED, ended(Status.FAILED, message="no answer"), {"crm": refusal("failed", "no answer")}),
         (BLOCKED, ended(Status.IDLE), {"crm": refusal("ok")}),
         (BLOCKED, ended(Status.IDLE, standing=WAITING), {"crm": refusal("ok")}),
+        (
+            BLOCKED,
+            ended("blocked", message="too many deletes", fence=5),
+            {"crm": replace(refusal("blocked", "too many deletes"), fence=5)},
+        ),
         (BLOCKED, ended(Status.SUCCEEDED, sync_id="b2"), {"crm": replace(refusal("ok"), sync_id="b2")}),
+        (BLOCKED, ended(Status.IDLE, sync_id="b2"), {"crm": replace(refusal("ok"), sync_id="b2")}),
         (BLOCKED, ended("busy", sync_id="b2"), {}),
         (Overview(), ended(Status.IDLE, standing=WAITING), {}),
         (BLOCKED, ended(Status.SUCCEEDED), {}),

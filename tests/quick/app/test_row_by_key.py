@@ -46,10 +46,6 @@ class Ledger(MemoryLedger):
     def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
         self.refused |= refusals
 
-    def fence(self, sync_id: str) -> int:
-        """Of the run of the row."""
-        return 2
-
 
 def sent(only: str | None, overview: Overview, ledger: Ledger, *overrides: str) -> Report:
     """A push whose run asks the guard of two deletes, and goes well if they pass."""
@@ -58,9 +54,15 @@ def sent(only: str | None, overview: Overview, ledger: Ledger, *overrides: str) 
     return warehouse.push(A, replace(at(A, 4), failing=overview.failing, refusals=overview.refusals), only)
 
 
+def began(job: Job, ports: Ports) -> None:
+    """The run of the row has fence 2."""
+    ports.ledger._began(SimpleNamespace(fence=2, sync_id=job.task.sync_id, mark=""))  # type: ignore[attr-defined]
+
+
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
+        began(job, ports)
         ports.guard(PerOperation(delete=2), State())
         return RunResult(Status.SUCCEEDED, 2)
 
@@ -113,3 +115,14 @@ def test_a_row_that_is_sent_alone_leaves_a_blocked_sync_blocked(
     ledger = Ledger()
     assert sent(only, Overview(refusals={"a": refusal}), ledger, OVERRIDE).status == Status.SUCCEEDED
     assert ledger.refused == kept
+
+
+def test_a_row_whose_run_fails_leaves_a_blocked_sync_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Job, ports: Ports, _: Policy) -> RunResult:
+        began(job, ports)
+        raise OSError
+
+    monkeypatch.setattr(sync_push, "run", run)
+    ledger = Ledger()
+    assert sent("{}", Overview(refusals={"a": BLOCKED}), ledger, OVERRIDE).status == Status.FAILED
+    assert ledger.refused == {"a": replace(BLOCKED, fence=2)}

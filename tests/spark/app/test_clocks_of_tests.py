@@ -41,7 +41,7 @@ def test_a_test_that_passed_on_a_machine_whose_clock_is_behind_blocks_no_longer(
 def test_tests_that_an_older_version_recorded_block_until_they_pass(ledger: DeltaLedger) -> None:
     people = sync("crm_people", PEOPLE)
     changelog = replace(people.sync.changelog, unique_id="model.shop.people")
-    known = [replace(people, sync=replace(people.sync, changelog=changelog))]
+    known = [people._replace(sync=replace(people.sync, changelog=changelog))]
     ledger.record_tests({"model.shop.people": ["test.shop.unique"]}, "older", NOW)
     assert overview_of(ledger, known).failing == {PEOPLE: ("test.shop.unique",)}
     ledger.record_tests({PEOPLE: []}, "newer", NOW)
