@@ -1,21 +1,45 @@
+{% set range = 'struct<lo:bigint,hi:bigint,snapshot:bigint>' %}
+
 with newest as ({{ reverse_etl._newest_runs(ref('reverse_etl_ledger')) }}),
 
 facts as (
     select
         ledger.sync_id,
+        ledger.seq,
         ledger.fact,
-        from_json(ledger.body, 'lo bigint, hi bigint, head bigint, positions array<struct<snapshot:bigint>>, delivered array<struct<lo:bigint,hi:bigint>>') as fact_body
+        from_json(ledger.body, 'lo bigint, hi bigint, snapshot bigint, positions array<{{ range }}>, delivered array<{{ range }}>') as fact_body
     from {{ ref('reverse_etl_ledger') }} ledger
     inner join newest on newest.sync_id = ledger.sync_id and newest.fence = ledger.fence
+    where ledger.fact in ('run_started', 'claims_settled', 'wave_acknowledged')
+),
+
+{# Each fact moves the keys of its ranges; the last one counts, as in delivery/position.py. #}
+moves as (
+    select sync_id, seq, number, place.lo, place.hi, place.snapshot
+    from facts
+    lateral view posexplode(
+        case fact
+            when 'run_started' then fact_body.positions
+            when 'claims_settled' then fact_body.delivered
+            else array(struct(fact_body.lo, fact_body.hi, fact_body.snapshot))
+        end
+    ) as number, place
+),
+
+edges as (
+    select sync_id, lo as bucket from moves
+    union
+    select sync_id, hi from moves
 ),
 
 positions as (
-    select
-        sync_id,
-        sum(case when fact = 'wave_acknowledged' then fact_body.hi - fact_body.lo else 0 end) as acknowledged_buckets,
-        max(case when fact = 'run_started' then fact_body.head end) as head,
-        max(case when fact = 'run_started' then array_min(transform(fact_body.positions, place -> place.snapshot)) end) as oldest_position
-    from facts
+    select sync_id, min(snapshot) as snapshot
+    from (
+        select edges.sync_id, max_by(moves.snapshot, struct(moves.seq, moves.number)) as snapshot
+        from edges
+        inner join moves on moves.sync_id = edges.sync_id and edges.bucket >= moves.lo and edges.bucket < moves.hi
+        group by edges.sync_id, edges.bucket
+    )
     group by sync_id
 ),
 
@@ -42,7 +66,7 @@ select
     runs.sync_id,
     runs.sync,
     runs.changelog_uuid,
-    if(positions.acknowledged_buckets = 65536, positions.head, positions.oldest_position) as position_snapshot_id,
+    positions.snapshot as position_snapshot_id,
     runs.status as last_run_status,
     runs.started_at as last_run_at,
     succeeded.last_success_at,
@@ -54,6 +78,6 @@ select
     runs.message as last_message
 from {{ ref('reverse_etl_runs') }} runs
 inner join newest on newest.sync_id = runs.sync_id and newest.fence = runs.fence
-inner join positions on positions.sync_id = runs.sync_id
+left join positions on positions.sync_id = runs.sync_id
 left join undelivered on undelivered.sync_id = runs.sync_id
 left join succeeded on succeeded.sync_id = runs.sync_id

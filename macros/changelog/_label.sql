@@ -3,14 +3,16 @@
   What a rollback undid counts for no label; the headers since then name it (`undone`).
 #}
 
-{# Of each snapshot: its label, whether it is live (no rollback undid it), and whether it is a rollback, whose full image stands for all that is live before it. #}
+{# Of each snapshot: its label, the greatest live one up to it, whether it is live (no rollback undid it), and whether it is a rollback, whose full image stands for all that is live before it. #}
 {% macro _label_snapshots(relation) -%}
+{%- set greatest = "coalesce(max(if(_reverse_etl_live, _reverse_etl_header.label, null)) over (order by _snapshot_id), '')" -%}
 (
     select
         _snapshot_id,
         _reverse_etl_live,
         _reverse_etl_live and coalesce(_reverse_etl_header.kind = 'rollback' and _reverse_etl_header.base = _snapshot_id, false) as _reverse_etl_restarts,
-        coalesce(_reverse_etl_header.label, max(if(_reverse_etl_live, _reverse_etl_header.label, null)) over (order by _snapshot_id), '') as _reverse_etl_label
+        coalesce(_reverse_etl_header.label, {{ greatest }}) as _reverse_etl_label,
+        {{ greatest }} as _reverse_etl_greatest_label
     from (
         select *, not coalesce(exists(_reverse_etl_undone, undone -> _snapshot_id between undone.first and undone.last), false) as _reverse_etl_live
         from (

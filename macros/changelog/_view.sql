@@ -45,14 +45,14 @@
 {%- endmacro %}
 
 
-{# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`; an error where one of them was pruned. From 0: of all that are kept. #}
+{# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`; an error where one of them was pruned. Without either: of all that are kept. #}
 {% macro _view_range(from_snapshot, to_snapshot) -%}
-    {%- set start = reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') -%}
+    {%- set start = reverse_etl._view_snapshot_id(0 if from_snapshot is none else from_snapshot, 'from_snapshot') -%}
     {%- set range -%}
         _snapshot_id > {{ start }}{% if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
     {%- endset -%}
     {%- set changed = "_change in ('insert', 'update_preimage', 'update_postimage', 'delete')" -%}
-    {{ range }} and {% if start | int(0) -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else {{ changed }} end {%- else -%} {{ changed }} {%- endif -%}
+    {{ range }} and {% if from_snapshot is not none or to_snapshot is not none -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else {{ changed }} end {%- else -%} {{ changed }} {%- endif -%}
 {%- endmacro %}
 
 

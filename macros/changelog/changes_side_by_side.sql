@@ -1,5 +1,5 @@
 {# Every change as one row, with the model's columns `before` and `after` it as structs; before an insert and after a delete there is none. #}
-{% macro changes_side_by_side(relation, from_snapshot=0, to_snapshot=none, key=none, columns=none) -%}
+{% macro changes_side_by_side(relation, from_snapshot=none, to_snapshot=none, key=none, columns=none) -%}
 (
     select
         if(_change = 'update_postimage', 'update', _change) as _change,

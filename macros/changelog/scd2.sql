@@ -11,7 +11,7 @@
     '_reverse_etl_repeats', '_reverse_etl_opens', '_reverse_etl_ends', '_reverse_etl_from_snapshot', '_reverse_etl_to_snapshot', '_reverse_etl_from', '_reverse_etl_to',
 ] -%}
 {%- set label_helpers = [
-    '_reverse_etl_label', '_reverse_etl_live', '_reverse_etl_restarts', '_reverse_etl_held', '_reverse_etl_from_label', '_reverse_etl_to_label',
+    '_reverse_etl_label', '_reverse_etl_greatest_label', '_reverse_etl_live', '_reverse_etl_restarts', '_reverse_etl_held', '_reverse_etl_from_label', '_reverse_etl_to_label',
 ] if labels else [] -%}
 {%- set intervals = reverse_etl._scd2_intervals(reverse_etl._label_joined(relation) if labels else relation, by_key, tracked, labels) -%}
 (
@@ -77,7 +77,7 @@
 {#
   A late correction carries an older label than the row before it: from its label on, it replaces that row. So the label of an interval ends
   with the smallest label that any later one carries, and an interval that a correction covers is empty. What was undone carries none; the full image of
-  a rollback says that a row holds again.
+  a rollback says that a row holds again. After a prune, one that opens may repeat a row of any label up to it: only from the greatest of them on did it hold.
 #}
 {% macro _scd2_label_intervals(intervals, by_key) -%}
 (
@@ -86,7 +86,12 @@
         min(_reverse_etl_held) over ({{ by_key }}, _reverse_etl_from_snapshot) as _reverse_etl_from_label,
         min(_reverse_etl_held) over ({{ by_key }} order by _reverse_etl_from_snapshot desc range between unbounded preceding and 1 preceding) as _reverse_etl_to_label
     from (
-        select *, if(_reverse_etl_live and (_reverse_etl_opens or not _reverse_etl_repeats or _reverse_etl_restarts), _reverse_etl_label, null) as _reverse_etl_held
+        select
+            *,
+            if(
+                _reverse_etl_live and (_reverse_etl_opens or not _reverse_etl_repeats or _reverse_etl_restarts),
+                if(_reverse_etl_opens and _reverse_etl_repeats, _reverse_etl_greatest_label, _reverse_etl_label), null
+            ) as _reverse_etl_held
         from {{ intervals }}
     )
 )

@@ -1,13 +1,19 @@
 {# What a current_* test looks at: the head image. Its `where` applies to that image: over the change rows it would hide deletes. #}
 {% macro _tested_image(relation) -%}
-    {%- set where = config.get('where') -%}
-    {%- if where and execute -%}
+    {%- if config.get('where') and execute -%}
         {%- set node = graph.nodes[model.attached_node] -%}
-        {#- dbt has put the changelog into a query with `where`; with --defer, that may be the one of another target. -#}
+        {#- `get_where_subquery`, dbt's or the project's own, has put the changelog into a query; with --defer, that may be the one of another target. -#}
         {%- set other = node.defer_relation -%}
         {%- set place = other if other and (' ' ~ other.relation_name ~ ' ') in relation | string else node -%}
         {%- set changelog = api.Relation.create(database=place.database, schema=place.schema, identifier=place.alias) -%}
-        (select * from {{ reverse_etl.current(changelog) }} where {{ where }})
+        {%- set name = ' ' ~ place.relation_name ~ ' ' -%}
+        {%- if name not in relation | string -%}
+            {{ reverse_etl._view_refuse(
+                'get_where_subquery', 'no' ~ name ~ 'in what the macro of the project returns', 'the relation with a space before and after it',
+                'return (select * from {{ relation }} where ...), as the macro of dbt does'
+            ) }}
+        {%- endif -%}
+        {{ relation | string | replace(name, ' ' ~ reverse_etl.current(changelog) ~ ' ', 1) }}
     {%- else -%}
         {{ reverse_etl.current(relation) }}
     {%- endif -%}

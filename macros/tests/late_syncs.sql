@@ -12,9 +12,9 @@ with captured as (
 ),
 
 reached as (
-    select sync, max_by(position_snapshot_id, last_run_at) as position, max_by(changelog_uuid, last_run_at) as changelog_uuid
+    select sync, changelog_uuid, max_by(position_snapshot_id, last_run_at) as position
     from {{ ref('reverse_etl', 'reverse_etl_status') }}
-    group by sync
+    group by sync, changelog_uuid
 )
 
 select

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 
 import pytest
@@ -60,3 +61,27 @@ def test_no_test_and_no_request_of_one_target_counts_for_another_over_the_same_l
     assert targets.use("dev", "pro").dbt("run-operation", "forget", "--args", "{sync: crm_people}").success
     assert build("prod", "pro", "pro", "pro").sync("crm_people") == "+1 ~0 -0", "no first load"
     assert targets.use("dev", "pro").run().sync("crm_people") == "+1 ~0 -0", "a first load"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Report and alerts")
+def test_tests_over_a_shared_ledger_judge_the_changelog_of_their_own_target_and_the_newest_object_of_a_sync(
+    project: Project,
+) -> None:
+    def judged(name: str, *plans: str) -> dict[str, str]:
+        return targets.use(name, *plans).dbt("test", "--select", "test_type:singular").statuses
+
+    targets = Targets(project)
+    (project.folder / "tests").mkdir()
+    (project.folder / "tests" / "late.sql").write_text("{{ reverse_etl.late_syncs(max_hours=0) }}")
+    (project.folder / "tests" / "left.sql").write_text("{{ reverse_etl.undelivered_syncs() }}")
+    assert targets.use("prod", "pro", "pro").dbt("run").sync("crm_people") == "+2 ~0 -0"
+    with sqlite3.connect(project.folder / "dev.db") as crm:
+        crm.execute("create table people (id integer primary key, plan text check (plan <> 'trial'))")
+    assert not targets.use("dev", "pro", "trial").run().success, "a row is refused"
+    assert judged("dev", "pro", "trial") == {"late": "pass", "left": "fail"}
+    assert judged("prod", "pro", "pro") == {"late": "pass", "left": "pass"}
+
+    project.sync("crm_people", "people", object="others", mode="mirror")
+    assert targets.use("dev", "pro", "trial").run().success
+    assert judged("dev", "pro", "trial") == {"late": "pass", "left": "pass"}

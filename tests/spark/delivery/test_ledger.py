@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,7 @@ from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     NOT_WELL,
     Claim,
+    ClaimsSettled,
     DoubtRecorded,
     Fact,
     Heartbeat,
@@ -33,6 +36,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
+from dbt_reverse_etl.delivery.starting import late_facts
 from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, Refusal, _row
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
@@ -231,6 +235,43 @@ def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: D
     runs = ledger._spark.sql(f"select fence, ended_well from {sql.view('reverse_etl_runs', ledger.relation)}").collect()
     assert {row.fence: row.ended_well for row in runs} == {**expected, 99: False}
     assert set(expected.values()) == {True, False}
+
+
+def random_run(rng: random.Random, sync_id: str) -> list[Fact]:
+    """A run as far as it came; some begin with what was recorded late, or with what the destination has on record."""
+
+    def ranges(least: int) -> tuple[Range, ...]:
+        cuts = [0, *sorted(rng.sample(range(1, BUCKETS), 2)), BUCKETS]
+        return tuple(Range(lo, hi, rng.randint(least, 7), "spec") for lo, hi in itertools.pairwise(cuts))
+
+    begun = replace(started(2, f"run of {sync_id}", sync_id), positions=ranges(0))
+    facts: list[Fact] = [begun]
+    if rng.random() < 0.5:
+        before = State(1, positions=ranges(3))
+        facts += late_facts(begun, State(1, positions=begun.positions), before, transactional=True)
+    if rng.random() < 0.5:
+        facts.append(ClaimsSettled(sync_id, 2, len(facts), NOW, ranges(5)[: rng.randint(1, 2)], (), (), {}))
+    for place in ranges(7)[: rng.choice([0, 1, 3, 3])]:
+        wave = replace(acknowledged(2, "", NOW), sync_id=sync_id, lo=place.lo, hi=place.hi)
+        facts.append(replace(wave, seq=len(facts)))
+    return facts
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Report and alerts")
+def test_the_position_in_the_status_model_is_the_oldest_one_that_the_facts_fold_to_late_ones_included(
+    ledger: DeltaLedger,
+) -> None:
+    seed = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
+    rng = random.Random(seed)
+    runs = {f"sync {number}": random_run(rng, f"sync {number}") for number in range(40)}
+    ledger.append(*itertools.chain.from_iterable(runs.values()))
+    view = sql.view("reverse_etl_status", ledger.relation)
+    rows = ledger._spark.sql(f"select sync_id, position_snapshot_id as position from {view}").collect()
+    found = {row.sync_id: row.position for row in rows}
+    assert found.keys() == runs.keys()
+    for sync_id, facts in runs.items():
+        assert found[sync_id] == min(place.snapshot for place in fold(facts).positions), f"seed {seed}: {facts}"
 
 
 def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts(ledger: DeltaLedger) -> None:
