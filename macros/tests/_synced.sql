@@ -1,4 +1,4 @@
-{# The syncs of the project, or those of these names: name, changelog, and its relation as the ledger has it. Known only when a test runs. #}
+{# The syncs of the project, or those of these names: name, changelog (none: it was not built), and its relation as the ledger has it. Known only when a test runs. #}
 {% macro _synced(syncs) -%}
     {%- set found = [] -%}
     {%- set names = [syncs] if syncs is string else syncs -%}
@@ -8,7 +8,7 @@
             {%- set node = graph.nodes[exposure.depends_on.nodes[0]] -%}
             {%- do found.append({
                 'name': exposure.name,
-                'changelog': api.Relation.create(database=node.database, schema=node.schema, identifier=node.alias),
+                'changelog': adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias),
                 'relation': node.relation_name,
             }) -%}
         {%- endif -%}

@@ -2,7 +2,7 @@
 {% macro late_syncs(max_hours=24, syncs=none) -%}
 {%- set synced = reverse_etl._synced(syncs) -%}
 with captured as (
-    {%- for one in synced %}
+    {%- for one in synced if one.changelog %}
     select {{ reverse_etl._string(one.name) }} as sync, snapshot_id, captured_at, changelog_uuid
     from {{ reverse_etl.snapshots(one.changelog) }}
     where inserts + updates + deletes > 0

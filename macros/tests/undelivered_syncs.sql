@@ -5,7 +5,7 @@
 {% macro undelivered_syncs(max_rows=0, syncs=none) -%}
 {%- set synced = reverse_etl._synced(syncs) -%}
 with changelogs as (
-    {%- for one in synced %}
+    {%- for one in synced if one.changelog %}
     select {{ reverse_etl._string(one.name) }} as sync, max_by(changelog_uuid, snapshot_id) as changelog_uuid
     from {{ reverse_etl.snapshots(one.changelog) }}
     union all

@@ -81,6 +81,7 @@ class ComparedSync(SyncPush):
             left = ""
         if rows or left != self.state.leftovers:
             deliver_again(rows, self.state, job, self._ports(delivered.spec, self._head), left)
+            self._keep_block(self.state.fence + 1)
         return len(rows), left
 
     def _remark(self, found: Differences | None, delivered: Delivered) -> str:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from dbt_reverse_etl.base.interrupts import interrupts
 
-GRACE = 6.0  # seconds for requests that are under way when the process is told to end; its end takes two more, and schedulers wait ten
+GRACE = 5.0  # seconds for requests that are under way when the process is to end; its last words and its end take four more, and schedulers wait ten
 _GLANCE = 0.2  # seconds between two looks at a signal
 T = TypeVar("T")
 

@@ -119,6 +119,15 @@ class OneSync:
         left = self._left(self.state)
         return f"leftovers: {left}" if left else ""
 
+    def _keep_block(self, fence: int) -> None:
+        """A refusal holds until the next run. A run of one row, or of none, does not change why the sync is blocked."""
+        name, shared = self._resolved.sync.name, self._shared
+        refusal = self._overview.refused(name, self.id)
+        if refusal and refusal.status == "blocked" and refusal.fence != fence:
+            with suppress(Exception):  # what was done is done, whatever the ledger takes
+                kept = {name: replace(refusal, fence=fence)}
+                shared.ledger.record_refusals(kept, shared.invocation_id, shared.clock.now())
+
     def _lost(self, head: Head | None) -> PositionLost | None:
         """Why the position says nothing, with this head of the changelog."""
         known = HeadOfModel.of(head) if head else replace(UNKNOWN_HEAD, changelog=self.state.changelog)

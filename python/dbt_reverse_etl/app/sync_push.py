@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -51,6 +50,8 @@ class SyncPush(OneSync):
         try:
             return self._push(only)
         finally:
+            if only is not None:
+                self._keep_block(self.fence)
             for source in self._sources:
                 source.close()
 
@@ -77,11 +78,7 @@ class SyncPush(OneSync):
         if only is not None:
             self._refuse_before_older_events(known)
             job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
-        try:
-            result = self._replay(known) or self._run(job, spec)
-        finally:
-            if only is not None:
-                self._keep_block()
+        result = self._replay(known) or self._run(job, spec)
         at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
             self._note(f"held back: {result.counts.skipped.total} other rows, which the next push sends")
@@ -260,7 +257,8 @@ class SyncPush(OneSync):
         return max(self._begun, self.state.fence)
 
     def _name_ledger(self, started: RunStarted) -> None:
-        self._begun = started.fence
+        if started.sync_id == self.id:  # not what forgets a former one
+            self._begun = started.fence
         relation = self._resolved.sync.changelog.relation_name
         self._note(name_ledger(self._shared.spark, relation, self._head(), started.sync_id, started.mark))
 
@@ -339,14 +337,6 @@ class SyncPush(OneSync):
             found += violations(guards, planned, visible, first=first)
         name, overrides = self._resolved.sync.name, self._shared.overrides
         return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row)
-
-    def _keep_block(self) -> None:
-        """A refusal holds until the next run. That of one row does not change why the others are blocked."""
-        name, shared = self._resolved.sync.name, self._shared
-        if (refusal := self._overview.refused(name, self.id)) and refusal.status == "blocked":
-            kept = replace(refusal, fence=self.fence)
-            with suppress(Exception):  # the row is sent, or not, whatever the ledger takes
-                shared.ledger.record_refusals({name: kept}, shared.invocation_id, shared.clock.now())
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -126,3 +127,11 @@ def test_a_row_whose_run_fails_leaves_a_blocked_sync_blocked(monkeypatch: pytest
     ledger = Ledger()
     assert sent("{}", Overview(refusals={"a": BLOCKED}), ledger, OVERRIDE).status == Status.FAILED
     assert ledger.refused == {"a": replace(BLOCKED, fence=2)}
+
+
+def test_a_run_that_forgets_a_former_position_is_none_of_this_sync() -> None:
+    one = SyncPush(pusher(orders=5), A, at(A, 4))
+    for sync_id, fence in (("former", 51), (one.id, 2)):
+        with suppress(AttributeError):  # there is no Spark to name the ledger
+            one._name_ledger(SimpleNamespace(fence=fence, sync_id=sync_id, mark=""))  # type: ignore[arg-type]
+        assert one.fence == (1 if sync_id == "former" else 2)

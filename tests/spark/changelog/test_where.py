@@ -9,7 +9,9 @@ from tests.support.dbt.project import Project
 OVERRIDE = """{% macro get_where_subquery(relation) -%}
     {%- set where = config.get('where') -%}
     {%- if not where -%}{% do return(relation) %}{%- endif -%}
-    {%- set filtered -%}(select * from {{ relation }} where {{ where | replace('__two__', '2') }}) dbt_subquery{%- endset -%}
+    {%- set filtered -%}(select * from
+{{ relation }}
+where {{ where | replace('__two__', '2') }}) dbt_subquery{%- endset -%}
     {% do return(filtered) %}
 {%- endmacro %}"""
 
@@ -32,8 +34,12 @@ def test_a_where_goes_through_the_macro_of_the_project_and_applies_to_the_live_r
         project.table("source", f"select * from values {rows} as t (id, plan)")
         assert project.run().success
     assert project.dbt("test", "--select", "people").statuses == {"below": "pass", "from_it_on": "fail"}
+    override.write_text("{% macro get_where_subquery(relation) %}{% do return(relation) %}{% endmacro %}")
+    assert project.dbt("test", "--select", "people").statuses == {"below": "fail", "from_it_on": "fail"}, (
+        "all live rows"
+    )
 
-    override.write_text(OVERRIDE.replace("{{ relation }}", "{{ relation.render() }}\n"))
+    override.write_text(OVERRIDE.replace("{{ relation }}", "(select 1 as id, 'pro' as plan)"))
     found = project.dbt("test", "--select", "people")
     assert found.statuses == {"below": "error", "from_it_on": "error"}
     assert "get_where_subquery: found no" in found.messages["below"]
