@@ -387,6 +387,7 @@ def test_operations_after_a_capture_that_was_killed_between_labels_leave_the_ful
     assert orders.capture() == "+0 ~1 -0, snapshot 6"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_capture_that_is_killed_between_labels_is_followed_by_one_that_still_knows_which_columns_got_wider(
     project: Project,

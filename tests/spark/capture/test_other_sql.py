@@ -23,6 +23,7 @@ def source(project: Project, name: str) -> str:
     return relation
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_sql_that_comes_back_after_captures_by_a_full_compare_has_its_own_values_again(project: Project) -> Story:
@@ -39,6 +40,7 @@ def test_sql_that_comes_back_after_captures_by_a_full_compare_has_its_own_values
     assert (yield from capture("cents", BY_TIME)) == "+0 ~0 -0, snapshot 3"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_another_sql_of_a_view_behind_the_model_makes_the_run_compare_everything_once(project: Project) -> Story:
@@ -105,6 +107,7 @@ def test_what_a_full_compare_kept_aside_is_found_also_by_the_strategy_that_comes
     assert (yield from capture(BY_TIME)).startswith("+1 ~1 -0, snapshot 3")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
 def test_a_quarantined_key_stays_so_until_it_is_corrected_whatever_its_stamp_says(project: Project) -> Story:
