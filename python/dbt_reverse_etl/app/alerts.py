@@ -29,7 +29,7 @@ _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 @dataclass(frozen=True)
 class Change:
-    """A sync that fails or has recovered, of which nobody has heard yet.
+    """A sync that fails or has recovered, before anybody hears it.
 
     Attributes:
         word: FAILING or RECOVERED.

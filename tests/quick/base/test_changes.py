@@ -1,4 +1,4 @@
-"""The view `changes` over a changelog of which snapshots were pruned."""
+"""The view `changes` over a changelog with pruned snapshots."""
 
 from __future__ import annotations
 
