@@ -17,6 +17,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.terminal.screen import Screen
+from dbt_reverse_etl.warehouse.session import ansi_off
 
 _HOOK = "{{ reverse_etl.hand_over_syncs() }}"
 _MANIFEST = "https://schemas.getdbt.com/dbt/manifest/v12.json"  # what the hook hands over is a part of it
@@ -37,10 +38,10 @@ def push(dbt: Any, session: SparkSession, profiles: str) -> DataFrame:
         ReverseEtlError: what went wrong, so that dbt sees a model that failed; the ledger knows what was delivered.
     """
     syncs = _handed_over(dbt, session)
-    session.conf.set("spark.sql.ansi.enabled", "false")  # as every other push, or casts would differ
     folder = Path(profiles)
     project = Project(folder, [folder], syncs["target"], folder, dict(os.environ))
-    reports = after_models(project, syncs, session, Screen(_write))
+    with ansi_off(session):
+        reports = after_models(project, syncs, session, Screen(_write))
     if any(report.exit_code is not ExitCode.OK for report in reports):
         said = [f"{report.sync}: {text}" for report in reports for text in console.details(report) or [report.status]]
         found, next_step = console.summary(reports), "dbt retry, or the next dbt build"

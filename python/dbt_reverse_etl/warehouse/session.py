@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -65,15 +65,27 @@ def cancel_jobs(spark: SparkSession) -> None:
 
 
 @contextmanager
+def ansi_off(spark: SparkSession) -> Iterator[None]:
+    """As in every session of `connect`, in one that belongs to somebody else."""
+    with _set(spark, "spark.sql.ansi.enabled", "false"):
+        yield
+
+
+@contextmanager
 def uncompressed_cache(spark: SparkSession) -> Iterator[None]:
     """The rows of a push are kept for as long as it takes: to compress them costs as much as to find and sort them."""
-    name, before = "spark.sql.inMemoryColumnarStorage.compressed", None
-    with suppress(Exception):  # where the session does not allow it, the push is only slower
-        before = spark.conf.get(name)
-        spark.conf.set(name, "false")
+    with ExitStack() as stack:
+        with suppress(Exception):  # where the session does not allow it, the push is only slower
+            stack.enter_context(_set(spark, "spark.sql.inMemoryColumnarStorage.compressed", "false"))
+        yield
+
+
+@contextmanager
+def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, value)
     try:
         yield
     finally:
-        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be told
-            if before is not None:
-                spark.conf.set(name, before)
+        with suppress(Exception):  # a session that has ended; what became of the pushes is still to be reported
+            spark.conf.set(name, before)

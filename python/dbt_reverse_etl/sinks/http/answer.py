@@ -7,7 +7,7 @@ body and the row's own entry holds. Reasons name the status and a code that the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -22,7 +22,8 @@ from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
 from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions, SuccessOptions
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
-_SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429, 503})
+_SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
+_LIMITS = frozenset({403, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -83,27 +84,19 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
     if sent.success is not None:
         options = options.model_copy(update={"success": sent.success})
     if status in options.success.status:
-        return replace(_success(answer, sent, options), retry_after=None)
-    pause = retry_after(answer.headers.get("Retry-After"), now)
-    if status in _SURELY_NOT_APPLIED or status in options.retryable:
-        pause = _pause(answer, options, now) if pause is None and status == 429 else pause
-        return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
-    if 400 <= status < 500 and (meant := _meant(answer, options, sent.rows)) is not None:
-        # Vendors that answer a limit with 403 exist; of what else is retryable their header tells nothing.
-        pause = _pause(answer, options, now) if pause is None and status == 403 else pause
-        pause = pause if meant is Outcome.RETRYABLE else None
-        return Delivery.of_all(sent.rows, meant, _reason(answer, options), retry_after=pause)
-    if status in _FATAL:
-        return Delivery.of_all(sent.rows, Outcome.FATAL, _reason(answer, options))
-    if 400 <= status < 500:
-        return _refused(answer, sent, options, mode)
-    return _other(answer, sent, options)
+        return _success(answer, sent, options, now)
+    if not 400 <= status < 600:
+        return _other(answer, sent)
+    if (by_code := _by_code(answer, sent, options, now)) is not None:
+        return by_code
+    return Delivery() if _is_as_listed(answer, sent, options, mode) else _failed(answer, sent, options, mode, now)
 
 
 def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
-    """What the header says that the options name. Vendors send it with every answer: only of a limit it tells when to come back."""
-    if options.retry_after is None:
-        return None
+    """When to come back. Vendors send the header that the options name with every answer, and it tells that only of a limit."""
+    pause = retry_after(answer.headers.get("Retry-After"), now)
+    if pause is not None or options.retry_after is None or answer.status not in _LIMITS:
+        return pause
     text = answer.headers.get(options.retry_after.header, "").strip()
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
         return None
@@ -111,20 +104,47 @@ def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
     return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
 
 
-def _meant(answer: Answer, options: HttpOptions, rows: int) -> Outcome | None:
+def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
-    code = options.codes.get(_code_of(loaded(answer), options.error)) if options.codes else None
-    meant = None if code is None else Outcome(code)
+    code = options.codes.get(_code_of(loaded(answer), options.error, options.codes)) if options.codes else None
+    if code is None or (code == "no_match" and sent.deletes and answer.status in options.missing):
+        return None
     # Of several rows one is missing: the engine looks for it.
-    return Outcome.REJECTED if meant is Outcome.NO_MATCH and rows > 1 else meant
+    return Outcome.REJECTED if code == "no_match" and sent.rows > 1 else Outcome(code)
 
 
-def _other(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
+def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery | None:
+    outcome = meaning(answer, sent, options)
+    if outcome is None:
+        return None
+    pause = _pause(answer, options, now) if outcome is Outcome.RETRYABLE else None
+    return Delivery.of_all(sent.rows, outcome, _reason(answer, options), retry_after=pause)
+
+
+def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> bool:
+    """Whether what a single row asked for is so already, by a status that the options list."""
+    listed = options.missing if sent.deletes else options.already_exists if mode is Mode.INSERT_ONLY else ()
+    return sent.alone and answer.status in listed and not is_web_page(answer, options)
+
+
+def _failed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
+    status = answer.status
+    pause = _pause(answer, options, now)
+    # A gateway's own 503 may come after the API was asked; who says when to come back speaks of a request not begun.
+    surely_not_applied = status in _SURELY_NOT_APPLIED or (status == 503 and pause is not None)
+    if surely_not_applied or status in options.retryable:
+        return Delivery.of_all(sent.rows, Outcome.RETRYABLE, _reason(answer, options), retry_after=pause)
+    if status in _FATAL:
+        return Delivery.of_all(sent.rows, Outcome.FATAL, _reason(answer, options))
+    if status < 500:
+        return _refused(answer, sent, options, mode)
+    return Delivery.of_all(sent.rows, Outcome.UNKNOWN, _reason(answer, options))
+
+
+def _other(answer: Answer, sent: Sent) -> Delivery:
     status = answer.status
     if 200 <= status < 300:
         return _not_understood(sent, f"HTTP {status} is not listed in success.status")
-    if 500 <= status < 600:
-        return Delivery.of_all(sent.rows, Outcome.UNKNOWN, _reason(answer, options))
     if status == 300 and sent.alone:
         return Delivery.of_all(sent.rows, Outcome.REJECTED, "HTTP 300: several records match the key")
     return Delivery.of_all(sent.rows, Outcome.FATAL, f"HTTP {status}, a redirect or an unknown status: not followed")
@@ -140,13 +160,8 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
     if is_web_page(answer, options) and answer.status in {*options.missing, *options.already_exists, 404}:
         page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
         return Delivery.of_all(sent.rows, Outcome.FATAL, page)
-    if sent.alone:
-        if sent.deletes and answer.status in options.missing:
-            return Delivery()
-        if not sent.deletes and mode is Mode.INSERT_ONLY and answer.status in options.already_exists:
-            return Delivery()
-        if not sent.deletes and mode is Mode.UPDATE_ONLY and answer.status == 404:
-            return Delivery.of_all(sent.rows, Outcome.NO_MATCH, "HTTP 404: no match")
+    if sent.alone and not sent.deletes and mode is Mode.UPDATE_ONLY and answer.status == 404:
+        return Delivery.of_all(sent.rows, Outcome.NO_MATCH, "HTTP 404: no match")
     return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
 
 
@@ -156,28 +171,34 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     return answer.content_type in _HTML and not expected
 
 
-def _success(answer: Answer, sent: Sent, options: HttpOptions) -> Delivery:
+def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery:
     status = f"HTTP {answer.status}"
     needs_json = options.success.body is not None or sent.results is not None
     try:
         if is_web_page(answer, options):
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
         _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
-        if not needs_json:
-            return Delivery()
         if answer.cut:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
-        document = _document(answer)
-        _check_body(document, options)
-        if sent.results is None:
-            return Delivery()
-        return _Results(sent.results, sent, status, options.codes).judge(document)
+        return _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
+    except _SaysNo as problem:
+        return _by_code(answer, sent, options, now) or _not_understood(sent, f"{status}, but {problem}")
     except _FormError as problem:
         return _not_understood(sent, f"{status}, but {problem}")
 
 
+def _acknowledged(document: Any, sent: Sent, options: HttpOptions, status: str) -> Delivery:
+    if options.success.body is not None and not _holds(document, options.success.body):
+        raise _SaysNo(f"success.json does not hold{error_code(document, options.error, options.codes)}")
+    return _Results(sent.results, sent, status, options.codes).judge(document) if sent.results else Delivery()
+
+
 class _FormError(Exception):
     """The answer does not have the form that the options describe; the text holds nothing of its body."""
+
+
+class _SaysNo(_FormError):
+    """The answer as a whole is no success; a code in it may say why."""
 
 
 def _check_content_type(answer: Answer, wanted: str | None) -> None:
@@ -192,11 +213,6 @@ def _document(answer: Answer) -> Any:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         raise _FormError("the body is no JSON") from None
-
-
-def _check_body(document: Any, options: HttpOptions) -> None:
-    if options.success.body is not None and not _holds(document, options.success.body):
-        raise _FormError(f"success.json does not hold{error_code(document, options.error)}")
 
 
 @dataclass(frozen=True)
@@ -227,7 +243,7 @@ class _Results:
         if self.sent.alone and isinstance(entries, dict):
             entries = [entries]  # the answer to a single row need not be a list
         if not isinstance(entries, list):
-            raise _FormError(f"results.path {self.options.path!r} is no list")
+            raise _SaysNo(f"results.path {self.options.path!r} is no list")
         at = self.options.id if self.options.by == "id" else self.options.index
         if at is None and len(entries) != self.sent.rows:
             raise _FormError(f"it has {len(entries)} results for {self.sent.rows} rows")
@@ -244,16 +260,18 @@ class _Results:
                 raise _FormError(f"results.refused {refused.path!r} is no list")
             for entry in entries:
                 index = self._index(entry, refused.at)
-                yield index, self._refusal(index, _refusal_code(entry, refused))
+                yield index, self._refusal(index, _refusal_code(entry, refused, self.codes))
 
     def _names_too_few(self, document: Any, found: int) -> bool:
         """Whether more rows were refused than the answer names."""
-        count = ABSENT if self.options.refused_count is None else find(document, self.options.refused_count)
-        if count is ABSENT or count is None:
+        if self.options.refused_count is None:
             return False
+        count = find(document, self.options.refused_count)
+        if count is ABSENT or count is None:
+            raise _SaysNo(f"results.refused_count {self.options.refused_count!r} is absent")
         if isinstance(count, bool) or not isinstance(count, int) or count < found:
             raise _FormError(f"results.refused_count is less than {found}, the number of rows that it names")
-        return count > found
+        return bool(count > found)
 
     @cached_property
     def _rows_by_id(self) -> dict[str, int]:
@@ -276,7 +294,7 @@ class _Results:
     def _verdict(self, index: int, entry: Any) -> RowResult | None:
         if self.options.ok is None or _holds(entry, self.options.ok):
             return None
-        return self._refusal(index, _code_of(entry, self.options.error))
+        return self._refusal(index, _code_of(entry, self.options.error, self.codes))
 
     def _refusal(self, index: int, code: str) -> RowResult:
         shown = f", code {code}" if code else ""
@@ -288,14 +306,14 @@ class _Results:
         return RowResult(index, Outcome.UNKNOWN, f"{self.status}, but no result for the row")
 
 
-def _refusal_code(entry: Any, refused: RefusedOptions) -> str:
+def _refusal_code(entry: Any, refused: RefusedOptions, known: Container[str]) -> str:
     if refused.error is not None:
-        return _code_of(entry, refused.error)
+        return _code_of(entry, refused.error, known)
     return str((parse_path(refused.path) or ("entry",))[-1])
 
 
 def _reason(answer: Answer, options: HttpOptions) -> str:
-    return f"HTTP {answer.status}{error_code(loaded(answer), options.error)}"
+    return f"HTTP {answer.status}{error_code(loaded(answer), options.error, options.codes)}"
 
 
 def loaded(answer: Answer) -> Any:
@@ -306,18 +324,18 @@ def loaded(answer: Answer) -> Any:
         return ABSENT
 
 
-def error_code(document: Any, path: str | None) -> str:
+def error_code(document: Any, path: str | None, known: Container[str] = ()) -> str:
     """An error code for a reason, or nothing."""
-    code = _code_of(document, path)
+    code = _code_of(document, path, known)
     return f", code {code}" if code else ""
 
 
-def _code_of(document: Any, path: str | None) -> str:
-    """An error code, and only if it has the form of one: a message may quote the row."""
+def _code_of(document: Any, path: str | None, known: Container[str]) -> str:
+    """An error code, if the options name it or it has the form of one: a message may quote the row."""
     value = ABSENT if path is None else find(document, path)
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not _CODE.fullmatch(str(value)):
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         return ""
-    return str(value)
+    return str(value) if str(value) in known or _CODE.fullmatch(str(value)) else ""
 
 
 def _holds(document: Any, condition: JsonIs) -> bool:

@@ -180,7 +180,7 @@ class HttpOptions(Options):
         results: where the answer reports each row.
         error: path of the error code in an answer; shown only if it looks like a code.
         codes: error code -> outcome, for errors that the status alone does not explain.
-        retryable: with these, nothing was applied, and the rows are sent again; so are 408, 423, 425, 429 and 503.
+        retryable: with these, nothing was applied, and the rows are sent again; so are 408, 423, 425, 429, and 503 with Retry-After.
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
@@ -202,7 +202,7 @@ class HttpOptions(Options):
     results: ResultsOptions | None = None
     error: JsonPath | None = None
     codes: dict[str, Literal["retryable", "rejected", "no_match", "fatal", "unknown"]] = Field(default_factory=dict)
-    retryable: list[Status] = Field(default_factory=list)
+    retryable: list[Annotated[int, Field(ge=400, le=599)]] = Field(default_factory=list)
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from urllib.parse import quote
 
+import orjson
 import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem
@@ -37,8 +38,8 @@ def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tup
         tries: templates are tried with a sample of rows, so that no mistake waits until something is sent.
     """
     problems = [*_field_problems(task, options)]
-    if wrong_key := _key_problem(task, options):
-        return Plan({}, task.key, task.mode, options), [wrong_key, *problems]  # the requests would only say it again
+    if first := [*_key_problems(task, options), *_constant_problems(task, options)]:
+        return Plan({}, task.key, task.mode, options), first + problems  # the requests would only say it again
     used = _USED.get(task.mode, {})
     calls: dict[str, Call] = {}
     for operation, name in used.items():
@@ -59,6 +60,7 @@ def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tup
             problems += wrong
             call = replace(call, template=template)
         calls[operation] = call
+    problems += _answer_problems(task, calls.values(), options)
     # What a preset offers beyond the mode is no mistake of the sync.
     own = task.options if isinstance(task.options, HttpOptions) else options
     problems += _unused_problems(task, own, set(used.values()))
@@ -134,12 +136,21 @@ def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
     return []
 
 
-def _key_problem(task: SinkTask, options: HttpOptions) -> Problem | None:
+def _key_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
     if options.key is None or (len(task.key) == 1 and options.key in ("*", task.key[0])):
-        return None
+        return
     expected = "one, of any name" if options.key == "*" else f"one, {options.key}"
     next_step = "take a changelog with such a key, and name the field in fields; or write requests of your own"
-    return Problem(f"sync {task.sync}", f"key fields {', '.join(task.key)}", expected, next_step)
+    yield Problem(f"sync {task.sync}", f"key fields {', '.join(task.key)}", expected, next_step)
+
+
+def _constant_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
+    for name, value in options.constants.items():
+        try:
+            orjson.dumps(value)
+        except orjson.JSONEncodeError:
+            place, expected = f"sync {task.sync}: options.constants.{name}", "whole numbers of 64 bits at most"
+            yield Problem(place, "a value that JSON encoders do not take", expected, "write it as a text")
 
 
 def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
@@ -150,6 +161,19 @@ def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
     for name in sorted(options.constants.keys() & set(task.schema.names)):
         place = f"{where}: options.constants"
         yield Problem(place, f"{name}, which is a field too", "a name of its own", f"rename or remove {name}")
+
+
+def _answer_problems(task: SinkTask, calls: Collection[Call], options: HttpOptions) -> Iterator[Problem]:
+    """Options with which an answer would be misread."""
+    where = f"sync {task.sync}: options"
+    results = [call.results for call in calls if call.results]
+    if options.codes and options.error is None and not any(one.error or one.refused for one in results):
+        yield Problem(f"{where}.codes", "error codes alone", "error or results.error, the place of the code", "set it")
+    for call in calls:
+        only_refused = call.results is not None and call.results.path is None and call.results.refused_count is None
+        if only_refused and (call.success or options.success).body is None:
+            expected = "what an answer without refusals says: success.json, or results.refused_count"
+            yield Problem(f"{where}.results", "path: null alone", expected, "set one of them")
 
 
 def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.http.answer import Answer, Sent, is_web_page, judge
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, is_web_page, judge, meaning
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
@@ -213,7 +213,8 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     answer = transport.exchange(request, wants_body=plan.reads_answers)
     other = None
     if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
-        other = plan.instead(request, answer.status, batch.rows)
+        meant = meaning(answer, _sent(request), plan.options)
+        other = plan.instead(request, answer.status, batch.rows) if meant in (None, Outcome.NO_MATCH) else None
     if other is not None:
         if not batch.go_on():
             return Delivery.of_all(len(request.rows), Outcome.RETRYABLE, _STOPS), True
@@ -221,8 +222,11 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     if not isinstance(answer, Answer):
         unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
         return unanswered, False
-    sent = Sent(len(request.rows), request.ids, request.deletes, request.alone, request.success, request.results)
-    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc)), True
+    return judge(answer, _sent(request), plan.options, plan.mode, datetime.now(timezone.utc)), True
+
+
+def _sent(request: Request) -> Sent:
+    return Sent(len(request.rows), request.ids, request.deletes, request.alone, request.success, request.results)
 
 
 def _ends_batch(delivery: Delivery) -> bool:

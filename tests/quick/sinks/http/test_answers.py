@@ -50,8 +50,8 @@ class TestOutcomes:
             (300, REJECTED, FATAL),
             *((status, FATAL, FATAL) for status in (301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
             *((status, REJECTED, REJECTED) for status in (400, 404, 409, 410, 413, 418, 422)),
-            *((status, RETRYABLE, RETRYABLE) for status in (408, 423, 425, 429, 503)),
-            *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 504, 599)),
+            *((status, RETRYABLE, RETRYABLE) for status in (408, 423, 425, 429)),
+            *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 503, 504, 599)),
         ],
     )
     def test_a_status_is_one_outcome(self, status: int, alone: Outcome, together: Outcome) -> None:
@@ -86,6 +86,25 @@ class TestOutcomes:
     def test_retry_after_takes_a_date_in_the_future(self, server: HttpServer) -> None:
         server.default = Reply(503, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"})
         assert (send(server.url, task_of(), *inserts(1)).retry_after or 0) > 365 * 86_400
+
+    @pytest.mark.guarantee(
+        "HTTP", "A 503 without Retry-After, which a gateway may send after the write, leaves its rows in doubt"
+    )
+    def test_a_503_applied_nothing_only_where_the_destination_says_when_to_come_back(self, server: HttpServer) -> None:
+        server.default = Reply(503)
+        assert [one(server.url), one(server.url, task_of({"retryable": [503]}))] == [
+            (UNKNOWN, "HTTP 503"), (RETRYABLE, "HTTP 503"),
+        ]  # fmt: skip
+        server.default = Reply(503, headers={"Retry-After": "1"})
+        assert one(server.url)[0] is RETRYABLE
+
+    def test_statuses_that_the_options_list_win_over_what_they_mean_elsewhere(self, server: HttpServer) -> None:
+        for status in (403, 405, 423):
+            server.default = Reply(status)
+            assert send(server.url, task_of({"missing": [status]}), ("delete", {"id": 1})).results == ()
+            once = {"insert": {"method": "POST", "path": "c"}, "already_exists": [status]}
+            assert one(server.url, task_of(once, mode=Mode.INSERT_ONLY))[0] is DELIVERED
+            assert one(server.url, task_of({"missing": [status], "already_exists": [status]}))[0] is not DELIVERED
 
     @pytest.mark.guarantee("HTTP")
     def test_a_redirect_is_never_followed_and_its_target_sees_no_byte(self, server: HttpServer) -> None:
@@ -260,6 +279,26 @@ class TestAcknowledgement:
         reason = one(server.url, task_of({"error": "error.code"}))[1]
         assert reason in ("HTTP 422", "HTTP 422, code Ada")
 
+    @pytest.mark.parametrize("code", ["Member Exists", "https://api.example/problems/locked", "_locked", 1487390])
+    def test_a_code_that_the_options_name_may_look_like_anything(self, code: Any, server: HttpServer) -> None:
+        server.default = json_reply({"title": code}, 400)
+        assert one(server.url, task_of({"error": "title"})) == (REJECTED, "HTTP 400")
+        named = task_of({"error": "title", "codes": {str(code): "retryable"}})
+        assert one(server.url, named) == (RETRYABLE, f"HTTP 400, code {code}")
+
+    def test_a_code_says_why_an_answer_with_status_200_acknowledges_nothing(self, server: HttpServer) -> None:
+        ok = {"success": {"json": {"path": "success", "equals": True}}}
+        codes = {"error": "errors[0].code", "codes": {"606": "retryable", "601": "fatal", "1006": "rejected"}}
+        results = {"results": {"path": "result", "ok": {"path": "status", "equals": "updated"}}}
+        document = {"requestId": "e42b", "success": False}
+        for options in ({**ok, **codes}, {**ok, **codes, **results}, {**codes, **results}):
+            for code, outcome in (("606", RETRYABLE), ("601", FATAL), ("1006", REJECTED), ("1003", UNKNOWN)):
+                server.default = json_reply({**document, "errors": [{"code": code}]}, **{"Retry-After": "7"})
+                found = send(server.url, task_of({**BATCH, **options}), *inserts(1, 2))
+                assert outcomes(found, 2) == [outcome] * 2
+                assert found.retry_after == (7 if outcome is RETRYABLE else None)
+                assert (found.stop is not None) == (outcome is UNKNOWN)
+
 
 class TestRetryAfter:
     @pytest.mark.guarantee("HTTP")
@@ -338,6 +377,21 @@ class TestOtherWay:
         assert (delivery.results == ()) == (len(methods) == 2)
         assert len({request.headers["idempotency-key"] for request in server.received}) == len(methods)
         assert all(request.json == person(7) for request in server.received)
+
+    def test_a_code_with_a_meaning_of_its_own_is_no_reason_to_send_it_the_other_way(self, server: HttpServer) -> None:
+        codes = {"error": "code", "codes": {"TENANT_GONE": "fatal", "IN_USE": "retryable", "NOT_FOUND": "no_match"}}
+        for operation, status, code, outcome in (
+            ("update", 404, "TENANT_GONE", FATAL), ("insert", 409, "IN_USE", RETRYABLE),
+            ("update", 404, "NOT_FOUND", DELIVERED), ("update", 404, "OTHER", DELIVERED),
+            ("delete", 404, "NOT_FOUND", DELIVERED), ("delete", 404, "TENANT_GONE", FATAL),
+        ):  # fmt: skip
+            server.script(json_reply({"code": code}, status))
+            before = len(server.received)
+            options = {**self.OPTIONS, "delete": {"method": "DELETE", "path": "contacts/{id}"}, **codes}
+            found = send(server.url, task_of(options), (operation, person(7)))
+            assert outcomes(found, 1) == [outcome], (operation, code)
+            is_sent_twice = operation != "delete" and outcome is DELIVERED
+            assert len(server.received) - before == 1 + is_sent_twice
 
     def test_a_row_that_exists_and_does_not_is_rejected_and_not_sent_for_ever(self, server: HttpServer) -> None:
         server.default = lambda request: Reply(409 if request.method == "POST" else 404)

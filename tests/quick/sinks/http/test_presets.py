@@ -325,6 +325,13 @@ class TestIterable:
             assert found == [UNKNOWN] * 2
             assert "results.refused_count is less than 1" in (delivery.stop or "")
 
+    @pytest.mark.parametrize("document", [{}, [], {"successCount": 0}, {"code": "GenericError"}, {"failCount": None}])
+    def test_an_answer_that_does_not_count_the_refused_acknowledges_nothing(
+        self, document: Any, iterable: Preset
+    ) -> None:
+        found, delivery = iterable.send(json_reply(document), 1, 2)
+        assert (found, delivery.stop is not None) == ([UNKNOWN] * 2, True)
+
     def test_a_rate_limit_is_retryable_and_a_bad_key_is_fatal(self, iterable: Preset) -> None:
         assert iterable.send(json_reply({"code": "RateLimitExceeded", "msg": "n1"}, 429), 1, 2)[0] == [RETRYABLE] * 2
         assert iterable.send(json_reply({"code": "BadApiKey"}, 401), 1)[0] == [FATAL]

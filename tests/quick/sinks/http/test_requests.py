@@ -47,6 +47,9 @@ def leads_away(key: str) -> bool:
     return not key or not {".", ".."}.isdisjoint(re.split(r"[/\\]", key))
 
 
+_ONLY_REFUSED = {"path": None, "missing": "delivered", "refused": [{"path": "errors", "at": "index"}]}
+
+
 class TestRequests:
     @pytest.mark.parametrize(("path", "asked"), [("", "/hook/S3CRET"), ("?source=dbt", "/hook/S3CRET?source=dbt")])
     def test_a_url_that_is_whole_is_asked_as_it_is(self, path: str, asked: str, server: HttpServer) -> None:
@@ -223,6 +226,9 @@ class TestPaths:
             ({"delete": {"method": "DELETE", "path": "c/{id}"}}, {"mode": Mode.UPSERT}, "never be sent"),
             ({"constants": {"name": 1}}, {}, "name, which is a field too"),
             ({}, {"schema": PEOPLE.append(pa.field("d", pa.duration("s")))}, "field d of type duration"),
+            ({"constants": {"big": 2**70}}, {}, "options.constants.big"),
+            ({"codes": {"LOCKED": "retryable"}}, {}, "error codes alone"),
+            ({"results": _ONLY_REFUSED}, {}, "path: null alone"),
             (
                 {"results": {"by": "id", "id": "id", "ok": {"path": "ok", "equals": True}}},
                 {"key": ("id", "name")},

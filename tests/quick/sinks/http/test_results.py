@@ -177,7 +177,8 @@ class TestCodes:
         task = task_of({"error": "code", "codes": {"LOCKED": "retryable", "EXPIRED": "fatal", "BAD": "rejected"}})
         for status, code, outcome in [
             (400, "LOCKED", RETRYABLE), (422, "EXPIRED", Outcome.FATAL), (403, "BAD", REJECTED), (400, "OTHER", REJECTED),
-            (403, "OTHER", Outcome.FATAL), (500, "LOCKED", UNKNOWN), (200, "LOCKED", DELIVERED),
+            (403, "OTHER", Outcome.FATAL), (200, "LOCKED", DELIVERED),
+            (500, "LOCKED", RETRYABLE), (500, "OTHER", UNKNOWN), (503, "EXPIRED", Outcome.FATAL), (429, "BAD", REJECTED),
         ]:  # fmt: skip
             server.default = json_reply({"code": code}, status)
             assert outcomes(send(server.url, task, *inserts(1)), 1) == [outcome], (status, code)
