@@ -179,7 +179,7 @@ class HttpOptions(Options):
         success: when an answer acknowledges the rows.
         results: where the answer reports each row.
         error: path of the error code in an answer; shown only if it looks like a code.
-        codes: error code -> outcome, for errors that the status alone does not explain.
+        codes: error code -> outcome, for errors that the status alone does not explain; all but `no_match` win over `already_exists` and `missing`.
         retryable: with these, nothing was applied, and the rows are sent again; so are 408, 423, 425, 429, and 503 with Retry-After.
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
