@@ -20,18 +20,20 @@ whole as (select sync_id from waves group by sync_id having sum(hi - lo) = 65536
 settled as (select sync_id, inline(body.delivered) from facts where fact = 'claims_settled'),
 replaced as (select sync_id, lo, hi from waves union all select sync_id, lo, hi from settled),
 claims as (select sync_id, fact, inline(body.claims) from facts),
+-- What a settlement leaves in doubt it states again, under the id of the claim.
 ended as (
-    select sync_id, explode(concat(if(fact = 'run_finished', body.releases, array()), if(fact = 'wave_acknowledged', array(), coalesce(body.closes, array())))) as id
-    from facts
+    select sync_id, id, coalesce(exists(again, one -> one.id = id), false) as is_restated
+    from (
+        select sync_id, body.claims as again,
+            explode(concat(if(fact = 'run_finished', body.releases, array()), if(fact = 'wave_acknowledged', array(), coalesce(body.closes, array())))) as id
+        from facts
+    )
 ),
 closed as (
-    select claims.sync_id, claims.id from claims
+    select claims.sync_id, claims.id, claims.lo, claims.hi from (select distinct sync_id, id, lo, hi from claims where fact <> 'doubt_recorded') as claims
     inner join waves on waves.sync_id = claims.sync_id and array_contains(waves.closes, claims.id)
-    where claims.fact <> 'doubt_recorded'
     group by claims.sync_id, claims.id, claims.lo, claims.hi
     having sum(greatest(least(claims.hi, waves.hi) - greatest(claims.lo, waves.lo), 0)) >= claims.hi - claims.lo
-    union
-    select sync_id, id from ended
 ),
 undelivered as (select sync_id, fact, inline(body.undelivered) from facts where fact in ('run_started', 'wave_acknowledged')),
 asked as (
@@ -41,7 +43,8 @@ asked as (
     union all
     select sync_id, place.snapshot from (select sync_id, explode(body.positions) as place from facts where fact = 'run_started') left anti join whole using (sync_id)
     union all
-    select sync_id, snapshot from claims left anti join closed using (sync_id, id)
+    select sync_id, snapshot from claims left anti join closed using (sync_id, id, lo, hi)
+    left anti join ended on ended.sync_id = claims.sync_id and ended.id = claims.id and (claims.fact = 'run_started' or not ended.is_restated)
     union all
     select undelivered.sync_id, undelivered.changed from undelivered
     left anti join replaced on undelivered.fact = 'run_started' and replaced.sync_id = undelivered.sync_id

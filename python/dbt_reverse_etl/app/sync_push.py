@@ -12,7 +12,7 @@ from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
-from dbt_reverse_etl.app.identity import Former, former_of, left_elsewhere, renamed
+from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed
 from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.app.push_report import Report
@@ -32,7 +32,7 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image
-from dbt_reverse_etl.warehouse.held import mirrors, pruned_note
+from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
@@ -64,7 +64,7 @@ class SyncPush(OneSync):
         requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
-        if self._is_overtaken(known, job):
+        if self._is_overtaken(known, job) or self._is_behind_others(known, spec):
             refuse_second(job, self._ports(spec, self._head), self.state)
             return self._left_to_a_later_run(known)
         for request in requests:
@@ -118,8 +118,15 @@ class SyncPush(OneSync):
         self._begin_anew()
 
     def _is_overtaken(self, known: HeadOfModel, job: Job) -> bool:
-        newest = max(place.snapshot for place in self.state.positions)
-        return self.state.changelog == known.changelog and known.snapshot < newest <= job.newest
+        """Whether a later run has delivered, or may have delivered, rows of a newer snapshot, which nobody reads for an older one."""
+        return self.state.changelog == known.changelog and known.snapshot < self.state.reached <= job.newest
+
+    def _is_behind_others(self, known: HeadOfModel, spec: Spec) -> bool:
+        """Whether a sync beside this mirror was pushed further: a delete of before could take a row that it has delivered since."""
+        if not spec.mode.deletes or self.state.is_at(known.snapshot, spec.id):
+            return False
+        found = (self._shared.ledger.read(id_of(one)) for one in beside(self._resolved, self._shared.resolved))
+        return any(one.changelog == known.changelog and one.reached > known.snapshot for one in found)
 
     def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
         """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
@@ -160,13 +167,13 @@ class SyncPush(OneSync):
 
     def _replay(self, known: HeadOfModel) -> RunResult | None:
         """An event says what was before it, so those of a crashed run are sent again as they were before newer ones. None: they are."""
-        claims = self.state.claims if self._settings.mode is Mode.CHANGELOG else ()
-        for snapshot, spec_id in sorted({(claim.snapshot, claim.spec) for claim in claims}):
-            if snapshot == known.snapshot:
-                continue
+        newest = self.state.reached  # a position or a claim beyond the snapshot of a run would be taken back
+        if self._settings.mode is not Mode.CHANGELOG or newest == known.snapshot:
+            return None
+        for spec_id in sorted({claim.spec for claim in self.state.claims if claim.snapshot == newest}):
             spec = Spec.of(self.state.specs[spec_id])
-            ports = self._ports(spec, partial(self._head, snapshot))
-            result = self._watched(self._job(HeadOfModel(snapshot, known.changelog), spec), ports)
+            ports = self._ports(spec, partial(self._head, newest))
+            result = self._watched(self._job(HeadOfModel(newest, known.changelog), spec), ports)
             if not reached_its_end(result.status):
                 return result
             self._begin_anew()

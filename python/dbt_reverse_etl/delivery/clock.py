@@ -7,6 +7,8 @@ import time
 from datetime import datetime, timezone
 from typing import Protocol
 
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux; it goes on while the machine is suspended
+
 
 class Clock(Protocol):
     """Wall time for the records, monotonic time for the durations."""
@@ -31,7 +33,7 @@ class SystemClock:
         return datetime.now(timezone.utc)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -26,6 +26,7 @@ class Lease:
     ) -> None:
         """`mine` asks the ledger whether this run's fence is the newest; `beat` records a new end of the lease."""
         self._clock = clock
+        self._began = clock.now(), clock.monotonic()
         self._seconds = seconds
         self._until = until
         self._mine = mine
@@ -40,12 +41,17 @@ class Lease:
 
     def extended(self) -> datetime:
         """Where the lease would end if it were renewed now; a fact that carries it must be followed by `confirm`."""
-        return self._clock.now() + self._seconds
+        return self._now() + self._seconds
+
+    def _now(self) -> datetime:
+        """By the clock; but no less than what has passed since the lease began, for somebody may set the clock back."""
+        began, then = self._began
+        return max(self._clock.now(), began + timedelta(seconds=self._clock.monotonic() - then))
 
     def held(self) -> bool:
         """May a request be sent? Renews when half of the lease is spent."""
         with self._lock:
-            left = self._until - self._clock.now()
+            left = self._until - self._now()
             if self._lost or left <= timedelta(0):
                 self._lost = True
             elif left < self._seconds / 2:
@@ -78,7 +84,7 @@ class Lease:
 
     def _confirm(self, until: datetime) -> None:
         # A commit that ended after the old lease had run out may have come too late for a run that took over.
-        if self._clock.now() >= self._until or not self._mine():
+        if self._now() >= self._until or not self._mine():
             self._lost = True
         else:
             self._until = max(self._until, until)

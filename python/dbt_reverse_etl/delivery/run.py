@@ -50,6 +50,7 @@ from dbt_reverse_etl.sinks.ranges import coarse, singles
 __all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
 _NOTHING = Histogram((NO_ROWS,))
+_OVERTAKEN = "another run sent rows of a newer snapshot meanwhile: the next push sends the rest"
 _MOST_DOUBTS = 16  # each is a column of the query that plans the next push
 
 
@@ -171,6 +172,8 @@ class _Run:
             self._record(*first)
             self._state = reduce(apply, first, self._state)
             self._known |= {claim.id for claim in self._state.claims}
+        if self._state.reached > self._job.head:
+            return Status.FAILED, _OVERTAKEN
         self._ports.progress(Number.FENCE, self._fence)
         is_planned_anew = claim is None or bool(self._late)
         if is_planned_anew:

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.config.destinations import ResolvedSync
-from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
@@ -87,9 +86,14 @@ def others(
     spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
 ) -> Others:
     """The others of a sync over a changelog with these columns."""
-    found = _beside(mine, resolved, _LEAVING)
+    found = _in_object(mine, resolved, _LEAVING)
     filters = _filters(spark, mine, found, columns)
     return Others(filters, elsewhere=len(filters) < len(found))
+
+
+def beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync]) -> list[ResolvedSync]:
+    """The other syncs over the same changelog that leave rows in the object of a sync."""
+    return _over_changelog(mine, _in_object(mine, resolved, _LEAVING))
 
 
 def mirrors(
@@ -97,13 +101,13 @@ def mirrors(
 ) -> Sequence[str | None]:
     """Filters of the mirrors over the same changelog which may delete rows that a sync leaves in the object."""
     leaves = mine.sync.settings.mode in _LEAVING
-    return _filters(spark, mine, _beside(mine, resolved, (Mode.MIRROR,)), columns) if leaves else ()
+    return _filters(spark, mine, _in_object(mine, resolved, (Mode.MIRROR,)), columns) if leaves else ()
 
 
-def _beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync], modes: Sequence[Mode]) -> list[Sync]:
+def _in_object(mine: ResolvedSync, resolved: Iterable[ResolvedSync], modes: Sequence[Mode]) -> list[ResolvedSync]:
     """The other syncs of the object that have these modes."""
     return [
-        one.sync
+        one
         for one in resolved
         if one.sync.enabled and one.sync.unique_id != mine.sync.unique_id and one.sync.settings.mode in modes
         if _place(one) == _place(mine)
@@ -111,11 +115,13 @@ def _beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync], modes: Sequenc
 
 
 def _filters(
-    spark: SparkSession, mine: ResolvedSync, found: Iterable[Sync], columns: Sequence[tuple[str, str]]
+    spark: SparkSession, mine: ResolvedSync, found: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
 ) -> tuple[str | None, ...]:
-    """Of those over the same changelog."""
-    beside = [sync for sync in found if sync.changelog.unique_id == mine.sync.changelog.unique_id]
-    return tuple(resolve(spark, sync, columns).where for sync in beside)
+    return tuple(resolve(spark, one.sync, columns).where for one in _over_changelog(mine, found))
+
+
+def _over_changelog(mine: ResolvedSync, found: Iterable[ResolvedSync]) -> list[ResolvedSync]:
+    return [one for one in found if one.sync.changelog.unique_id == mine.sync.changelog.unique_id]
 
 
 def _place(one: ResolvedSync) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dbt_reverse_etl.app import sync_push
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.app.sync_push import SyncPush
@@ -17,6 +18,8 @@ from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
+    Claim,
+    ClaimsSettled,
     Fact,
     Heartbeat,
     Range,
@@ -27,6 +30,7 @@ from dbt_reverse_etl.delivery.facts import (
 )
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.ledger import Overview, Request
 from dbt_reverse_etl.warehouse.spec import Spec
@@ -43,9 +47,16 @@ SOON, LATER = NOW + LEASE, NOW + timedelta(hours=3)
 
 
 class Ledger(MemoryLedger):
-    """As that of the warehouse, which is given what was read before."""
+    """As that of the warehouse, which is given what was read before.
+
+    Attributes:
+        meanwhile: what another run records before the next one starts.
+    """
+
+    meanwhile: Sequence[Fact] = ()
 
     def start(self, started: RunStarted, before: State | None = None) -> State | None:
+        self.append(*self.meanwhile)
         return super().start(started)
 
 
@@ -71,6 +82,16 @@ def renewed() -> Heartbeat:
 
 def ended(status: str = Status.SUCCEEDED) -> RunFinished:
     return RunFinished(SYNC, 1, 9, SOON, status, NO_COUNTS, NO_ROWS, "")
+
+
+class NoRows:
+    """A source without pending rows."""
+
+    def planned(self) -> Histogram:
+        return Histogram((NO_ROWS,))
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 def after_an_hour(ledger: Ledger, **heads: int) -> Pusher:
@@ -129,6 +150,7 @@ def test_a_request_that_a_rival_has_carried_out_since_a_long_invocation_began_is
     assert ledger.facts == before
 
 
+OPEN_AT_6 = ClaimsSettled(SYNC, 1, 1, NOW, (), (), (Claim("c", 0, BUCKETS, 6, SPEC),), SPECS)
 REJECTED = Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected", "too long", 1, NOW, None)
 LISTED = WaveAcknowledged(SYNC, 1, 1, NOW, 0, 9, 6, SPEC, NO_COUNTS, (REJECTED,), ("c",), (), SOON)
 
@@ -140,6 +162,9 @@ LISTED = WaveAcknowledged(SYNC, 1, 1, NOW, 0, 9, 6, SPEC, NO_COUNTS, (REJECTED,)
         (MIXED, [killed()], Status.SUPERSEDED, ExitCode.FAILED),
         (MIXED, [ended(Status.FAILED)], Status.SUPERSEDED, ExitCode.FAILED),
         (MIXED, [ended()], Status.SUPERSEDED, ExitCode.FAILED),  # `test --key` ends well, and sends one row
+        ([Range(0, BUCKETS, 4, SPEC)], [OPEN_AT_6, killed()], Status.SUPERSEDED, ExitCode.FAILED),
+        ([Range(0, BUCKETS, 4, SPEC)], [OPEN_AT_6, ended(Status.FAILED)], Status.SUPERSEDED, ExitCode.FAILED),
+        (ALL_AT_5, [OPEN_AT_6, ended(Status.FAILED)], Status.IDLE, ExitCode.FAILED),
         (MIXED, [renewed()], "busy", ExitCode.BUSY),
         ([Range(0, BUCKETS, 6, SPEC)], [renewed()], "busy", ExitCode.BUSY),
         ([Range(0, BUCKETS, 6, SPEC)], [ended()], Status.IDLE, ExitCode.OK),
@@ -156,3 +181,56 @@ def test_a_push_that_a_later_run_has_overtaken_is_green_only_if_that_one_has_del
     assert (report.status, report.exit_code) == (status, code), report.message
     assert ("has delivered more" in report.message) is (status == Status.IDLE)
     assert ledger.facts == before
+
+
+@pytest.mark.guarantee("Leases and rivals")
+@pytest.mark.parametrize("recorded", [LISTED, replace(LISTED, undelivered=(), hi=BUCKETS), OPEN_AT_6])
+def test_a_run_of_an_older_snapshot_sends_nothing_beside_what_another_one_recorded_when_it_began(
+    recorded: Fact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overview, ledger = began([Range(0, BUCKETS, 4, SPEC)], killed())
+    ledger.meanwhile = [replace(recorded, fence=1)]
+    monkeypatch.setattr(SyncPush, "_source", lambda *_: NoRows())
+    report = after_an_hour(ledger, orders=6).push(A, overview)
+    assert (report.status, report.exit_code) == (Status.FAILED, ExitCode.FAILED)
+    assert "another run sent rows of a newer snapshot meanwhile" in report.message
+    state = ledger.read(SYNC)
+    assert (state.fence, state.finished, state.reached) == (2, True, 6)
+    assert all(place.snapshot != 5 for place in (*state.positions, *state.claims))
+
+
+@pytest.mark.guarantee("Leases and rivals")
+@pytest.mark.parametrize(
+    ("snapshot", "changelog", "is_left"), [(6, "uuid", True), (5, "uuid", False), (6, "old", False)]
+)
+def test_a_mirror_deletes_nothing_at_a_snapshot_before_that_of_another_sync_of_its_object(
+    snapshot: int, changelog: str, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror, beside = sync("m", "orders", mode="mirror"), sync("u", "orders")
+    settings = beside.sync.settings.model_copy(update={"object": "m"})
+    beside = beside._replace(sync=replace(beside.sync, settings=settings))
+    states = {**at(mirror, 4).states, **at(beside, snapshot, changelog).states}
+    warehouse = after_an_hour(Ledger(), orders=6)
+    warehouse.resolved, reached = [mirror, beside], list[int]()
+    monkeypatch.setattr(warehouse.ledger, "read", lambda name, _=None: states[name])
+    monkeypatch.setattr(sync_push, "run", lambda job, *_: reached.append(job.head))
+    report = warehouse.push(mirror, Overview(states))
+    assert (report.status == Status.SUPERSEDED, reached) == (is_left, [] if is_left else [5])
+
+
+def test_events_of_a_crashed_run_are_sent_again_at_its_snapshot_and_those_of_one_before_the_position_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = sync("e", "orders", mode="changelog")
+    heads = list[int]()
+    monkeypatch.setattr(sync_push, "run", lambda job, *_: heads.append(job.head))
+    for position, claims, wanted in ((3, [4], 4), (2, [3, 4], 4), (4, [3], 5), (3, [], 5), (4, [5], 5)):
+        state = at(events, position).states[id_of(events)]
+        spec = next(iter(state.specs))
+        found = tuple(Claim(f"c{one}", 0, BUCKETS, one, spec) for one in claims)
+        overview = Overview({id_of(events): replace(state, claims=found)})
+        warehouse = after_an_hour(Ledger(), orders=5)
+        warehouse._heads["orders", 4] = warehouse._heads["orders", 5]
+        warehouse.push(events, overview)
+        assert heads.pop() == wanted, (position, claims)
+        assert not heads

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.delivery import lease
 from dbt_reverse_etl.delivery.facts import Heartbeat
+from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.ports import RunResult, Status
 from dbt_reverse_etl.delivery.position import RunStarted
 from dbt_reverse_etl.delivery.waves import Histogram
@@ -156,3 +158,28 @@ def test_a_step_that_hangs_keeps_the_lease_for_hours_and_not_for_ever(monkeypatc
     desk.sink.open = hang  # type: ignore[method-assign]
     assert desk.push({"k0": 1}).status == Status.SUPERSEDED
     assert desk.sink.destination.rows == {}
+
+
+class SetBack(FakeClock):
+    """Its time of day can be set back; how much time passes does not change by that."""
+
+    back = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() - self.back
+
+
+@pytest.mark.guarantee("Leases and rivals", "A clock that is set back makes no lease longer")
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_clock_that_is_set_back_makes_no_lease_longer(*, fenced: bool) -> None:
+    clock, length = SetBack(), timedelta(minutes=15)
+    began, beats = clock.now(), list[datetime]()
+    mine = Lease(clock, length, began + length, mine=lambda: not fenced, beat=beats.append)
+    clock.back = timedelta(hours=1)
+    clock.sleep(length.total_seconds() * 0.4)
+    assert (mine.held(), beats) == (True, [])
+    clock.sleep(length.total_seconds() * 0.2)
+    assert mine.held() is not fenced
+    assert beats == [began + length * 1.6], "no rival takes over before that"
+    clock.sleep(length.total_seconds())
+    assert not mine.held()

@@ -232,7 +232,10 @@ def random_facts(rng: random.Random, sync: str) -> list[Fact]:
     if rng.random() < 0.4:
         delivered = tuple(Range(claim.lo, claim.hi, claim.snapshot, "x") for claim in claims[:1])
         late = tuple(Claim(f"{sync}-late", 0, 9, snapshot(), "x") for _ in range(rng.randint(0, 1)))
-        facts.append(ClaimsSettled(sync, 2, 1, now, delivered, known[:1], late, {}))
+        parts = rng.choice([0, 0, 1, 2])  # what the settlement leaves in doubt it states again
+        cuts = sorted(rng.sample(range(BUCKETS), 2 * parts))
+        again = tuple(replace(claims[0], lo=cuts[2 * n], hi=cuts[2 * n + 1]) for n in range(parts if claims else 0))
+        facts.append(ClaimsSettled(sync, 2, 1, now, delivered, known[:1], (*again, *late), {}))
     reached = rng.choice([0, 1, len(bounds), len(bounds)])
     for n, (lo, hi) in enumerate(bounds[:reached]):
         following = tuple(own[n + 1 : n + 2])
