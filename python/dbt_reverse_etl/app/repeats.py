@@ -11,7 +11,7 @@ from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import ended, reached_its_end
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.ledger import OVER, Overview, Refusal
 
 
 def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str]:
@@ -21,9 +21,17 @@ def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str
         name, sync_id = one.sync.name, id_of(one)
         state = overview.states.get(sync_id, State())
         is_bad = not ended(state) or bool(state.undelivered or state.claims)
-        return is_bad or overview.refused(name, sync_id) is not None or overview.must_tell(name)
+        is_refused = overview.refused(name, sync_id) is not None or _is_refused_elsewhere(one, state, overview)
+        return is_bad or is_refused or overview.must_tell(name)
 
     return {one.sync.name for one in resolved if is_left(one)}
+
+
+def _is_refused_elsewhere(one: ResolvedSync, state: State, overview: Overview) -> bool:
+    """Who corrects the address of a destination repeats the push that did not reach it."""
+    found = overview.refusals.get(one.sync.name, Refusal(OVER))
+    is_newer = state.started_at is None or found.at is None or found.at > state.started_at
+    return found.status != OVER and found.sync_id != id_of(one) and is_newer
 
 
 def behind(resolved: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:

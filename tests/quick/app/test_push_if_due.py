@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -18,6 +18,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
 from tests.support.delivery.pushers import at, pusher, sync
 
+HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUN = Invocation("inv-1", "run", False, False, {}, {})
 
@@ -101,6 +102,16 @@ def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> Non
         (overview("inv-1", "partial", REJECTED), {"a"}),
         (overview("inv-1", "succeeded", UNMATCHED), {"a"}),
         (Overview(refusals={"b": Refusal("blocked", "", NOW, id_of(B))}), {"b"}),
+        (Overview(refusals={"b": Refusal("failed", "", NOW, "of a mistyped host")}), {"b"}),
+        (
+            replace(at(B, 5, started_at=NOW - HOUR), refusals={"b": Refusal("failed", "", NOW, "of a mistyped host")}),
+            {"b"},
+        ),
+        (
+            replace(at(B, 5, started_at=NOW + HOUR), refusals={"b": Refusal("failed", "", NOW, "of a former host")}),
+            set(),
+        ),
+        (Overview(refusals={"b": Refusal("ok", "", NOW, "of a former host")}), set()),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("failing")}), {"a"}),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered", is_sure=False)}), {"a"}),
         (replace(overview("inv-1", "succeeded"), heard={"a": Heard("recovered")}), set()),
