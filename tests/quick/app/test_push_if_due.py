@@ -11,7 +11,7 @@ from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.invocation import pushed_by
 from dbt_reverse_etl.app.project import Ask
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
-from dbt_reverse_etl.base.errors import ReverseEtlError
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, worst
 from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
@@ -71,17 +71,41 @@ REJECTED, UNMATCHED = row("rejected"), row("no_match")
             {"orders": 5, "customers": 5},
             ["a", "b", "c"],
         ),
-        (Overview(), {"orders": 6, "customers": 5}, ["c"]),
-        (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, []),
     ],
 )
-def test_what_was_pushed_well_or_is_overtaken_is_left_out_and_nothing_else(
+def test_what_was_pushed_well_is_left_out_and_nothing_else(
     told: Overview, heads: dict[str, int], left: list[str]
 ) -> None:
     said: list[str] = []
     due = still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
-    assert [one.sync.name for one in due] == left
+    assert [one.sync.name for one in due.push] == left
+    assert not due.overtaken
     assert len(said) == 3 - len(left)
+
+
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize(
+    ("told", "heads", "left", "overtaken"),
+    [
+        (Overview(), {"orders": 6, "customers": 5}, ["c"], ["a", "b"]),
+        (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 4), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (at(A, 5), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 6), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 6, changelog="another"), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+    ],
+)
+def test_results_that_a_later_run_has_overtaken_are_not_pushed_and_are_no_success_until_their_rows_have_arrived(
+    told: Overview, heads: dict[str, int], left: list[str], overtaken: list[str]
+) -> None:
+    due = still_due(RUN, DUE, told, pusher(**heads), lambda *_: None)
+    assert [one.sync.name for one in due.push] == left
+    assert [one.sync for one in due.overtaken] == overtaken
+    assert worst(one.exit_code for one in due.overtaken) == ExitCode.OVERTAKEN
+
+
+def test_that_a_sync_was_overtaken_hides_no_failure() -> None:
+    assert [worst(codes) for codes in ([], [0], [0, 6], [6, 1], [5, 6, 0])] == [0, 0, 6, 1, 5]
 
 
 def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> None:
