@@ -11,8 +11,11 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.profiles import profile_directories
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter
+from dbt_reverse_etl.serve.position import Run, Trouble
 
-Limit = tuple[int, float]  # tries, and seconds since a run was found: it is given up when both are spent
+Limit = tuple[
+    int, float
+]  # tries that failed alike, and seconds since the first of them: a run is given up when both are spent
 _LONGEST_PAUSE = 3600.0  # seconds that the API may ask to wait
 
 
@@ -30,6 +33,11 @@ class Patience:
     fetch: Limit = (10, 6 * 3600)
     push: Limit = (4, 0)
     busy: Limit = (4, 2 * 3600)
+
+    def is_spent(self, run: Run, now: float) -> bool:
+        """Whether a run is given up: it was tried, and for long enough, for the trouble that it has."""
+        tries, seconds = {Trouble.FETCH: self.fetch, Trouble.BUSY: self.busy}.get(run.trouble, self.push)
+        return run.tries >= tries and now - (run.since or run.found_at) >= seconds
 
     def wait(self, tries: int, asked: float = 0.0, most: float = math.inf) -> float:
         """Seconds before the next try, at most `most`; but at least as many as were asked for, up to an hour."""

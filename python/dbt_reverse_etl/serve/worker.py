@@ -13,24 +13,27 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dbt_reverse_etl.base.errors import ExitCode, unexpected
+from dbt_reverse_etl.base.errors import ExitCode, unexpected, worst
 from dbt_reverse_etl.delivery.gate import jitter
 from dbt_reverse_etl.serve.artifacts import Artifacts
 from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError
 from dbt_reverse_etl.serve.metrics import Metrics
-from dbt_reverse_etl.serve.position import PositionFile, Run, State
+from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.steps import Unfit
-from dbt_reverse_etl.serve.surroundings import Limit, Surroundings
+from dbt_reverse_etl.serve.surroundings import Surroundings
 
 _LOOKS = 5  # for the run of a webhook, which may be listed a moment later
-_BUSY = "another run holds the sync"
+_OVERTAKEN = (
+    "a later run had captured more before this push began, so not all of it was pushed: "
+    "it arrives with the push of a later run of the job that succeeds"
+)
 _MEANINGS = {
     ExitCode.USAGE: ", the configuration is wrong",
     ExitCode.BLOCKED: ", blocked by a guard or a failed test",
-    ExitCode.BUSY: f", {_BUSY}",
+    ExitCode.BUSY: ", another run holds the sync",
     ExitCode.OTHER_CHANGELOG: ", the positions do not say what the destination holds, or stand under a former name",
     NOT_STARTED: ", it cannot be started: see `push_command`",
 }
@@ -85,7 +88,7 @@ class Worker:
             left, self.broken = True, type(error).__name__
             self._say(str(unexpected(error, "serve")), "error")
         if left:
-            self.worst = max(self.worst, ExitCode.FAILED)
+            self.worst = worst((self.worst, ExitCode.FAILED))
         self._misses = self._misses + 1 if left else 0
 
     def hear(self, run_id: int) -> None:
@@ -135,12 +138,12 @@ class Worker:
         return bool(left)
 
     def _is_settled(self, run: Run) -> bool:
-        """Try a run once. Whether it is done, or has failed for good."""
+        """Try a run once. Whether there is nothing more to do for it."""
         is_there = bool(self._artifacts.of(run))
-        limit = self._patience.fetch
-        if is_there:
-            limit = self._patience.busy if _BUSY in run.reason else self._patience.push
-        if _is_spent(run, limit):
+        if is_there and run.trouble is Trouble.FETCH:  # we were killed just after the fetch
+            run = run.fetched(tries=0)
+        stage = Trouble.PUSH if is_there else Trouble.FETCH
+        if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
             return self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
         run = self._put(replace(run, tries=run.tries + 1))
         self._around.step("taken")
@@ -148,18 +151,18 @@ class Worker:
             if not is_there:
                 newest = self.position.value.waiting([run.job_id])[-1]
                 self._artifacts.fetch(run, self.targets[run.job_id], newest)
-                run, limit = self._put(replace(run, tries=1)), self._patience.push
+                run, stage = self._put(run.fetched(tries=1)), Trouble.PUSH
                 self._around.step("fetched")
             return self._judged(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
             return self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._pause = max(self._pause, error.pause)
-            return self._left(run, error.reason, limit)
+            return self._left(run, Trouble.FETCH, error.reason)
         except Exception as error:  # others must not wait for it
             problem = unexpected(error, f"run {run.run_id}")
             self._say(str(problem), "error")
-            return self._left(run, problem.found, limit)
+            return self._left(run, stage, problem.found)
 
     def _push(self, run: Run, target: str) -> int:
         """The worst exit code; a signal says more than a code: what it cut short is done again."""
@@ -174,52 +177,53 @@ class Worker:
             self.metrics.pushes.labels(str(codes[-1])).inc()
             self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
-        return min(codes) if min(codes) < 0 else max(codes)
+        return min(codes) if min(codes) < 0 else worst(codes)
 
     def _judged(self, run: Run, code: int) -> bool:
         if code == ExitCode.OK:
-            return self._ended(run, State.DONE)
-        self.worst = max(self.worst, code)
+            return self._ended(run, State.DONE, is_pushed=True)
+        self.worst = worst((self.worst, code))
+        if code == ExitCode.OVERTAKEN:
+            return self._ended(run, State.OVERTAKEN, _OVERTAKEN)
         reason = f"signal {-code}" if code < 0 else f"exit code {code}{_MEANINGS.get(code, '')}"
         if code == ExitCode.USAGE:
             return self._ended(run, State.FAILED, reason)
         # The worst code may hide that of another sync, which another try helps.
-        return self._left(run, reason, self._patience.busy if code == ExitCode.BUSY else self._patience.push)
+        return self._left(run, Trouble.BUSY if code == ExitCode.BUSY else Trouble.PUSH, reason)
 
-    def _left(self, run: Run, reason: str, limit: Limit) -> bool:
+    def _left(self, run: Run, trouble: Trouble, reason: str) -> bool:
         """Leave it for another try, if its limit allows one. While stopping, this try does not count."""
         if self.stopping.is_set():
             self._put(replace(run, tries=run.tries - 1))
             return False
-        if _is_spent(run, limit):
+        run = run.failed(trouble, reason, time.time())
+        if self._patience.is_spent(run, time.time()):
             return self._ended(run, State.FAILED, f"given up: {reason}")
-        self._put(replace(run, reason=reason))
+        self._put(run)
         self._say(f"run {run.run_id}: {reason}; it is tried again", "warn")
         return False
 
-    def _ended(self, run: Run, state: State, reason: str = "") -> bool:
-        self.position.put(self.position.value.ended(replace(run, state=state, reason=reason), time.time()))
+    def _ended(self, run: Run, state: State, reason: str = "", *, is_pushed: bool = False) -> bool:
+        run = replace(run, state=state, reason=reason)
+        self.position.put(self.position.value.ended(run, time.time(), is_pushed=is_pushed))
         self._around.step("ended")
         self._remove_artifacts()
         failed = state is State.FAILED
-        self.worst = max(self.worst, ExitCode.FAILED) if failed else self.worst
+        self.worst = worst((self.worst, ExitCode.FAILED)) if failed else self.worst
         level = "error" if failed else "warn" if reason else "info"
         self._say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
         return True
 
     def _remove_artifacts(self) -> None:
-        """Those that nobody needs. A person may want to push a failed run with an override: its artifacts stay."""
-        runs = self.position.value.runs.values()
-        self._artifacts.keep_only({run.run_id for run in runs if run.state is not State.DONE})
+        """Those that nobody needs. A person may want to push with an override: those of each job's newest failed run stay."""
+        runs = sorted(self.position.value.runs.values(), key=lambda run: run.finished_at)
+        needed = {run.run_id for run in runs if run.state is State.WAITING}
+        failed = {run.job_id: run.run_id for run in runs if run.state is State.FAILED and self._artifacts.of(run)}
+        self._artifacts.keep_only({*needed, *failed.values()})
 
     def _put(self, run: Run) -> Run:
         self.position.put(self.position.value.updated(run))
         return run
-
-
-def _is_spent(run: Run, limit: Limit) -> bool:
-    tries, seconds = limit
-    return run.tries >= tries and time.time() - run.found_at >= seconds
 
 
 def _command(settings: ServeSettings) -> list[str]:

@@ -276,7 +276,7 @@ class TestThePush:
 
 
 class TestArtifactsOfARun:
-    def test_stay_when_its_push_failed_until_a_newer_run_of_the_job_has_ended(self, world: World) -> None:
+    def test_stay_when_its_push_failed_until_a_newer_run_of_the_job_was_pushed(self, world: World) -> None:
         world.codes(1, "2")
         folder = world.kept / "runs"
         with world.serving() as url:
