@@ -38,6 +38,8 @@ class Metrics(Collector):
         self.seconds = self._made(Summary, "push_seconds", "Duration of pushes")
         looked = "When dbt Cloud last listed the finished runs of a job"
         self.looked = self._made(Gauge, "last_look_timestamp_seconds", looked, "job_id")
+        for job_id in jobs:
+            self.looked.labels(str(job_id))  # 0 until then
 
     def _made(self, kind: type[M], name: str, text: str, *labels: str) -> M:
         return kind(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
@@ -50,8 +52,8 @@ class Metrics(Collector):
             runs.add_metric([state], count)
         done_at, text = f"{_PREFIX}_last_done_timestamp_seconds", "When a run of a job was last pushed"
         done = GaugeMetricFamily(done_at, text, labels=["job_id"])
-        for job_id, at in position.done_at.items():
-            done.add_metric([str(job_id)], at)
+        for job_id in self._jobs:
+            done.add_metric([str(job_id)], position.done_at.get(job_id, 0))
         of_these = [run for run in position.runs.values() if run.job_id in self._jobs]
         not_pushed = [run.finished_at for run in of_these if run.state in (State.WAITING, State.OVERTAKEN)]
         age = max(0.0, time.time() - min(not_pushed)) if not_pushed else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,7 @@ class Surroundings:
         tell: a line of the log and its level: info, warn, error.
         log_format: of a push and a report.
         step: called between any two steps, so that a test may kill the process there.
+        clock: of the waits between tries.
     """
 
     project_dir: Path
@@ -62,6 +64,7 @@ class Surroundings:
     log_format: str = "text"
     patience: Patience = field(default_factory=Patience)
     step: Step = no_step
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def profiles(self) -> list[Path]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
 from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.position import PositionFile, Run, State
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
+from dbt_reverse_etl.serve.webhooks import Receiver
 from dbt_reverse_etl.serve.worker import Worker
-from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, results
+from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, event, results, signature
+from tests.support.servers.http import Reply
 
 AT_ONCE = Patience(first=0, most=0, fetch=(3, 0), push=(3, 0), busy=(3, 0))
 
@@ -34,17 +38,30 @@ class Desk:
     codes: list[int] = field(default_factory=list)
     pushed: list[Sequence[str]] = field(default_factory=list)
     log: list[tuple[str, str]] = field(default_factory=list)
+    now: float = 0.0
+
+    def settings(self, *jobs: int) -> ServeSettings:
+        listed = [{"job_id": job, "target": "prod"} for job in jobs]
+        told = {"account_id": ACCOUNT, "url": self.api.server.url, "token": TOKEN, "webhook_secret": SECRET}
+        return ServeSettings.model_validate({**told, "timeout": 5, "jobs": listed})
+
+    def around(self) -> Surroundings:
+        def tell(line: str, level: str) -> None:
+            self.log.append((line, level))
+
+        return Surroundings(self.folder, None, {}, tell, patience=self.patience, clock=lambda: self.now)
 
     def worker(self, *jobs: int) -> Worker:
-        listed = [{"job_id": job, "target": "prod"} for job in jobs or (JOB,)]
-        told = {"account_id": ACCOUNT, "url": self.api.server.url, "token": TOKEN, "webhook_secret": SECRET}
-        settings = ServeSettings.model_validate({**told, "timeout": 5, "jobs": listed})
         for name in ("runs", "reports"):
             (self.folder / name).mkdir(exist_ok=True)
-        around = Surroundings(self.folder, None, {}, lambda *line: self.log.append(line), patience=self.patience)
-        made = Worker(settings, around, self.folder, 0o022)
+        made = Worker(self.settings(*jobs or (JOB,)), self.around(), self.folder, 0o022)
         made.process.run = self._push  # type: ignore[method-assign]
         return made
+
+    def later(self, worker: Worker) -> None:
+        """Its next turn, when every wait is over."""
+        self.now += 4000
+        worker.turn()
 
     def _push(self, arguments: Sequence[str], seconds: float = 0) -> int:
         self.pushed.append(arguments)
@@ -91,7 +108,7 @@ class TestARunThatALaterOneHasOvertaken:
         for run_id in (1, 2):
             desk.api.add_run(run_id)
             desk.codes = [6]
-            worker.turn()
+            desk.later(worker)
             assert state(worker, run_id) == "overtaken"
         assert worker.worst == 6
         assert worker.position.value.done_at == {}
@@ -99,11 +116,11 @@ class TestARunThatALaterOneHasOvertaken:
         assert float(sample(worker, "oldest_open_run_seconds")) > 0
         assert desk.said("run 2: overtaken, a later run had captured more") == ["warn"]
         again = desk.worker()
-        again.turn()
+        desk.later(again)
         assert len(desk.pushed) == 2, "another try would start Spark for nothing"
         assert desk.kept() == [], "nobody can push these results any more"
         desk.api.add_run(3)
-        again.turn()
+        desk.later(again)
         assert counts(again.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
         assert again.position.value.done_at.keys() == {JOB}
         assert float(sample(again, "oldest_open_run_seconds")) == 0
@@ -113,7 +130,7 @@ class TestARunThatALaterOneHasOvertaken:
         desk.api.add_run(1, both)
         desk.codes = [6, 2]
         worker = desk.worker()
-        worker.turn()
+        desk.later(worker)
         assert worker.position.value.runs[1].reason == "exit code 2, the configuration is wrong"
 
 
@@ -128,16 +145,16 @@ class TestARunThatFailed:
         )
         for run_id, each in enumerate(steps, 1):
             desk.api.add_run(run_id, each)
-            worker.turn()
+            desk.later(worker)
         assert [state(worker, run_id) for run_id in (1, 2, 3)] == ["failed", "done", "failed"]
         assert worker.position.value.done_at == {}
         assert desk.kept() == ["1"], "a person may push it with an override"
         desk.api.add_run(4, ran(4))
         desk.codes = [2]
-        worker.turn()
+        desk.later(worker)
         assert desk.kept() == ["4"], "those of the newest are enough"
         desk.api.add_run(5)
-        worker.turn()
+        desk.later(worker)
         assert counts(worker.position.value, [JOB])["failed"] == 0
         assert desk.kept() == []
 
@@ -149,9 +166,9 @@ class TestHowLongARunIsTried:
         desk.api.add_run(1)
         worker, desk.codes = desk.worker(), [4, 4, 4, 1]
         for _ in range(4):
-            worker.turn()
+            desk.later(worker)
         assert state(worker, 1) == "waiting"
-        worker.turn()
+        desk.later(worker)
         assert state(worker, 1) == "done"
 
     @pytest.mark.guarantee("dbt Cloud")
@@ -163,10 +180,10 @@ class TestHowLongARunIsTried:
         now = [1e9]
         monkeypatch.setattr("time.time", lambda: now[0])
         worker, desk.codes = desk.worker(), [1, 4, 4, 4, 4]
-        worker.turn()
+        desk.later(worker)
         for hours, left in ((9, "waiting"), (10, "waiting"), (10.9, "waiting"), (11.1, "failed")):
             now[0] = 1e9 + hours * 3600
-            worker.turn()
+            desk.later(worker)
             assert state(worker, 1) == left
 
     def test_tries_of_the_artifacts_do_not_count_for_the_push(self, desk: Desk) -> None:
@@ -175,11 +192,11 @@ class TestHowLongARunIsTried:
         manifest = desk.api.files.pop((1, 2, "manifest.json"))
         worker = desk.worker()
         for _ in range(5):
-            worker.turn()
+            desk.later(worker)
         desk.api.files[1, 2, "manifest.json"] = manifest
         desk.codes = [1, 1]
         for _ in range(3):
-            worker.turn()
+            desk.later(worker)
         assert state(worker, 1) == "done"
 
     def test_a_position_of_an_earlier_version_is_read_and_its_runs_go_on(self, desk: Desk) -> None:
@@ -192,5 +209,160 @@ class TestHowLongARunIsTried:
         )
         desk.api.add_run(3)
         worker = desk.worker()
-        worker.turn()
+        desk.later(worker)
         assert state(worker, 3) == "done"
+
+
+class TestWhenSomethingIsTriedAgain:
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_no_webhook_cuts_a_pause_short_that_the_api_asked_for(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        desk.api.server.script(Reply(429, headers={"Retry-After": "1800"}))
+        worker = desk.worker(JOB, JOB + 1)
+        worker.turn()
+        for run_id in range(1, 20):
+            worker.hear(JOB, run_id)
+            worker.hear(JOB + 1, run_id)
+            desk.now += 90
+            worker.turn()
+        assert len(desk.api.server.received) == 1
+        desk.now += 90
+        worker.turn()
+        assert len(desk.api.asked("order_by")) == 3
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_no_webhook_cuts_the_wait_before_another_try_short(self, desk: Desk) -> None:
+        desk.patience, desk.codes = Patience(), [1, 1]
+        worker = desk.worker()
+        desk.api.add_run(1)
+        worker.turn()
+        for run_id in range(2, 20):
+            worker.hear(JOB, run_id)
+            worker.turn()
+        assert len(desk.api.asked("order_by")) == 19, "each brings a look"
+        assert len(desk.pushed) == 1
+        desk.now += 10
+        worker.turn()
+        assert len(desk.pushed) == 2
+        desk.now += 9.9
+        worker.turn()
+        assert len(desk.pushed) == 2, "waits double"
+        desk.now += 10.1
+        worker.turn()
+        assert state(worker, 1) == "done"
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_after_a_limit_of_the_api_no_other_run_loses_a_try_and_what_is_fetched_is_pushed(self, desk: Desk) -> None:
+        desk.patience, desk.codes = Patience(), [1]
+        worker, answer = desk.worker(), desk.api.server.default
+        desk.api.add_run(1)
+        worker.turn()
+        for run_id in (2, 3):
+            desk.api.add_run(run_id, ran(run_id))
+        asked = len(desk.api.asked("run_steps"))
+        assert callable(answer)
+        desk.api.server.default = lambda request: Reply(429) if "run_steps" in request.path else answer(request)
+        desk.now += 400
+        worker.turn()
+        assert len(desk.api.asked("run_steps")) == asked + 1
+        runs = worker.position.value.runs
+        assert [(runs[run_id].state.value, runs[run_id].tries) for run_id in (1, 2, 3)] == [
+            ("done", 2),
+            ("waiting", 1),
+            ("waiting", 0),
+        ]
+        desk.api.server.default = answer
+        desk.later(worker)
+        assert [state(worker, run_id) for run_id in (2, 3)] == ["done", "done"]
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_a_job_that_cannot_be_looked_at_holds_up_no_other(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        desk.api.unknown_jobs = {JOB + 1}
+        worker = desk.worker(JOB + 1, JOB)
+        worker.turn()
+        desk.api.add_run(1)
+        worker.hear(JOB, 1)
+        worker.turn()
+        assert state(worker, 1) == "done"
+
+    def test_a_run_that_a_webhook_named_is_looked_for_a_few_times(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        worker = desk.worker()
+        worker.turn()
+        worker.hear(JOB, 1)
+        for _ in range(9):
+            desk.now += 100
+            worker.turn()
+        assert len(desk.api.asked("order_by")) in (6, 7), "at the start, five times, and perhaps the usual one"
+        assert desk.said("a webhook named it") == ["warn"]
+
+
+class TestAJobThatDbtCloudDoesNotKnow:
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("status", [403, 404])
+    def test_is_said_and_shown_although_the_list_of_its_runs_is_only_empty(self, desk: Desk, status: int) -> None:
+        answer = desk.api.server.default
+        assert callable(answer)
+        desk.api.server.default = lambda request: Reply(status) if "/jobs/345/" in request.path else answer(request)
+        worker = desk.worker()
+        worker.turn()
+        assert worker.looks.trouble == {JOB: "dbt Cloud does not know it, or the token may not read it"}
+        assert desk.said("job 345: dbt Cloud does not know it, or the token may not read it") == ["warn"]
+        assert worker.worst == 1
+        assert looked(worker) == 0
+        desk.api.server.default = answer
+        desk.later(worker)
+        assert worker.looks.trouble == {}
+        assert looked(worker) > 0
+
+    def test_is_asked_for_at_the_start_and_whenever_the_list_is_empty(self, desk: Desk) -> None:
+        worker = desk.worker()
+        desk.api.add_run(1)
+        desk.later(worker)
+        desk.later(worker)
+        assert len(desk.api.asked("/jobs/345/")) == 1
+        desk.api.runs.clear()
+        desk.api.unknown_jobs = {JOB}
+        desk.later(worker)
+        assert worker.looks.trouble.keys() == {JOB}, "the token has lost its rights"
+
+
+def looked(worker: Worker) -> float:
+    return float(sample(worker, 'last_look_timestamp_seconds{job_id="345"}'))
+
+
+@pytest.mark.guarantee("dbt Cloud")
+def test_the_time_of_the_last_push_is_shown_for_each_listed_job_and_for_no_other(desk: Desk) -> None:
+    desk.api.add_run(1)
+    desk.later(desk.worker())
+    page = desk.worker(JOB + 1, JOB + 2).metrics.page().decode().splitlines()
+    shown = [line for line in page if line.startswith("dbt_reverse_etl_last_done_timestamp_seconds{")]
+    assert shown == [f'dbt_reverse_etl_last_done_timestamp_seconds{{job_id="{job}"}} 0.0' for job in (JOB + 1, JOB + 2)]
+
+
+def test_webhooks_that_are_ignored_are_logged_once_for_each_reason(desk: Desk) -> None:
+    worker = desk.worker()
+    app = Receiver(desk.settings(JOB), worker, lambda: True, desk.around()).app()
+    for body in (event(1, jobId="9"), event(2, jobId="9"), event(3, runStatusCode=20)):
+        assert asyncio.run(posted(app, body)) == 200
+    assert [line for line, _ in desk.log] == [
+        "webhook ignored: a job that is not listed (run 1 of job 9 in account 12); the next ones like it are not logged",
+        "webhook ignored: a run without success (run 3 of job 345 in account 12); the next ones like it are not logged",
+    ]
+
+
+async def posted(app: Starlette, body: bytes) -> int:
+    """The status of the answer to a webhook."""
+    headers = [(b"authorization", signature(body).encode())]
+    scope = {"type": "http", "method": "POST", "path": "/webhook", "query_string": b"", "headers": headers}
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return int(sent[0]["status"])

@@ -47,6 +47,7 @@ class CloudApi:
     server: HttpServer = field(default_factory=HttpServer)
     runs: dict[int, Json] = field(default_factory=dict)
     files: dict[tuple[int, int, str], bytes] = field(default_factory=dict)
+    unknown_jobs: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.server.default = self._answer
@@ -93,6 +94,8 @@ class CloudApi:
         path = parts.path.removeprefix(f"/api/v2/accounts/{ACCOUNT}/")
         if path == "runs/":
             return self._list(query)
+        if found := re.fullmatch(r"jobs/(\d+)/", path):
+            return Reply(404) if int(found[1]) in self.unknown_jobs else _data({"id": int(found[1])})
         if found := re.fullmatch(r"runs/(\d+)/", path):
             run = self.runs.get(int(found[1]))
             return _data(run) if run and "run_steps" in query.get("include_related", "") else Reply(404)
