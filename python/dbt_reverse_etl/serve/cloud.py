@@ -48,12 +48,27 @@ class CloudError(Exception):
         return self.pause > 0 or self.status == 429
 
 
+class _Trigger(BaseModel, frozen=True):
+    schema_override: str | None = None
+    azure_pull_request_id: int | str | None = None
+    github_pull_request_id: int | str | None = None
+    gitlab_merge_request_id: int | str | None = None
+    non_native_pull_request_id: int | str | None = None
+
+
 class CloudRun(BaseModel, frozen=True):
     """A run and its steps."""
 
     job_id: Id = Field(validation_alias="job_definition_id")
     status: int
     steps: Sequence[Step] = Field(validation_alias="run_steps")
+    trigger: _Trigger | None = None
+
+    @property
+    def override(self) -> str:
+        """What made it write to other tables than its job does; empty: nothing."""
+        fields = self.trigger.model_dump() if self.trigger else {}
+        return ", ".join(f"{name} {value}" for name, value in fields.items() if value)
 
 
 class FinishedRun(BaseModel, frozen=True):
@@ -88,7 +103,7 @@ class Cloud:
 
     def run(self, run_id: int) -> CloudRun:
         """One run."""
-        return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps"]')
+        return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps","trigger"]')
 
     def finished(self, job_id: int, since: float | None) -> list[FinishedRun]:
         """Runs of a job that ended with success, the newest first.

@@ -87,11 +87,13 @@ class Position:
         since: by job: every run that finished before is settled.
         runs: by id: those that finished later; failed and overtaken ones until a later run of the job was pushed.
         done_at: by job, when a run was last pushed, by our clock.
+        ledgers: by target, the ledger of the first run that was pushed for it.
     """
 
     since: Mapping[int, float] = field(default_factory=dict)
     runs: Mapping[int, Run] = field(default_factory=dict)
     done_at: Mapping[int, float] = field(default_factory=dict)
+    ledgers: Mapping[str, str] = field(default_factory=dict)
 
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
@@ -124,7 +126,7 @@ class Position:
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
         kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state in UNSETTLED}
         done = {run.job_id: now} if is_pushed else {}
-        return Position(since, kept, {**self.done_at, **done})
+        return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
     def waiting(self, jobs: Container[int]) -> list[Run]:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""

@@ -10,11 +10,12 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ExitCode, unexpected, worst
-from dbt_reverse_etl.serve.artifacts import Artifacts
+from dbt_reverse_etl.serve.artifacts import Artifacts, ledger_of
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.looks import Looks
 from dbt_reverse_etl.serve.metrics import Metrics
@@ -141,6 +142,7 @@ class Worker:
     def _push(self, run: Run, target: str) -> int:
         """The worst exit code; a signal says more than a code: what it cut short is done again."""
         folders = self._artifacts.of(run)
+        self._check_ledger(folders, target)
         self.reports.keep(folders[-1], target)
         self._around.step("pushing")
         self._say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
@@ -152,6 +154,23 @@ class Worker:
             self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
         return min(codes) if min(codes) < 0 else worst(codes)
+
+    def _check_ledger(self, folders: Sequence[Path], target: str) -> None:
+        """Positions of another ledger say nothing of what the destinations hold: an empty one would send them all rows of other tables.
+
+        Raises:
+            Unfit: a manifest names another ledger than earlier runs for this target.
+        """
+        for ledger in filter(None, map(ledger_of, folders)):
+            position = self.position.value
+            known = position.ledgers.get(target, ledger)
+            self.position.put(replace(position, ledgers={**position.ledgers, target: known}))
+            if ledger != known:
+                found, expected = f"the ledger {ledger}", f"{known}, as in earlier runs for target {target}"
+                next_step = (
+                    "list only jobs that write to it; if it has moved, stop this, remove position.json, and start again"
+                )
+                raise Unfit(f"found {found}; expected {expected}. Next: {next_step}", is_failure=True)
 
     def _judge(self, run: Run, code: int) -> None:
         self.worst = worst((self.worst, code))

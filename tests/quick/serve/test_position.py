@@ -102,7 +102,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "position.json"
 
 
-AFTER = Position({JOB: 1.5}, {3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3", Trouble.PUSH, 9.5)}, {JOB: 4.0})
+AFTER = Position(
+    {JOB: 1.5}, {3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3", Trouble.PUSH, 9.5)}, {JOB: 4.0}, {"prod": "l"}
+)
 
 
 @contextmanager

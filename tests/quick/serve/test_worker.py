@@ -159,6 +159,44 @@ class TestARunThatFailed:
         assert desk.kept() == []
 
 
+class TestTheLedger:
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_of_another_place_is_refused_by_each_job_of_the_target_until_a_person_accepts_it(self, desk: Desk) -> None:
+        """Its positions are empty: all rows of other tables would be sent."""
+        worker = desk.worker(JOB, JOB + 1)
+        desk.api.add_run(1, ledger="`shop`.`reverse_etl_ledger`")
+        desk.later(worker)
+        desk.api.add_run(2, ledger="SHOP.reverse_etl_ledger")
+        desk.later(worker)
+        assert len(desk.pushed) == 2
+        worker = desk.worker(JOB, JOB + 1)
+        desk.api.add_run(3, ledger="try.reverse_etl_ledger")
+        desk.api.add_run(4, job=JOB + 1, ledger="try.reverse_etl_ledger")
+        desk.later(worker)
+        for run_id in (3, 4):
+            run = worker.position.value.runs[run_id]
+            assert run.state is State.FAILED
+            assert run.reason.startswith(
+                "found the ledger try.reverse_etl_ledger; "
+                "expected shop.reverse_etl_ledger, as in earlier runs for target prod. Next: "
+            )
+        assert len(desk.pushed) == 2
+        assert (
+            not worker.reports.known("prod") or b"try" not in (desk.folder / "reports/prod/manifest.json").read_bytes()
+        )
+        (desk.folder / "position.json").unlink()
+        desk.later(desk.worker(JOB, JOB + 1))
+        assert len(desk.pushed) == 4
+
+    def test_is_not_remembered_where_the_package_is_not_installed(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id, ledger in ((1, ""), (2, "shop.reverse_etl_ledger"), (3, "")):
+            desk.api.add_run(run_id, ledger=ledger)
+            desk.later(worker)
+        assert worker.position.value.ledgers == {"prod": "shop.reverse_etl_ledger"}
+        assert len(desk.pushed) == 3
+
+
 class TestHowLongARunIsTried:
     @pytest.mark.guarantee("dbt Cloud")
     def test_tries_of_another_trouble_do_not_count(self, desk: Desk) -> None:

@@ -66,7 +66,7 @@ def test_the_api_of_the_tests_is_asked_as_the_documentation_says(world: World) -
         "runs/?job_definition_id=345&status=10&order_by=-finished_at&limit=1&offset=0",
         "jobs/345/",
         "runs/?job_definition_id=345&status=10&order_by=-finished_at&limit=50&offset=0",
-        "runs/1/?include_related=%5B%22run_steps%22%5D",
+        "runs/1/?include_related=%5B%22run_steps%22%2C%22trigger%22%5D",
         "runs/1/artifacts/run_results.json?step=2",
         "runs/1/artifacts/manifest.json?step=2",
     ]
