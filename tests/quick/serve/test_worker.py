@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
 from dbt_reverse_etl.serve.worker import Worker
+from tests.support.serve.world import wait_for
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, event, results, signature
 from tests.support.servers.http import Reply
 
@@ -323,6 +326,41 @@ class TestWhenSomethingIsTriedAgain:
         worker.hear(JOB, 1)
         worker.turn()
         assert state(worker, 1) == "done"
+
+    def test_it_sleeps_until_something_is_due_and_a_webhook_wakes_it(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk.patience, desk.codes = Patience(first=60), [1]
+        worker = desk.worker()
+        desk.api.add_run(1)
+        turns: list[int] = []
+        turn = worker.turn
+        monkeypatch.setattr(worker, "turn", lambda: (turn(), turns.append(1)))
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        wait_for(lambda: len(turns) == 1, "it never began")
+        desk.api.add_run(2, ran(2))
+        worker.hear(JOB, 2)
+        wait_for(lambda: len(turns) == 2, "it was never woken", 5)
+        assert state(worker, 2) == "done"
+        assert state(worker, 1) == "waiting"
+        time.sleep(0.2)
+        worker.stop()
+        thread.join(5)
+        assert len(turns) == 2
+
+    def test_an_error_of_our_own_is_no_reason_to_spin(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        desk.patience = Patience()
+        desk.api.add_run(1)
+        worker, turns = desk.worker(), list[int]()
+        monkeypatch.setattr(worker.position, "put", lambda _: turns.append(1) or 1 / 0)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        wait_for(lambda: worker.broken == "ZeroDivisionError", "it never broke")
+        time.sleep(0.2)
+        worker.stop()
+        thread.join(5)
+        assert len(turns) == 1
 
     def test_a_run_that_a_webhook_named_is_looked_for_a_few_times(self, desk: Desk) -> None:
         desk.patience = Patience()
