@@ -69,9 +69,11 @@ class Looks:
     def _look_at(self, job_id: int) -> None:
         try:
             listed = self._cloud.finished(job_id, self._position.value.since.get(job_id))
-            self._note(job_id, listed)
-            if not listed or job_id not in self._known:
-                self._cloud.check_job(job_id)
+            try:
+                if not listed or job_id not in self._known:
+                    self._cloud.check_job(job_id)
+            finally:  # runs of a job that is gone may still be listed
+                self._note(job_id, listed)
         except CloudError as error:
             self._rest(job_id, error)
             return

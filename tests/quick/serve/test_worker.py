@@ -387,6 +387,9 @@ class TestAJobThatDbtCloudDoesNotKnow:
         assert desk.said("job 345: dbt Cloud does not know it, or the token may not read it") == ["warn"]
         assert worker.worst == 1
         assert looked(worker) == 0
+        desk.api.add_run(1)
+        desk.later(worker)
+        assert state(worker, 1) == "done", "runs of a job that was deleted are listed"
         desk.api.server.default = answer
         desk.later(worker)
         assert worker.looks.trouble == {}
