@@ -56,6 +56,7 @@ class Looks:
         for job_id in self._jobs:
             if not self._left(job_id):
                 self._hurried.discard(job_id)
+                self._pace.end(_usual(job_id))  # a look that an error of our own ends is due again
                 self._look_at(job_id)
 
     def left(self) -> float:
@@ -69,10 +70,11 @@ class Looks:
     def _look_at(self, job_id: int) -> None:
         try:
             listed = self._cloud.finished(job_id, self._position.value.since.get(job_id))
-            try:
-                if not listed or job_id not in self._known:
-                    self._cloud.check_job(job_id)
-            finally:  # runs of a job that is gone may still be listed
+            if listed:  # a job that is gone may still have some
+                self._note(job_id, listed)
+            if not listed or job_id not in self._known:
+                self._cloud.check_job(job_id)
+            if not listed:  # only of a job that is there: its first run is still to come
                 self._note(job_id, listed)
         except CloudError as error:
             self._rest(job_id, error)
@@ -98,7 +100,6 @@ class Looks:
         self._failures[job_id] += 1
         seconds = self._around.patience.wait(self._failures[job_id], error.pause, self._interval)
         self._pace.rest(_failed(job_id), seconds)
-        self._pace.end(_usual(job_id))
         if error.is_limit:
             self._pace.rest(API, seconds)
         self._around.say(f"job {job_id}: {error.reason}", "warn")

@@ -349,6 +349,19 @@ class TestWhenSomethingIsTriedAgain:
         thread.join(5)
         assert len(turns) == 2
 
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_a_look_that_an_error_of_our_own_ended_is_repeated(self, desk: Desk) -> None:
+        worker = desk.worker()
+        worker.turn()
+        desk.api.add_run(1)
+        (desk.folder / "position.json.new").mkdir()
+        worker.hear(JOB, 1)
+        worker.turn()
+        assert worker.broken == "IsADirectoryError"
+        (desk.folder / "position.json.new").rmdir()
+        worker.turn()
+        assert state(worker, 1) == "done"
+
     def test_an_error_of_our_own_is_no_reason_to_spin(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         desk.patience = Patience()
         desk.api.add_run(1)
@@ -394,6 +407,16 @@ class TestAJobThatDbtCloudDoesNotKnow:
         desk.later(worker)
         assert worker.looks.trouble == {}
         assert looked(worker) > 0
+
+    def test_is_first_looked_at_when_the_token_may_read_it(self, desk: Desk) -> None:
+        desk.api.unknown_jobs = {JOB}
+        worker = desk.worker()
+        desk.later(worker)
+        desk.api.unknown_jobs = set()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id, ran(run_id))
+        desk.later(worker)
+        assert worker.position.value.runs.keys() == {2}, "the newest alone"
 
     def test_is_asked_for_at_the_start_and_whenever_the_list_is_empty(self, desk: Desk) -> None:
         worker = desk.worker()
