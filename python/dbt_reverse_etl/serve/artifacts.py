@@ -74,6 +74,10 @@ class Artifacts:
         partial.rename(self._folder / str(run.run_id))
         sync_folder(self._folder)
 
+    def remove(self, run: Run) -> None:
+        """Remove those of a run that nobody may push."""
+        shutil.rmtree(self._folder / str(run.run_id), ignore_errors=True)
+
     def keep_only(self, run_ids: Container[int]) -> None:
         """Remove those of every other run, and what a kill left half."""
         for folder in self._folder.iterdir():

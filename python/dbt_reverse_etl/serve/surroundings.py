@@ -14,9 +14,8 @@ from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter
 from dbt_reverse_etl.serve.position import Run, Trouble
 
-Limit = tuple[
-    int, float
-]  # tries that failed alike, and seconds since the first of them: a run is given up when both are spent
+# Tries that failed alike, and seconds since the first of them: a run is given up when both are spent.
+Limit = tuple[int, float]
 _LONGEST_PAUSE = 3600.0  # seconds that the API may ask to wait
 
 

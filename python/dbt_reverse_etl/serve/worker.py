@@ -129,6 +129,7 @@ class Worker:
                 self._around.step("fetched")
             self._judge(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
+            self._artifacts.remove(run)
             self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._left(run, Trouble.FETCH, error.reason, error.pause)

@@ -191,6 +191,14 @@ class TestTheLedger:
         desk.later(desk.worker(JOB, JOB + 1))
         assert len(desk.pushed) == 4
 
+    def test_of_another_place_takes_the_artifacts_of_an_earlier_failed_run_from_nobody(self, desk: Desk) -> None:
+        worker, desk.codes = desk.worker(), [0, 2]
+        for run_id, ledger in enumerate(("shop.l", "shop.l", "try.l"), 1):
+            desk.api.add_run(run_id, ledger=ledger)
+            desk.later(worker)
+        assert counts(worker.position.value, [JOB])["failed"] == 2
+        assert desk.kept() == ["2"]
+
     def test_is_not_remembered_where_the_package_is_not_installed(self, desk: Desk) -> None:
         worker = desk.worker()
         for run_id, ledger in ((1, ""), (2, "shop.reverse_etl_ledger"), (3, "")):
