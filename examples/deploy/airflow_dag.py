@@ -21,7 +21,7 @@ with DAG("shop", schedule="@hourly", start_date=datetime(2026, 1, 1), catchup=Fa
 
     @task(retries=3, retry_delay=timedelta(minutes=5))
     def push() -> None:
-        """Exit codes 1 (a push failed), 4 (another run holds the sync) and 130 (interrupted) mend themselves."""
+        """Exit codes 1 (a push failed), 4 (another run holds the sync), 6 (overtaken) and 130 (interrupted) mend themselves."""
         command = ["dbt-reverse-etl", "push", "--target", "prod", "--if-due"]
         code = SubprocessHook().run_command(command, cwd=PROJECT).exit_code
         if code in NEEDS_A_PERSON:

@@ -11,7 +11,7 @@ import click
 import orjson
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, unexpected, worst
 from dbt_reverse_etl.base.interrupts import interrupts
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.base.version import VERSION
@@ -72,7 +72,7 @@ def _said(error: BaseException, kept: Mapping[str, Any], *, interrupted: bool) -
 @click.option(
     "--if-due",
     is_flag=True,
-    help="Push only what the last dbt run made due, and of it what was neither pushed nor overtaken by a later run.",
+    help="Push only what the last dbt run made due, and of it what was neither pushed nor overtaken by a later run; 6 if something was overtaken.",
 )
 def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tuple[str, ...], if_due: bool) -> int:
     """Push each sync that is behind, whichever dbt command ran last."""
@@ -133,7 +133,7 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
         _print_json(map(console.as_json, reports))
     else:
         say(console.summary(reports) if reports else "Nothing to push.", "info")
-    return max((report.exit_code for report in reports), default=ExitCode.OK)
+    return worst(report.exit_code for report in reports)
 
 
 @cli.command()

@@ -21,7 +21,7 @@ case "$*" in *--json*) echo '[{"counts": {"delivered": {"insert": 2, "delete": 1
 exit $(cat code)
 """
 # What is tried again, with three retries, and what is not.
-TRIES = [(ExitCode.OK, 1), (ExitCode.FAILED, 4), (ExitCode.BUSY, 4), (130, 4)]
+TRIES = [(ExitCode.OK, 1), (ExitCode.FAILED, 4), (ExitCode.BUSY, 4), (ExitCode.OVERTAKEN, 4), (130, 4)]
 TRIES += [(code, 1) for code in (ExitCode.USAGE, ExitCode.BLOCKED, ExitCode.OTHER_CHANGELOG)]
 
 

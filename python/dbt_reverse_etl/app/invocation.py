@@ -113,14 +113,16 @@ def after_dbt(
     if project.switch == PLAN:
         wanted = Due([], wanted.push + wanted.plan)
     configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
+    overtaken: list[Report] = []
     if ask is Ask.IF_DUE:
-        wanted = replace(wanted, push=still_due(invocation, wanted.push, overview, pusher, display.say))
+        left = still_due(invocation, wanted.push, overview, pusher, display.say)
+        wanted, overtaken = replace(wanted, push=left.push), left.overtaken
     elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
     with watched(pusher, display, captured=None if ask is Ask.RETRY else invocation):
         reports = _execute(wanted, pusher, overview, display)
     _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
-    return reports
+    return reports + overtaken
 
 
 def pushed_by(ask: Ask, command: str, chosen: Sequence[ResolvedSync]) -> Sequence[ResolvedSync]:

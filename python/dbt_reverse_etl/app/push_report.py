@@ -9,6 +9,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Standing, explained
 
+OVERTAKEN = "overtaken"
 _LONGEST = 500  # characters
 
 
@@ -17,7 +18,7 @@ class Report:
     """What became of one sync in this push.
 
     Attributes:
-        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`, `renamed`.
+        status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`, `renamed`, `overtaken`.
         planned: rows by operation that were pending.
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.

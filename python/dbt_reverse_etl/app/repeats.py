@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher, Say
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.app.push_report import OVERTAKEN, Report
+from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import ended, reached_its_end
@@ -39,19 +41,37 @@ def behind(resolved: Iterable[ResolvedSync], overview: Overview, pusher: Pusher)
     return left_behind(resolved, overview) | {one.sync.name for one in resolved if pusher.is_behind(one, overview)}
 
 
+@dataclass(frozen=True)
+class StillDue:
+    """Of artifacts that may come twice, or late.
+
+    Attributes:
+        push: the syncs that are neither delivered nor overtaken.
+        overtaken: reports of those whose rows have not arrived, and whose changelog a later run has captured: only its results can tell
+            whether they may be pushed.
+    """
+
+    push: list[ResolvedSync]
+    overtaken: list[Report]
+
+
 def still_due(
     invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher, say: Say
-) -> list[ResolvedSync]:
-    """For a queue that may bring artifacts twice, or late: what of them is neither pushed nor overtaken."""
+) -> StillDue:
+    """What is left to do with artifacts from a queue."""
     pushed = _pushed_before(invocation, due, overview, pusher)
-    left: list[ResolvedSync] = []
+    left = StillDue([], [])
     for one in due:
         if one.sync.name in pushed:
             say(f"{one.sync.name}: pushed before with these results", "info")
-        elif _overtaken(one, pusher) is not None:
-            say(f"{one.sync.name}: left to the results of a later run", "info")
+        elif _overtaken(one, pusher) is None:
+            left.push.append(one)
+        elif _is_delivered(one, overview, pusher):
+            say(f"{one.sync.name}: delivered with the results of a later run", "info")
         else:
-            left.append(one)
+            message = "not pushed: a later run has captured more, and its results were not pushed yet"
+            say(f"{one.sync.name}: {message}", "warn")
+            left.overtaken.append(Report(one.sync.name, one.label, OVERTAKEN, ExitCode.OVERTAKEN, message=message))
     return left
 
 
@@ -74,6 +94,12 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
         return same and ran and not is_open and pusher.health(one, overview).is_well
 
     return {one.sync.name for one in due if is_pushed(one)}
+
+
+def _is_delivered(one: ResolvedSync, overview: Overview, pusher: Pusher) -> bool:
+    """Whether pushes of a later run have brought the destination as far as these results."""
+    known, state = pusher.known[one.sync.changelog.unique_id], overview.states.get(id_of(one), State())
+    return state.changelog == known.changelog and all(place.snapshot >= known.snapshot for place in state.positions)
 
 
 def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
@@ -19,7 +19,13 @@ class ExitCode(IntEnum):
     BLOCKED = 3
     BUSY = 4
     OTHER_CHANGELOG = 5
+    OVERTAKEN = 6
     INTERRUPTED = 130
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code to act on; that a sync was overtaken is worse than success only."""
+    return max(codes, key=lambda code: 0.5 if code == ExitCode.OVERTAKEN else code, default=ExitCode.OK)
 
 
 @dataclass(frozen=True)

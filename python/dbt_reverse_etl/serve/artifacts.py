@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
@@ -16,7 +17,14 @@ from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run, sync_folder, write
 from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
 
+_QUOTES = str.maketrans("", "", '`"')
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
+
+
+def ledger_of(folder: Path) -> str:
+    """The relation of the ledger that a manifest names, without quotes; empty if it names none."""
+    nodes = orjson.loads((folder / MANIFEST).read_bytes()).get("nodes") or {}
+    return str((nodes.get(LEDGER_NODE) or {}).get("relation_name") or "").translate(_QUOTES).lower()
 
 
 class Artifacts:
@@ -66,6 +74,10 @@ class Artifacts:
         partial.rename(self._folder / str(run.run_id))
         sync_folder(self._folder)
 
+    def remove(self, run: Run) -> None:
+        """Remove those of a run that nobody may push."""
+        shutil.rmtree(self._folder / str(run.run_id), ignore_errors=True)
+
     def keep_only(self, run_ids: Container[int]) -> None:
         """Remove those of every other run, and what a kill left half."""
         for folder in self._folder.iterdir():
@@ -78,6 +90,10 @@ class Artifacts:
             raise Unfit(f"it is a run of job {now.job_id}", is_failure=True)
         if now.status != SUCCESS:
             raise Unfit("a run without success")
+        if now.override:
+            found, expected = f"a run with {now.override}", "one that writes to the tables of production"
+            next_step = "run pull requests and tries in a job that is not listed"
+            raise Unfit(f"found {found}; expected {expected}. Next: {next_step}", is_failure=True)
         return now
 
     def _joined(self, run: Run, now: CloudRun, target: str) -> list[tuple[int, Json]]:
@@ -89,7 +105,8 @@ class Artifacts:
         """
         try:
             later = self._cloud.run(newest.run_id)
-            is_same = later.status == SUCCESS and commands(later.steps) == commands(now.steps)
+            is_fit = later.status == SUCCESS and not later.override
+            is_same = is_fit and commands(later.steps) == commands(now.steps)
             return is_same and nodes <= succeeded(self._joined(newest, later, target))
         except (CloudError, Unfit):
             return False

@@ -35,11 +35,25 @@ class CloudError(Exception):
 
     Attributes:
         pause: seconds that it asked to wait.
+        status: of HTTP; 0 if that is not the reason.
     """
 
-    def __init__(self, reason: str, pause: float = 0.0) -> None:
+    def __init__(self, reason: str, pause: float = 0.0, status: int = 0) -> None:
         super().__init__(reason)
-        self.reason, self.pause = reason, pause
+        self.reason, self.pause, self.status = reason, pause, status
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether any other request is unwelcome, too."""
+        return self.pause > 0 or self.status == 429
+
+
+class _Trigger(BaseModel, frozen=True):
+    schema_override: str | None = None
+    azure_pull_request_id: int | str | None = None
+    github_pull_request_id: int | str | None = None
+    gitlab_merge_request_id: int | str | None = None
+    non_native_pull_request_id: int | str | None = None
 
 
 class CloudRun(BaseModel, frozen=True):
@@ -48,6 +62,13 @@ class CloudRun(BaseModel, frozen=True):
     job_id: Id = Field(validation_alias="job_definition_id")
     status: int
     steps: Sequence[Step] = Field(validation_alias="run_steps")
+    trigger: _Trigger | None = None
+
+    @property
+    def override(self) -> str:
+        """What made it write to other tables than its job does; empty: nothing."""
+        fields = self.trigger.model_dump() if self.trigger else {}
+        return ", ".join(f"{name} {value}" for name, value in fields.items() if value)
 
 
 class FinishedRun(BaseModel, frozen=True):
@@ -55,6 +76,10 @@ class FinishedRun(BaseModel, frozen=True):
 
     run_id: Id = Field(validation_alias="id")
     finished_at: Moment
+
+
+class _Job(BaseModel, frozen=True):
+    id: Id
 
 
 class _Envelope(BaseModel, Generic[T]):
@@ -78,7 +103,7 @@ class Cloud:
 
     def run(self, run_id: int) -> CloudRun:
         """One run."""
-        return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps"]')
+        return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps","trigger"]')
 
     def finished(self, job_id: int, since: float | None) -> list[FinishedRun]:
         """Runs of a job that ended with success, the newest first.
@@ -96,6 +121,19 @@ class Cloud:
                 break
         return runs
 
+    def check_job(self, job_id: int) -> None:
+        """Ask for a job: a list of its runs is empty, and no error, where there is no such job.
+
+        Raises:
+            CloudError: also if it is not there.
+        """
+        try:
+            self._data(_Envelope[_Job], f"jobs/{job_id}/")
+        except CloudError as error:
+            if error.status in (403, 404):
+                raise CloudError("dbt Cloud does not know it, or the token may not read it") from None
+            raise
+
     def artifact(self, run_id: int, name: str, step: int) -> bytes:
         """The file that a step of a run has written."""
         return self._get(f"runs/{run_id}/artifacts/{name}", f"{name} of step {step}", step=step)
@@ -112,7 +150,7 @@ class Cloud:
             raise CloudError(f"{what}: not what version 2 of the API answers") from None
 
     def _get(self, path: str, what: str, **query: object) -> bytes:
-        answer = self._transport.exchange(Request("GET", f"{path}?{urlencode(query)}", {}))
+        answer = self._transport.exchange(Request("GET", f"{path}?{urlencode(query)}" if query else path, {}))
         self._count(str(answer.status) if isinstance(answer, Answer) else "no answer")
         if isinstance(answer, Failure):
             raise CloudError(f"{what}: {answer.reason}")
@@ -126,4 +164,4 @@ class Cloud:
 def _refusal(answer: Answer, what: str) -> CloudError:
     hint = "not followed" if 300 <= answer.status < 400 else _HINTS.get(answer.status, "")
     pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
-    return CloudError(f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}", pause or 0.0)
+    return CloudError(f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}", pause or 0.0, answer.status)

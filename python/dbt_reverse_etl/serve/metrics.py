@@ -10,16 +10,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, genera
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dbt_reverse_etl.serve.position import Position, State
+from dbt_reverse_etl.serve.position import UNSETTLED, Position, State
 
 _PREFIX = "dbt_reverse_etl"
 M = TypeVar("M", Counter, Gauge, Summary)
 
 
 def counts(position: Position, jobs: Sequence[int]) -> dict[str, int]:
-    """How many runs of these jobs wait, and how many have failed and no later one has ended."""
+    """How many runs of these jobs wait, and how many have failed or were overtaken, without a later one that was pushed."""
     states = [run.state for run in position.runs.values() if run.job_id in jobs]
-    return {state.value: states.count(state) for state in (State.WAITING, State.FAILED)}
+    return {state.value: states.count(state) for state in (State.WAITING, *UNSETTLED)}
 
 
 class Metrics(Collector):
@@ -38,6 +38,8 @@ class Metrics(Collector):
         self.seconds = self._made(Summary, "push_seconds", "Duration of pushes")
         looked = "When dbt Cloud last listed the finished runs of a job"
         self.looked = self._made(Gauge, "last_look_timestamp_seconds", looked, "job_id")
+        for job_id in jobs:
+            self.looked.labels(str(job_id))  # 0 until then
 
     def _made(self, kind: type[M], name: str, text: str, *labels: str) -> M:
         return kind(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
@@ -48,13 +50,17 @@ class Metrics(Collector):
         runs = GaugeMetricFamily(f"{_PREFIX}_runs", "Runs of dbt Cloud by state", labels=["state"])
         for state, count in counts(position, self._jobs).items():
             runs.add_metric([state], count)
-        done_at, text = f"{_PREFIX}_last_done_timestamp_seconds", "When the last run of a job was done"
+        done_at, text = f"{_PREFIX}_last_done_timestamp_seconds", "When a run of a job was last pushed"
         done = GaugeMetricFamily(done_at, text, labels=["job_id"])
-        for job_id, at in position.done_at.items():
-            done.add_metric([str(job_id)], at)
-        waiting = position.waiting(self._jobs)
-        age = max(0.0, time.time() - waiting[0].finished_at) if waiting else 0.0
-        oldest, text = f"{_PREFIX}_oldest_open_run_seconds", "Since the oldest run that waits has ended"
+        for job_id in self._jobs:
+            done.add_metric([str(job_id)], position.done_at.get(job_id, 0))
+        of_these = [run for run in position.runs.values() if run.job_id in self._jobs]
+        not_pushed = [run.finished_at for run in of_these if run.state in (State.WAITING, State.OVERTAKEN)]
+        age = max(0.0, time.time() - min(not_pushed)) if not_pushed else 0.0
+        oldest, text = (
+            f"{_PREFIX}_oldest_open_run_seconds",
+            "Since the oldest run that waits or was overtaken has ended",
+        )
         yield from (runs, done, GaugeMetricFamily(oldest, text, age))
 
     def page(self) -> bytes:

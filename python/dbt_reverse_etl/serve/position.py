@@ -21,11 +21,28 @@ OVERLAP = 3600.0  # seconds: a run may be listed some time after it ended
 
 
 class State(str, Enum):
-    """What became of a run."""
+    """What became of a run.
+
+    Attributes:
+        OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
+    """
 
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
+    OVERTAKEN = "overtaken"
+
+
+UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until a later run of the job was pushed
+
+
+class Trouble(str, Enum):
+    """What kept a run from its end. Each kind has a limit of its own."""
+
+    NONE = ""
+    FETCH = "fetch"
+    PUSH = "push"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,8 @@ class Run:
         found_at: the same by our clock.
         tries: of what it waits for: first of its artifacts, then of its push.
         reason: why it waits, or what became of it.
+        trouble: the kind of failure with which the last tries ended.
+        since: when the first of these failed, by our clock.
     """
 
     run_id: int
@@ -46,6 +65,18 @@ class Run:
     state: State = State.WAITING
     tries: int = 0
     reason: str = ""
+    trouble: Trouble = Trouble.NONE
+    since: float = 0.0
+
+    def fetched(self, tries: int) -> Run:
+        """With its artifacts: tries count from here on for its push."""
+        return replace(self, tries=tries, reason="", trouble=Trouble.NONE, since=0.0)
+
+    def failed(self, trouble: Trouble, reason: str, now: float) -> Run:
+        """After a try that failed; tries that failed otherwise do not count for its limit."""
+        if trouble is self.trouble:
+            return replace(self, reason=reason)
+        return replace(self, reason=reason, trouble=trouble, since=now, tries=1)
 
 
 @dataclass(frozen=True)
@@ -54,13 +85,15 @@ class Position:
 
     Attributes:
         since: by job: every run that finished before is settled.
-        runs: by id: those that finished later, and failed ones until a later run of the job has ended.
-        done_at: by job, when a run was last done, by our clock.
+        runs: by id: those that finished later; failed and overtaken ones until a later run of the job was pushed.
+        done_at: by job, when a run was last pushed, by our clock.
+        ledgers: by target, the ledger of the first run that was pushed for it.
     """
 
     since: Mapping[int, float] = field(default_factory=dict)
     runs: Mapping[int, Run] = field(default_factory=dict)
     done_at: Mapping[int, float] = field(default_factory=dict)
+    ledgers: Mapping[str, str] = field(default_factory=dict)
 
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
@@ -77,19 +110,23 @@ class Position:
         """With another state of a run."""
         return replace(self, runs={**self.runs, run.run_id: run})
 
-    def ended(self, run: Run, now: float) -> Position:
-        """With a run that is done or has failed; what is settled by that is forgotten."""
+    def ended(self, run: Run, now: float, *, is_pushed: bool = False) -> Position:
+        """With a run for which there is nothing more to do; what is settled by that is forgotten.
+
+        Args:
+            is_pushed: its push ended well, so that earlier runs of its job need no attention any more.
+        """
         runs = [
-            replace(one, state=State.DONE) if one.state is State.FAILED and _is_before(one, run) else one
+            replace(one, state=State.DONE) if is_pushed and one.state in UNSETTLED and _is_before(one, run) else one
             for one in self.updated(run).runs.values()
         ]
         mine = [one for one in runs if one.job_id == run.job_id]
         waiting = [one.finished_at for one in mine if one.state is State.WAITING]
         listed_late = max(one.finished_at for one in mine) - OVERLAP
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
-        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state is State.FAILED}
-        done = {run.job_id: now} if run.state is State.DONE else {}
-        return Position(since, kept, {**self.done_at, **done})
+        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state in UNSETTLED}
+        done = {run.job_id: now} if is_pushed else {}
+        return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
     def waiting(self, jobs: Container[int]) -> list[Run]:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,10 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.profiles import profile_directories
 from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter
+from dbt_reverse_etl.serve.position import Run, Trouble
 
-Limit = tuple[int, float]  # tries, and seconds since a run was found: it is given up when both are spent
+# Tries that failed alike, and seconds since the first of them: a run is given up when both are spent.
+Limit = tuple[int, float]
 _LONGEST_PAUSE = 3600.0  # seconds that the API may ask to wait
 
 
@@ -31,6 +34,11 @@ class Patience:
     push: Limit = (4, 0)
     busy: Limit = (4, 2 * 3600)
 
+    def is_spent(self, run: Run, now: float) -> bool:
+        """Whether a run is given up: it was tried, and for long enough, for the trouble that it has."""
+        tries, seconds = {Trouble.FETCH: self.fetch, Trouble.BUSY: self.busy}.get(run.trouble, self.push)
+        return run.tries >= tries and now - (run.since or run.found_at) >= seconds
+
     def wait(self, tries: int, asked: float = 0.0, most: float = math.inf) -> float:
         """Seconds before the next try, at most `most`; but at least as many as were asked for, up to an hour."""
         longest = min(self.most, most, self.first * 2.0 ** min(tries, 30))
@@ -45,6 +53,7 @@ class Surroundings:
         tell: a line of the log and its level: info, warn, error.
         log_format: of a push and a report.
         step: called between any two steps, so that a test may kill the process there.
+        clock: of the waits between tries.
     """
 
     project_dir: Path
@@ -54,6 +63,7 @@ class Surroundings:
     log_format: str = "text"
     patience: Patience = field(default_factory=Patience)
     step: Step = no_step
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def profiles(self) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -43,6 +43,7 @@ class Receiver:
     worker: Worker
     is_alive: Callable[[], bool]
     around: Surroundings
+    _ignored: set[str] = field(default_factory=set)
 
     def app(self) -> Starlette:
         """The application."""
@@ -66,11 +67,19 @@ class Receiver:
         reason = ignored(event, self.settings.account_id, self.settings.targets)
         self.worker.metrics.webhooks.labels("ignored" if reason else "accepted").inc()
         if reason:
+            self._say_once(reason, event)
             return JSONResponse({"result": f"ignored: {reason}"})
         self.around.step("received")
         self.around.say(f"run {event.run_id} of job {event.job_id}: a webhook says that it has ended", "info")
-        self.worker.hear(event.run_id)
+        self.worker.hear(event.job_id, event.run_id)
         return JSONResponse({"result": "accepted"})
+
+    def _say_once(self, reason: str, event: Event) -> None:
+        """That nothing is pushed may be a mistake of the settings."""
+        if reason not in self._ignored:
+            self._ignored.add(reason)
+            about = f"run {event.run_id} of job {event.job_id} in account {event.account_id}"
+            self.around.say(f"webhook ignored: {reason} ({about}); the next ones like it are not logged", "warn")
 
     async def _failed(self, _request: Request, error: Exception) -> Response:
         problem = unexpected(error, "serve")
@@ -96,7 +105,7 @@ class Receiver:
         status = broken if self.is_alive() else "nothing works on the runs"
         body = {
             "status": status or "ok",
-            "dbt_cloud": "; ".join(f"job {job}: {reason}" for job, reason in [*worker.trouble.items()]) or "ok",
+            "dbt_cloud": "; ".join(f"job {job}: {reason}" for job, reason in [*worker.looks.trouble.items()]) or "ok",
             "runs": counts(worker.position.value, [*self.settings.targets]),
         }
         return JSONResponse(body, 503 if status else 200)

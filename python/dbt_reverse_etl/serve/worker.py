@@ -10,27 +10,31 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dbt_reverse_etl.base.errors import ExitCode, unexpected
-from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.serve.artifacts import Artifacts
-from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError
+from dbt_reverse_etl.base.errors import ExitCode, unexpected, worst
+from dbt_reverse_etl.serve.artifacts import Artifacts, ledger_of
+from dbt_reverse_etl.serve.cloud import Cloud, CloudError
+from dbt_reverse_etl.serve.looks import Looks
 from dbt_reverse_etl.serve.metrics import Metrics
-from dbt_reverse_etl.serve.position import PositionFile, Run, State
+from dbt_reverse_etl.serve.pace import API, Pace
+from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.steps import Unfit
-from dbt_reverse_etl.serve.surroundings import Limit, Surroundings
+from dbt_reverse_etl.serve.surroundings import Surroundings
 
-_LOOKS = 5  # for the run of a webhook, which may be listed a moment later
-_BUSY = "another run holds the sync"
+_OVERTAKEN = (
+    "a later run had captured more before this push began, so not all of it was pushed: "
+    "it arrives with the push of a later run of the job that succeeds"
+)
 _MEANINGS = {
     ExitCode.USAGE: ", the configuration is wrong",
     ExitCode.BLOCKED: ", blocked by a guard or a failed test",
-    ExitCode.BUSY: f", {_BUSY}",
+    ExitCode.BUSY: ", another run holds the sync",
     ExitCode.OTHER_CHANGELOG: ", the positions do not say what the destination holds, or stand under a former name",
     NOT_STARTED: ", it cannot be started: see `push_command`",
 }
@@ -40,7 +44,6 @@ class Worker:
     """The only one that works in its folder.
 
     Attributes:
-        trouble: by job, why the last look had no answer.
         broken: the type of an error of our own with which the last turn ended, or an empty text.
         worst: the worst exit code so far.
     """
@@ -51,15 +54,14 @@ class Worker:
         self.stopping, self._wake = threading.Event(), threading.Event()
         self.position = PositionFile(folder / "position.json")
         self.metrics = Metrics(lambda: self.position.value, [*self.targets])
-        self._cloud = Cloud(settings.api(), lambda status: self.metrics.answers.labels(status).inc())
-        self._artifacts = Artifacts(self._cloud, folder / "runs", around.step)
+        cloud = Cloud(settings.api(), lambda status: self.metrics.answers.labels(status).inc())
+        self._pace = Pace(around.clock)
+        self.looks = Looks(settings, around, cloud, self.position, self.metrics, self._pace)
+        self._artifacts = Artifacts(cloud, folder / "runs", around.step)
         self.process = PushProcess(_command(settings), folder / "push.lock", self.stopping, umask)
         self.reports = Reports(folder / "reports", self.process, around, self._wake.set)
-        self.trouble: dict[int, str] = {}
         self.broken, self.worst = "", 0
-        self._heard: dict[int, int] = {}  # run of a webhook -> looks that are left to find it
-        self._pause = 0.0  # seconds that the API asked for in this turn
-        self._misses = 0  # turns in a row that left something to try again
+        self._breaks = 0  # turns in a row that ended with an error of our own
         self._remove_artifacts()
 
     def run(self) -> None:
@@ -67,30 +69,28 @@ class Worker:
         while not self.stopping.is_set():
             self._wake.clear()
             self.turn()
-            usual = self._interval * (0.9 + jitter() / 5)
-            self._wake.wait(self._patience.wait(self._misses, self._pause, usual) if self._misses else usual)
+            self._wake.wait(self._left_until_next())
 
     def turn(self) -> None:
-        """Look, try once each run that waits, and make the reports that were asked for."""
-        self._pause = 0.0
+        """Of looks and of runs that wait, try once those whose time has come; and make the reports that were asked for."""
         try:
-            left = not self._look()
-            for run in self.position.value.waiting(self.targets):
+            self.looks.look()
+            for run in self._waiting():
                 if self.stopping.is_set():
                     return
-                left |= not self._is_settled(run)
+                if self._pace.is_due(*self._rests(run)):
+                    self._try(run)
             self.reports.make_those_asked_for()
-            self.broken = ""
+            self.broken, self._breaks = "", 0
         except Exception as error:  # of the disk, which may be full for a while
-            left, self.broken = True, type(error).__name__
+            self.broken, self._breaks = type(error).__name__, self._breaks + 1
             self._say(str(unexpected(error, "serve")), "error")
-        if left:
-            self.worst = max(self.worst, ExitCode.FAILED)
-        self._misses = self._misses + 1 if left else 0
+        if self.broken or not self.looks.is_settled or self._waiting():
+            self.worst = worst((self.worst, ExitCode.FAILED))
 
-    def hear(self, run_id: int) -> None:
-        """A webhook named a run: look now."""
-        self._heard[run_id] = _LOOKS
+    def hear(self, job_id: int, run_id: int) -> None:
+        """A webhook named a run."""
+        self.looks.hear(job_id, run_id)
         self._wake.set()
 
     def stop(self) -> None:
@@ -98,72 +98,52 @@ class Worker:
         self.stopping.set()
         self._wake.set()
 
-    def _look(self) -> bool:
-        """Whether each job's runs are known, with those that webhooks named."""
-        heard = list(self._heard)
-        answered = [self._is_answered(job_id) for job_id in self.targets]
-        missing = [run_id for run_id in heard if self._is_missing(run_id)]
-        return all(answered) and not missing
+    def _left_until_next(self) -> float:
+        if self.broken:
+            return self._patience.wait(self._breaks, most=self._interval)
+        return min([self.looks.left(), *(self._pace.left(*self._rests(run)) for run in self._waiting())])
 
-    def _is_answered(self, job_id: int) -> bool:
-        before = self.position.value
-        try:
-            listed = self._cloud.finished(job_id, before.since.get(job_id))
-        except CloudError as error:
-            self.trouble[job_id], self._pause = error.reason, max(self._pause, error.pause)
-            self._say(f"job {job_id}: {error.reason}", "warn")
-            return False
-        self.trouble.pop(job_id, None)
-        self.metrics.looked.labels(str(job_id)).set_to_current_time()
-        if len(listed) >= PAGE * MOST_PAGES:
-            self._say(f"job {job_id}: only the newest {len(listed)} of its finished runs are looked at", "warn")
-        after = before.found(job_id, listed, time.time())
-        self.position.put(after)
-        self._around.step("looked")
-        if new := len(after.runs) - len(before.runs):
-            self._say(f"job {job_id}: {new} new {'run' if new == 1 else 'runs'}", "info")
-        return True
+    def _waiting(self) -> list[Run]:
+        return self.position.value.waiting(self.targets)
 
-    def _is_missing(self, run_id: int) -> bool:
-        left = self._heard.pop(run_id) - 1
-        if run_id in self.position.value.runs:
-            return False
-        if left:
-            self._heard[run_id] = left
-        else:
-            self._say(f"run {run_id}: a webhook named it, and dbt Cloud does not list it", "warn")
-        return bool(left)
+    def _rests(self, run: Run) -> list[str]:
+        """What must be over before a run is tried again; after the API has asked for a pause, no run that needs it loses a try."""
+        return [_name(run)] if self._artifacts.of(run) else [_name(run), API]
 
-    def _is_settled(self, run: Run) -> bool:
-        """Try a run once. Whether it is done, or has failed for good."""
+    def _try(self, run: Run) -> None:
+        """Try a run once."""
         is_there = bool(self._artifacts.of(run))
-        limit = self._patience.fetch
-        if is_there:
-            limit = self._patience.busy if _BUSY in run.reason else self._patience.push
-        if _is_spent(run, limit):
-            return self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
+        if is_there and run.trouble is Trouble.FETCH:  # we were killed just after the fetch
+            run = run.fetched(tries=0)
+        stage = Trouble.PUSH if is_there else Trouble.FETCH
+        if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
+            self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
+            return
         run = self._put(replace(run, tries=run.tries + 1))
         self._around.step("taken")
         try:
             if not is_there:
                 newest = self.position.value.waiting([run.job_id])[-1]
                 self._artifacts.fetch(run, self.targets[run.job_id], newest)
-                run, limit = self._put(replace(run, tries=1)), self._patience.push
+                run, stage = self._put(run.fetched(tries=1)), Trouble.PUSH
                 self._around.step("fetched")
-            return self._judged(run, self._push(run, self.targets[run.job_id]))
+            self._judge(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
-            return self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
+            self._artifacts.remove(run)
+            self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
-            self._pause = max(self._pause, error.pause)
-            return self._left(run, error.reason, limit)
+            self._left(run, Trouble.FETCH, error.reason, error.pause)
+            if error.is_limit:
+                self._pace.rest(API, self._patience.wait(run.tries, error.pause, self._interval))
         except Exception as error:  # others must not wait for it
             problem = unexpected(error, f"run {run.run_id}")
             self._say(str(problem), "error")
-            return self._left(run, problem.found, limit)
+            self._left(run, stage, problem.found)
 
     def _push(self, run: Run, target: str) -> int:
         """The worst exit code; a signal says more than a code: what it cut short is done again."""
         folders = self._artifacts.of(run)
+        self._check_ledger(folders, target)
         self.reports.keep(folders[-1], target)
         self._around.step("pushing")
         self._say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
@@ -174,52 +154,75 @@ class Worker:
             self.metrics.pushes.labels(str(codes[-1])).inc()
             self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
-        return min(codes) if min(codes) < 0 else max(codes)
+        return min(codes) if min(codes) < 0 else worst(codes)
 
-    def _judged(self, run: Run, code: int) -> bool:
-        if code == ExitCode.OK:
-            return self._ended(run, State.DONE)
-        self.worst = max(self.worst, code)
+    def _check_ledger(self, folders: Sequence[Path], target: str) -> None:
+        """Positions of another ledger say nothing of what the destinations hold: an empty one would send them all rows of other tables.
+
+        Raises:
+            Unfit: a manifest names another ledger than earlier runs for this target.
+        """
+        for ledger in filter(None, map(ledger_of, folders)):
+            position = self.position.value
+            known = position.ledgers.get(target, ledger)
+            self.position.put(replace(position, ledgers={**position.ledgers, target: known}))
+            if ledger != known:
+                found, expected = f"the ledger {ledger}", f"{known}, as in earlier runs for target {target}"
+                next_step = (
+                    "list only jobs that write to it; if it has moved, stop this, remove position.json, and start again"
+                )
+                raise Unfit(f"found {found}; expected {expected}. Next: {next_step}", is_failure=True)
+
+    def _judge(self, run: Run, code: int) -> None:
+        self.worst = worst((self.worst, code))
         reason = f"signal {-code}" if code < 0 else f"exit code {code}{_MEANINGS.get(code, '')}"
-        if code == ExitCode.USAGE:
-            return self._ended(run, State.FAILED, reason)
-        # The worst code may hide that of another sync, which another try helps.
-        return self._left(run, reason, self._patience.busy if code == ExitCode.BUSY else self._patience.push)
+        if code == ExitCode.OK:
+            self._ended(run, State.DONE, is_pushed=True)
+        elif code == ExitCode.OVERTAKEN:
+            self._ended(run, State.OVERTAKEN, _OVERTAKEN)
+        elif code == ExitCode.USAGE:
+            self._ended(run, State.FAILED, reason)
+        else:  # the worst code may hide that of another sync, which another try helps
+            self._left(run, Trouble.BUSY if code == ExitCode.BUSY else Trouble.PUSH, reason)
 
-    def _left(self, run: Run, reason: str, limit: Limit) -> bool:
+    def _left(self, run: Run, trouble: Trouble, reason: str, pause: float = 0.0) -> None:
         """Leave it for another try, if its limit allows one. While stopping, this try does not count."""
         if self.stopping.is_set():
             self._put(replace(run, tries=run.tries - 1))
-            return False
-        if _is_spent(run, limit):
-            return self._ended(run, State.FAILED, f"given up: {reason}")
-        self._put(replace(run, reason=reason))
+            return
+        run = run.failed(trouble, reason, time.time())
+        if self._patience.is_spent(run, time.time()):
+            self._ended(run, State.FAILED, f"given up: {reason}")
+            return
+        self._pace.rest(_name(run), self._patience.wait(run.tries, pause, self._interval))
+        self._put(run)
         self._say(f"run {run.run_id}: {reason}; it is tried again", "warn")
-        return False
 
-    def _ended(self, run: Run, state: State, reason: str = "") -> bool:
-        self.position.put(self.position.value.ended(replace(run, state=state, reason=reason), time.time()))
+    def _ended(self, run: Run, state: State, reason: str = "", *, is_pushed: bool = False) -> None:
+        self._pace.end(_name(run))
+        run = replace(run, state=state, reason=reason)
+        self.position.put(self.position.value.ended(run, time.time(), is_pushed=is_pushed))
         self._around.step("ended")
         self._remove_artifacts()
         failed = state is State.FAILED
-        self.worst = max(self.worst, ExitCode.FAILED) if failed else self.worst
+        self.worst = worst((self.worst, ExitCode.FAILED)) if failed else self.worst
         level = "error" if failed else "warn" if reason else "info"
         self._say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
-        return True
 
     def _remove_artifacts(self) -> None:
-        """Those that nobody needs. A person may want to push a failed run with an override: its artifacts stay."""
-        runs = self.position.value.runs.values()
-        self._artifacts.keep_only({run.run_id for run in runs if run.state is not State.DONE})
+        """Those that nobody needs. A person may want to push with an override: those of each job's newest failed run stay."""
+        runs = sorted(self.position.value.runs.values(), key=lambda run: run.finished_at)
+        needed = {run.run_id for run in runs if run.state is State.WAITING}
+        failed = {run.job_id: run.run_id for run in runs if run.state is State.FAILED and self._artifacts.of(run)}
+        self._artifacts.keep_only({*needed, *failed.values()})
 
     def _put(self, run: Run) -> Run:
         self.position.put(self.position.value.updated(run))
         return run
 
 
-def _is_spent(run: Run, limit: Limit) -> bool:
-    tries, seconds = limit
-    return run.tries >= tries and time.time() - run.found_at >= seconds
+def _name(run: Run) -> str:
+    return f"run {run.run_id}"
 
 
 def _command(settings: ServeSettings) -> list[str]:

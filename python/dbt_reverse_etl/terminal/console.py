@@ -8,7 +8,7 @@ from typing import Any
 
 from dbt_reverse_etl.app.check import UNTRIED, CheckedDestination, CheckedSync
 from dbt_reverse_etl.app.identity import id_of
-from dbt_reverse_etl.app.push_report import Report
+from dbt_reverse_etl.app.push_report import OVERTAKEN, Report
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.redaction import redact
@@ -61,16 +61,19 @@ def level(report: Report) -> str:
 
 def summary(reports: Sequence[Report]) -> str:
     """The last line of a push, or of a command that only planned."""
-    pushed = [report for report in reports if not report.is_plan]
-    plans = number_of(len(reports) - len(pushed), "sync")
-    failed = sum(report.exit_code is not ExitCode.OK for report in reports)
-    if not pushed:
+    overtaken = sum(report.status == OVERTAKEN for report in reports)
+    pushed = [report for report in reports if not report.is_plan and report.status != OVERTAKEN]
+    planned = len(reports) - len(pushed) - overtaken
+    plans = number_of(planned, "sync")
+    failed = sum(report.exit_code not in (ExitCode.OK, ExitCode.OVERTAKEN) for report in reports)
+    if not pushed and not overtaken:
         return f"Planned {plans}{f', {failed} failed' if failed else ''}: nothing was sent"
     sent = sum((report.counts.delivered for report in pushed), PerOperation())
     left = sum(report.standing.undelivered for report in pushed)
     parts = [f"{changes(sent)} delivered", f"{failed} failed"]
     parts += [f"{number_of(left, 'row')} undelivered"] if left else []
-    parts += [f"{plans} only planned"] if len(pushed) < len(reports) else []
+    parts += [f"{plans} only planned"] if planned else []
+    parts += [f"{overtaken} left to a later run"] if overtaken else []
     return f"Pushed {number_of(len(pushed), 'sync')}: {', '.join(parts)}"
 
 

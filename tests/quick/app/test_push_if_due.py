@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 
+from dbt_reverse_etl import cli
+from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.invocation import pushed_by
 from dbt_reverse_etl.app.project import Ask
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
-from dbt_reverse_etl.base.errors import ReverseEtlError
-from dbt_reverse_etl.config.artifacts import Invocation
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, worst
+from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation
 from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
@@ -27,9 +34,9 @@ A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")
 DUE = [A, B, C]
 
 
-def overview(invocation: str, status: str, *left: Undelivered, claims: tuple[Claim, ...] = ()) -> Overview:
+def overview(invocation_id: str, status: str, *left: Undelivered, claims: tuple[Claim, ...] = ()) -> Overview:
     """Sync `a` was last pushed by this invocation, and ended so."""
-    started = RunStarted(id_of(A), 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation)
+    started = RunStarted(id_of(A), 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation_id)
     state = State(fence=1, status=status, undelivered={row.key: row for row in left}, claims=claims)
     return Overview({id_of(A): state}, {id_of(A): "a"}, {}, {id_of(A): started})
 
@@ -72,17 +79,66 @@ REJECTED, UNMATCHED = row("rejected"), row("no_match")
             {"orders": 5, "customers": 5},
             ["a", "b", "c"],
         ),
-        (Overview(), {"orders": 6, "customers": 5}, ["c"]),
-        (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, []),
     ],
 )
-def test_what_was_pushed_well_or_is_overtaken_is_left_out_and_nothing_else(
+def test_what_was_pushed_well_is_left_out_and_nothing_else(
     told: Overview, heads: dict[str, int], left: list[str]
 ) -> None:
     said: list[str] = []
     due = still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
-    assert [one.sync.name for one in due] == left
+    assert [one.sync.name for one in due.push] == left
+    assert not due.overtaken
     assert len(said) == 3 - len(left)
+
+
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize(
+    ("told", "heads", "left", "overtaken"),
+    [
+        (Overview(), {"orders": 6, "customers": 5}, ["c"], ["a", "b"]),
+        (overview("inv-1", "succeeded"), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 4), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (at(A, 5), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 6), {"orders": 6, "customers": 6}, [], ["b", "c"]),
+        (at(A, 6, changelog="another"), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+    ],
+)
+def test_results_that_a_later_run_has_overtaken_are_not_pushed_and_are_no_success_until_their_rows_have_arrived(
+    told: Overview, heads: dict[str, int], left: list[str], overtaken: list[str]
+) -> None:
+    due = still_due(RUN, DUE, told, pusher(**heads), lambda *_: None)
+    assert [one.sync.name for one in due.push] == left
+    assert [one.sync for one in due.overtaken] == overtaken
+    assert worst(one.exit_code for one in due.overtaken) == ExitCode.OVERTAKEN
+
+
+@pytest.mark.guarantee("dbt Cloud")
+def test_a_push_that_a_later_run_has_overtaken_ends_with_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = replace(RUN, changelogs={"orders": ChangelogResult("success", 5, "uuid")}, push=(A.sync,))
+    configuration = SimpleNamespace(
+        syncs=[A.sync], resolved=[A], destinations={}, alerts=(), refuse_unset=lambda *_, **__: None
+    )
+    about = {"manifest": lambda: {}, "invocation": lambda *_: ran, "configuration": lambda _: configuration}
+    project: Any = SimpleNamespace(**about, env={}, switch="on", target="prod", folder=Path())
+    for name, value in {
+        "open_ledger": lambda *_: None,
+        "overview_of": lambda *_: Overview(),
+        "_with_tests": lambda found, *_: found,
+        "overrides_of": lambda *_: (),
+        "Pusher": lambda *_, **__: pusher(orders=6),
+        "watched": lambda *_, **__: nullcontext(),
+        "_tell": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(invocation, name, value)
+    monkeypatch.setattr("dbt_reverse_etl.app.reach.try_early", lambda *_: None)
+    monkeypatch.setattr(invocation, "push_all", lambda *_: None)
+    place: Any = SimpleNamespace(session=lambda _: lambda: None)
+    with click.Context(cli.push, obj={}):
+        assert cli._pushed(project, place, as_json=False, selectors=(), ask=Ask.IF_DUE) == ExitCode.OVERTAKEN
+
+
+def test_that_a_sync_was_overtaken_hides_no_failure() -> None:
+    assert [worst(codes) for codes in ([], [0], [0, 6], [6, 1], [5, 6, 0])] == [0, 0, 6, 1, 5]
 
 
 def test_without_it_results_that_a_later_run_has_overtaken_are_an_error() -> None:

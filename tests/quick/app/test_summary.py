@@ -22,6 +22,7 @@ REFUSED = Report(
     standing=Standing(Health.FAILING, (Left("rejected", "HTTP 422", 1, "at_a_time"),)),
 )
 PLANNED = Report("c", "crm.c", "planned", ExitCode.OK, planned=PerOperation(5, 0, 0), is_plan=True)
+OVERTAKEN = Report("e", "crm.e", "overtaken", ExitCode.OVERTAKEN)
 UNPLANNED = Report("d", "crm.d", "failed", ExitCode.FAILED, is_plan=True)
 
 
@@ -34,6 +35,8 @@ UNPLANNED = Report("d", "crm.d", "failed", ExitCode.FAILED, is_plan=True)
         ([PLANNED], "Planned 1 sync: nothing was sent"),
         ([PLANNED, PLANNED], "Planned 2 syncs: nothing was sent"),
         ([PLANNED, UNPLANNED], "Planned 2 syncs, 1 failed: nothing was sent"),
+        ([SENT, OVERTAKEN], "Pushed 1 sync: +2 ~1 -0 delivered, 0 failed, 1 left to a later run"),
+        ([OVERTAKEN], "Pushed 0 syncs: +0 ~0 -0 delivered, 0 failed, 1 left to a later run"),
         ([SENT, UNPLANNED], "Pushed 1 sync: +2 ~1 -0 delivered, 1 failed, 1 sync only planned"),
     ],
 )

@@ -145,6 +145,38 @@ class TestRunsThatAreNotPushed:
                 fetched(artifacts, run_id)
             assert unfit.value.is_failure
 
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(
+        ("trigger", "found"),
+        [
+            ({"schema_override": "dbt_cloud_pr_345_12"}, "schema_override dbt_cloud_pr_345_12"),
+            ({"github_pull_request_id": 12}, "github_pull_request_id 12"),
+            ({"gitlab_merge_request_id": 12}, "gitlab_merge_request_id 12"),
+            ({"azure_pull_request_id": 12}, "azure_pull_request_id 12"),
+            ({"non_native_pull_request_id": "12"}, "non_native_pull_request_id 12"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_run_that_wrote_to_other_tables_than_its_job_is_a_failure_and_supersedes_none(
+        self, api: CloudApi, artifacts: Artifacts, trigger: dict[str, object], found: str
+    ) -> None:
+        api.add_run(1)
+        api.add_run(2, trigger=trigger)
+        with pytest.raises(Unfit, match=f"found a run with {found}; expected .* Next: ") as unfit:
+            fetched(artifacts, 2)
+        assert unfit.value.is_failure
+        assert not api.asked("artifacts")
+        assert fetched(artifacts, 1, newest=2)
+
+    def test_a_branch_alone_or_a_trigger_that_is_not_there_is_no_reason(
+        self, api: CloudApi, artifacts: Artifacts
+    ) -> None:
+        api.add_run(1, trigger={"git_branch": "hotfix", "schema_override": "", "github_pull_request_id": None})
+        api.add_run(2)
+        api.runs[2]["trigger"] = None
+        assert fetched(artifacts, 1)
+        assert fetched(artifacts, 2)
+
     def test_one_that_a_later_one_repeats_is_left_to_it_and_only_then(
         self, api: CloudApi, artifacts: Artifacts
     ) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
-from dbt_reverse_etl.serve.position import OVERLAP, Position, PositionFile, Run, State
+from dbt_reverse_etl.serve.position import OVERLAP, UNSETTLED, Position, PositionFile, Run, State, Trouble
 
 JOB = 7
 MINUTE = 60
@@ -30,8 +30,8 @@ def listed(**finished: int) -> list[FinishedRun]:
     ]
 
 
-def ended(position: Position, run_id: int, state: State = State.DONE, now: float = 0) -> Position:
-    return position.ended(replace(position.runs[run_id], state=state), now)
+def ended(position: Position, run_id: int, state: State = State.DONE, *, is_pushed: bool = False) -> Position:
+    return position.ended(replace(position.runs[run_id], state=state), 9, is_pushed=is_pushed)
 
 
 def test_the_first_time_the_newest_run_stands_for_all_before_it() -> None:
@@ -49,20 +49,26 @@ def test_runs_are_due_in_the_order_in_which_they_finished() -> None:
     assert [run.run_id for run in position.waiting([JOB])] == [9, 8, 7]
 
 
-def test_a_failed_run_counts_until_a_later_one_of_its_job_has_ended() -> None:
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize("state", [State.FAILED, State.OVERTAKEN])
+def test_a_run_that_did_not_arrive_counts_until_a_later_one_of_its_job_was_pushed(state: State) -> None:
     position = Position(since={JOB: 0.0, 8: 0.0}).found(JOB, listed(r1=1, r2=2), 0).found(8, listed(r3=3), 0)
-    position = ended(position, 1, State.FAILED)
-    assert ended(position, 3).runs[1].state is State.FAILED, "a run of another job says nothing"
-    assert ended(position, 2, State.FAILED).runs[1].state is State.DONE
-    late = ended(ended(position, 2), 1, State.FAILED)
-    assert late.runs[1].state is State.FAILED, "it failed after the later one was done"
-    assert ended(late.found(JOB, listed(r4=400), 0), 4).runs.keys() == {4, 3}
+    position = ended(position, 1, state)
+    assert ended(position, 3, is_pushed=True).runs[1].state is state, "a run of another job says nothing"
+    for other in (State.FAILED, State.OVERTAKEN, State.DONE):
+        later = ended(position, 2, other)
+        assert later.runs[1].state is state, "nothing of the later one was pushed"
+        assert later.done_at == {}
+    late = ended(ended(position, 2, is_pushed=True), 1, state)
+    assert late.done_at == {JOB: 9}
+    assert late.runs[1].state is state, "it failed after the later one was pushed"
+    assert ended(late.found(JOB, listed(r4=400), 0), 4, is_pushed=True).runs.keys() == {4, 3}
 
 
 # When each run finishes, how many minutes later it is listed, and how it ends.
 runs = st.lists(
     st.tuples(
-        st.integers(0, 300), st.integers(0, int(OVERLAP / MINUTE) - 1), st.sampled_from([State.DONE, State.FAILED])
+        st.integers(0, 300), st.integers(0, int(OVERLAP / MINUTE) - 1), st.sampled_from([State.DONE, *UNSETTLED])
     ),
     min_size=1,
     max_size=12,
@@ -88,7 +94,7 @@ def test_however_runs_finish_and_are_listed_each_is_settled_once_and_the_positio
     newest = max(at for at, _, _ in told) * MINUTE
     assert position.since[JOB] == max(0, newest - OVERLAP)
     kept = [run for run in position.runs.values() if run.finished_at < position.since[JOB]]
-    assert all(run.state is State.FAILED for run in kept)
+    assert all(run.state in UNSETTLED for run in kept)
 
 
 @pytest.fixture
@@ -96,7 +102,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "position.json"
 
 
-AFTER = Position(since={JOB: 1.5}, runs={3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3")}, done_at={JOB: 4.0})
+AFTER = Position(
+    {JOB: 1.5}, {3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3", Trouble.PUSH, 9.5)}, {JOB: 4.0}, {"prod": "l"}
+)
 
 
 @contextmanager

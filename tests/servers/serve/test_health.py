@@ -44,14 +44,14 @@ def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(wo
         world.api.add_run(1)
         post(url, event(1))
         world.wait(1, "failed")
-        health = {"status": "ok", "dbt_cloud": "ok", "runs": {"waiting": 0, "failed": 1}}
+        health = {"status": "ok", "dbt_cloud": "ok", "runs": {"waiting": 0, "failed": 1, "overtaken": 0}}
         wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         assert metrics(url)["dbt_reverse_etl_runs", "failed"] == 1
         world.api.add_run(2)
         post(url, event(2))
         world.wait(2)
         post(url, event(2), "wrong")
-        health["runs"] = {"waiting": 0, "failed": 0}
+        health["runs"] = {"waiting": 0, "failed": 0, "overtaken": 0}
         wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         samples = metrics(url)
     assert samples["dbt_reverse_etl_webhooks_total", "accepted"] == 2
@@ -70,7 +70,9 @@ def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(wo
 @pytest.mark.guarantee("dbt Cloud")
 def test_an_api_that_does_not_answer_shows_in_health_and_metrics_until_it_does(world: World) -> None:
     with world.serving() as url:
-        until = metrics(url)["dbt_reverse_etl_last_look_timestamp_seconds", "345"]
+        last_look = "dbt_reverse_etl_last_look_timestamp_seconds", "345"
+        wait_for(lambda: metrics(url)[last_look], "it never looked")
+        until = metrics(url)[last_look]
         answer, world.api.server.default = world.api.server.default, Reply(401)
         post(url, event(1))
         reason = "job 345: runs: HTTP 401, the token is not accepted"
@@ -78,7 +80,7 @@ def test_an_api_that_does_not_answer_shows_in_health_and_metrics_until_it_does(w
         assert fetch(f"{url}/healthz")[0] == 200, "to start this process again would not mend it"
         samples = metrics(url)
         assert samples["dbt_reverse_etl_api_answers_total", "401"] >= 1
-        assert samples["dbt_reverse_etl_last_look_timestamp_seconds", "345"] == until
+        assert samples[last_look] == until
         world.api.add_run(1)
         world.api.server.default = answer
         world.wait(1)

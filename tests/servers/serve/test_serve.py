@@ -64,8 +64,9 @@ def test_the_api_of_the_tests_is_asked_as_the_documentation_says(world: World) -
     paths = [request.path.removeprefix("/api/v2/accounts/12/") for request in world.api.server.received]
     assert paths == [
         "runs/?job_definition_id=345&status=10&order_by=-finished_at&limit=1&offset=0",
+        "jobs/345/",
         "runs/?job_definition_id=345&status=10&order_by=-finished_at&limit=50&offset=0",
-        "runs/1/?include_related=%5B%22run_steps%22%5D",
+        "runs/1/?include_related=%5B%22run_steps%22%2C%22trigger%22%5D",
         "runs/1/artifacts/run_results.json?step=2",
         "runs/1/artifacts/manifest.json?step=2",
     ]
@@ -276,7 +277,7 @@ class TestThePush:
 
 
 class TestArtifactsOfARun:
-    def test_stay_when_its_push_failed_until_a_newer_run_of_the_job_has_ended(self, world: World) -> None:
+    def test_stay_when_its_push_failed_until_a_newer_run_of_the_job_was_pushed(self, world: World) -> None:
         world.codes(1, "2")
         folder = world.kept / "runs"
         with world.serving() as url:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
+from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
 
 ACCOUNT, JOB = 12, 345
@@ -47,6 +48,7 @@ class CloudApi:
     server: HttpServer = field(default_factory=HttpServer)
     runs: dict[int, Json] = field(default_factory=dict)
     files: dict[tuple[int, int, str], bytes] = field(default_factory=dict)
+    unknown_jobs: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.server.default = self._answer
@@ -57,12 +59,17 @@ class CloudApi:
         steps: dict[str, Json] | None = None,
         status: int = 10,
         job: int = JOB,
+        *,
         minute: int | None = None,
+        ledger: str = "",
+        trigger: Json | None = None,
     ) -> None:
         """A run that ended, with the results of each of its dbt commands; the first step is that of the checkout.
 
         Args:
             minute: in which it ended; otherwise runs end in the order of their numbers.
+            ledger: its relation, as the manifests name it; empty: they have none.
+            trigger: what the API says of it, beside its cause.
         """
         commands = {"dbt run": results(f"inv-{run_id}")} if steps is None else steps
         names = ["Clone git repository", *(f"Invoke dbt with `{command}`" for command in commands)]
@@ -71,13 +78,15 @@ class CloudApi:
             "job_definition_id": job,
             "status": status,
             "finished_at": (ENDED + timedelta(minutes=run_id if minute is None else minute)).isoformat(" "),
+            "trigger": {"cause": "Scheduled", "schema_override": None, "git_branch": "main", **(trigger or {})},
             "run_steps": [
                 {"index": index, "name": name, "status": status, "status_humanized": "Success"}
                 for index, name in enumerate(names, 1)
             ],
         }
         for step, read in enumerate(commands.values(), 2):
-            manifest = {"metadata": {**SCHEMA, **read["metadata"]}, "nodes": {}, "exposures": {}}
+            nodes = {LEDGER_NODE: {"relation_name": ledger}} if ledger else {}
+            manifest = {"metadata": {**SCHEMA, **read["metadata"]}, "nodes": nodes, "exposures": {}}
             self.files[run_id, step, "run_results.json"] = json.dumps(read).encode()
             self.files[run_id, step, "manifest.json"] = json.dumps(manifest).encode()
 
@@ -93,9 +102,13 @@ class CloudApi:
         path = parts.path.removeprefix(f"/api/v2/accounts/{ACCOUNT}/")
         if path == "runs/":
             return self._list(query)
+        if found := re.fullmatch(r"jobs/(\d+)/", path):
+            return Reply(404) if int(found[1]) in self.unknown_jobs else _data({"id": int(found[1])})
         if found := re.fullmatch(r"runs/(\d+)/", path):
             run = self.runs.get(int(found[1]))
-            return _data(run) if run and "run_steps" in query.get("include_related", "") else Reply(404)
+            related = set(json.loads(query.get("include_related", "[]")))
+            left_out = {"run_steps", "trigger"} - related
+            return _data({name: run[name] for name in run.keys() - left_out}) if run else Reply(404)
         if found := re.fullmatch(r"runs/(\d+)/artifacts/(\S+)", path):
             run_id, name = int(found[1]), found[2]
             last = max((step for run, step, _ in self.files if run == run_id), default=0)
@@ -106,7 +119,7 @@ class CloudApi:
     def _list(self, query: dict[str, str]) -> Reply:
         assert query["order_by"] == "-finished_at"
         chosen = [
-            {name: value for name, value in run.items() if name != "run_steps"}
+            {name: value for name, value in run.items() if name not in ("run_steps", "trigger")}
             for run in self.runs.values()
             if run["job_definition_id"] == int(query["job_definition_id"]) and run["status"] == int(query["status"])
         ]
