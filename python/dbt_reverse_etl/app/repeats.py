@@ -69,7 +69,7 @@ def still_due(
         elif _is_delivered(one, overview, pusher):
             say(f"{one.sync.name}: delivered with the results of a later run", "info")
         else:
-            message = "not pushed: a later run has captured more, and its results were not pushed yet"
+            message = "not pushed: a later run has captured more, and not all of its rows have arrived yet"
             say(f"{one.sync.name}: {message}", "warn")
             left.overtaken.append(Report(one.sync.name, one.label, OVERTAKEN, ExitCode.OVERTAKEN, message=message))
     return left
@@ -99,7 +99,8 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
 def _is_delivered(one: ResolvedSync, overview: Overview, pusher: Pusher) -> bool:
     """Whether pushes of a later run have brought the destination as far as these results."""
     known, state = pusher.known[one.sync.changelog.unique_id], overview.states.get(id_of(one), State())
-    return state.changelog == known.changelog and all(place.snapshot >= known.snapshot for place in state.positions)
+    reached = state.changelog == known.changelog and all(place.snapshot >= known.snapshot for place in state.positions)
+    return reached and ended(state) and not state.claims and pusher.health(one, overview).is_well
 
 
 def _overtaken(one: ResolvedSync, pusher: Pusher) -> str | None:

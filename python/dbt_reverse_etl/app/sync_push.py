@@ -31,7 +31,7 @@ from dbt_reverse_etl.delivery.progress import Bound
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
-from dbt_reverse_etl.warehouse.head import Head, full_image
+from dbt_reverse_etl.warehouse.head import Head, full_image, read_head
 from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
@@ -64,9 +64,11 @@ class SyncPush(OneSync):
         requests = self._requests(known.changelog)
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
-        if self._is_overtaken(known, job) or self._is_behind_others(known, spec):
+        if self._is_overtaken(known, job):
             refuse_second(job, self._ports(spec, self._head), self.state)
             return self._left_to_a_later_run(known)
+        if self._is_behind_others(known, spec):
+            return self._superseded(known, "another sync of this object was pushed at a newer snapshot")
         for request in requests:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
@@ -125,18 +127,24 @@ class SyncPush(OneSync):
         """Whether a sync beside this mirror was pushed further: a delete of before could take a row that it has delivered since."""
         if not spec.mode.deletes or self.state.is_at(known.snapshot, spec.id):
             return False
-        found = (self._shared.ledger.read(id_of(one)) for one in beside(self._resolved, self._shared.resolved))
-        return any(one.changelog == known.changelog and one.reached > known.snapshot for one in found)
+        found = [self._shared.ledger.read(id_of(one)) for one in beside(self._resolved, self._shared.resolved)]
+        newest = max((one.reached for one in found if one.changelog == known.changelog), default=0)
+        if newest <= known.snapshot:
+            return False
+        head = read_head(self._shared.spark, self._resolved.sync.changelog.relation_name)
+        return head is not None and newest <= head.snapshot  # else the changelog was taken back since
 
     def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
         """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
-        here = self._standing(self.state, self._allowed(self.state))
-        status, code = Status.IDLE, exit_code(Status.IDLE, here.health)
-        message = "a later run has delivered more"
         if self._position < known.snapshot:
-            status, code = Status.SUPERSEDED, ExitCode.FAILED
-            message = "a later run has delivered a part of a newer snapshot: the next push sends the rest"
-        return self._report(status, known, exit_code=code, message=message, standing=here)
+            return self._superseded(known, "a later run has delivered a part of a newer snapshot")
+        here = self._standing(self.state, self._allowed(self.state))
+        code, message = exit_code(Status.IDLE, here.health), "a later run has delivered more"
+        return self._report(Status.IDLE, known, exit_code=code, message=message, standing=here)
+
+    def _superseded(self, known: HeadOfModel, found: str) -> Report:
+        here, message = self._standing(self.state, self._allowed(self.state)), f"{found}: the next push sends the rest"
+        return self._report(Status.SUPERSEDED, known, exit_code=ExitCode.FAILED, message=message, standing=here)
 
     def _without_snapshot(self, status: str) -> Report:
         """A changelog that is empty: nothing was captured yet, or it was taken back to that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,11 @@ MANIFEST, RESULTS = "manifest.json", "run_results.json"
 
 def ledger_of(folder: Path) -> str:
     """The relation of the ledger that a manifest names, without quotes; empty if it names none."""
-    nodes = orjson.loads((folder / MANIFEST).read_bytes()).get("nodes") or {}
+    return _ledger_in(orjson.loads((folder / MANIFEST).read_bytes()))
+
+
+def _ledger_in(manifest: Mapping[str, Any]) -> str:
+    nodes = manifest.get("nodes") or {}
     return str((nodes.get(LEDGER_NODE) or {}).get("relation_name") or "").translate(_QUOTES).lower()
 
 
@@ -59,7 +63,7 @@ class Artifacts:
         joined = self._joined(run, now, target)
         if not joined:
             raise Unfit("no step ran models")
-        if newest.run_id != run.run_id and self._does_the_same(newest, now, target, succeeded(joined)):
+        if newest.run_id != run.run_id and self._does_the_same(newest, run, now, target):
             raise Unfit(f"superseded by run {newest.run_id}, which did the same")
         partial = self._folder / f"{run.run_id}.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -99,17 +103,23 @@ class Artifacts:
     def _joined(self, run: Run, now: CloudRun, target: str) -> list[tuple[int, Json]]:
         return join({step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}, target)
 
-    def _does_the_same(self, newest: Run, now: CloudRun, target: str, nodes: set[str]) -> bool:
+    def _does_the_same(self, newest: Run, run: Run, now: CloudRun, target: str) -> bool:
         """Then one push for both is enough: a push goes from the position of each key to the newest snapshot. What a selector such as
         `state:modified` selects may differ from run to run.
         """
         try:
             later = self._cloud.run(newest.run_id)
             is_fit = later.status == SUCCESS and not later.override
-            is_same = is_fit and commands(later.steps) == commands(now.steps)
-            return is_same and nodes <= succeeded(self._joined(newest, later, target))
+            if not is_fit or commands(later.steps) != commands(now.steps):
+                return False
+            here, there = self._joined(run, now, target), self._joined(newest, later, target)
+            return succeeded(here) <= succeeded(there) and self._ledger(run, here) == self._ledger(newest, there)
         except (CloudError, Unfit):
             return False
+
+    def _ledger(self, run: Run, joined: Sequence[tuple[int, Json]]) -> str:
+        """Of its last step. One with another ledger than that of the target is refused, and must replace no other run."""
+        return _ledger_in(self._json(run, MANIFEST, joined[-1][0])[1])
 
     def _json(self, run: Run, name: str, step: int) -> tuple[bytes, dict[str, Any]]:
         """The file as it came, and its content: half a file counts as none, and is fetched again."""

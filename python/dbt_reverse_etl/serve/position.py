@@ -56,6 +56,7 @@ class Run:
         reason: why it waits, or what became of it.
         trouble: the kind of failure with which the last tries ended.
         since: when the first of these failed, by our clock.
+        other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
     """
 
     run_id: int
@@ -67,16 +68,19 @@ class Run:
     reason: str = ""
     trouble: Trouble = Trouble.NONE
     since: float = 0.0
+    other: tuple[int, float] = (0, 0.0)
 
     def fetched(self, tries: int) -> Run:
         """With its artifacts: tries count from here on for its push."""
-        return replace(self, tries=tries, reason="", trouble=Trouble.NONE, since=0.0)
+        return replace(self, tries=tries, reason="", trouble=Trouble.NONE, since=0.0, other=(0, 0.0))
 
     def failed(self, trouble: Trouble, reason: str, now: float) -> Run:
         """After a try that failed; tries that failed otherwise do not count for its limit."""
         if trouble is self.trouble:
             return replace(self, reason=reason)
-        return replace(self, reason=reason, trouble=trouble, since=now, tries=1)
+        of_a_push = {trouble, self.trouble} == {Trouble.PUSH, Trouble.BUSY}
+        (tries, since), other = (self.other, (self.tries - 1, self.since)) if of_a_push else ((0, 0.0), (0, 0.0))
+        return replace(self, reason=reason, trouble=trouble, tries=tries + 1, since=since or now, other=other)
 
 
 @dataclass(frozen=True)

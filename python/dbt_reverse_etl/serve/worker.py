@@ -29,7 +29,7 @@ from dbt_reverse_etl.serve.surroundings import Surroundings
 
 _OVERTAKEN = (
     "a later run had captured more before this push began, so not all of it was pushed: "
-    "it arrives with the push of a later run of the job that succeeds"
+    "it arrives with the push of a later run that succeeds"
 )
 _MEANINGS = {
     ExitCode.USAGE: ", the configuration is wrong",
@@ -62,6 +62,7 @@ class Worker:
         self.reports = Reports(folder / "reports", self.process, around, self._wake.set)
         self.broken, self.worst = "", 0
         self._breaks = 0  # turns in a row that ended with an error of our own
+        self._overtaken: set[int] = set()  # runs, by this process
         self._remove_artifacts()
 
     def run(self) -> None:
@@ -87,6 +88,9 @@ class Worker:
             self._say(str(unexpected(error, "serve")), "error")
         if self.broken or not self.looks.is_settled or self._waiting():
             self.worst = worst((self.worst, ExitCode.FAILED))
+        states = [run.state for run in self.position.value.runs.values() if run.run_id in self._overtaken]
+        if State.OVERTAKEN in states:  # else a later run of this turn was pushed
+            self.worst = worst((self.worst, ExitCode.OVERTAKEN))
 
     def hear(self, job_id: int, run_id: int) -> None:
         """A webhook named a run."""
@@ -113,7 +117,8 @@ class Worker:
     def _try(self, run: Run) -> None:
         """Try a run once."""
         is_there = bool(self._artifacts.of(run))
-        if is_there and run.trouble is Trouble.FETCH:  # we were killed just after the fetch
+        # We were killed just after the fetch; or an earlier build did not note with which trouble its tries ended.
+        if is_there and (run.trouble is Trouble.FETCH or (run.reason and run.trouble is Trouble.NONE)):
             run = run.fetched(tries=0)
         stage = Trouble.PUSH if is_there else Trouble.FETCH
         if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
@@ -174,11 +179,13 @@ class Worker:
                 raise Unfit(f"found {found}; expected {expected}. Next: {next_step}", is_failure=True)
 
     def _judge(self, run: Run, code: int) -> None:
-        self.worst = worst((self.worst, code))
+        if code != ExitCode.OVERTAKEN:
+            self.worst = worst((self.worst, code))
         reason = f"signal {-code}" if code < 0 else f"exit code {code}{_MEANINGS.get(code, '')}"
         if code == ExitCode.OK:
             self._ended(run, State.DONE, is_pushed=True)
         elif code == ExitCode.OVERTAKEN:
+            self._overtaken.add(run.run_id)
             self._ended(run, State.OVERTAKEN, _OVERTAKEN)
         elif code == ExitCode.USAGE:
             self._ended(run, State.FAILED, reason)

@@ -101,6 +101,10 @@ def test_what_was_pushed_well_is_left_out_and_nothing_else(
         (at(A, 5), {"orders": 6, "customers": 6}, [], ["b", "c"]),
         (at(A, 6), {"orders": 6, "customers": 6}, [], ["b", "c"]),
         (at(A, 6, changelog="another"), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (at(A, 6, undelivered={"k": REJECTED}), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (at(A, 6, status="failed"), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (at(A, 6, finished=False), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
+        (in_doubt(at(A, 6)), {"orders": 6, "customers": 6}, [], ["a", "b", "c"]),
     ],
 )
 def test_results_that_a_later_run_has_overtaken_are_not_pushed_and_are_no_success_until_their_rows_have_arrived(

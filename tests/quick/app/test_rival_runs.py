@@ -201,21 +201,33 @@ def test_a_run_of_an_older_snapshot_sends_nothing_beside_what_another_one_record
 
 @pytest.mark.guarantee("Leases and rivals")
 @pytest.mark.parametrize(
-    ("snapshot", "changelog", "is_left"), [(6, "uuid", True), (5, "uuid", False), (6, "old", False)]
-)
+    ("mine", "snapshot", "changelog", "head", "is_left"),
+    [
+        (4, 6, "uuid", 6, True), (5, 6, "uuid", 6, True), (4, 5, "uuid", 6, False), (4, 6, "old", 6, False),
+        (4, 8, "uuid", 6, False),
+    ],
+)  # fmt: skip
 def test_a_mirror_deletes_nothing_at_a_snapshot_before_that_of_another_sync_of_its_object(
-    snapshot: int, changelog: str, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
+    mine: int, snapshot: int, changelog: str, head: int, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`mine` at 5: all of it was delivered, through another filter. A neighbour beyond the head: the changelog was restored."""
     mirror, beside = sync("m", "orders", mode="mirror"), sync("u", "orders")
     settings = beside.sync.settings.model_copy(update={"object": "m"})
     beside = beside._replace(sync=replace(beside.sync, settings=settings))
-    states = {**at(mirror, 4).states, **at(beside, snapshot, changelog).states}
+    states = {**at(mirror, mine, where="id > 3").states, **at(beside, snapshot, changelog).states}
     warehouse = after_an_hour(Ledger(), orders=6)
     warehouse.resolved, reached = [mirror, beside], list[int]()
     monkeypatch.setattr(warehouse.ledger, "read", lambda name, _=None: states[name])
     monkeypatch.setattr(sync_push, "run", lambda job, *_: reached.append(job.head))
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: replace(one._earlier[0], where=None))
+    monkeypatch.setattr(sync_push, "read_head", lambda *_: warehouse._heads["orders", head])
     report = warehouse.push(mirror, Overview(states))
-    assert (report.status == Status.SUPERSEDED, reached) == (is_left, [] if is_left else [5])
+    assert reached == ([] if is_left else [5])
+    if is_left:
+        assert (report.status, report.exit_code) == (Status.SUPERSEDED, ExitCode.FAILED)
+        assert (
+            report.message == "another sync of this object was pushed at a newer snapshot: the next push sends the rest"
+        )
 
 
 def test_events_of_a_crashed_run_are_sent_again_at_its_snapshot_and_those_of_one_before_the_position_are_not(

@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 
 from dbt_reverse_etl.serve.metrics import counts
-from dbt_reverse_etl.serve.position import PositionFile, Run, State
+from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
@@ -137,6 +137,21 @@ class TestARunThatALaterOneHasOvertaken:
         assert worker.position.value.runs[1].reason == "exit code 2, the configuration is wrong"
 
 
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize(("codes", "worst"), [([6, 0], 0), ([6, 6], 6), ([0, 6], 6)])
+def test_poll_ends_with_the_code_of_an_overtaken_run_unless_a_later_one_was_pushed(
+    codes: list[int], worst: int, desk: Desk
+) -> None:
+    worker = desk.worker()
+    desk.api.add_run(1)
+    desk.later(worker)
+    for number in (2, 3):
+        desk.api.add_run(number, steps=ran(number))
+    desk.codes = codes
+    desk.later(worker)
+    assert worker.worst == worst
+
+
 class TestARunThatFailed:
     @pytest.mark.guarantee("dbt Cloud")
     def test_stays_one_with_its_artifacts_while_later_runs_bring_nothing_that_is_pushed(self, desk: Desk) -> None:
@@ -191,6 +206,16 @@ class TestTheLedger:
         desk.later(desk.worker(JOB, JOB + 1))
         assert len(desk.pushed) == 4
 
+    def test_of_another_place_supersedes_no_run_with_that_of_the_target(self, desk: Desk) -> None:
+        worker = desk.worker()
+        desk.api.add_run(1, ledger="shop.reverse_etl_ledger")
+        desk.later(worker)
+        desk.api.add_run(2, ledger="shop.reverse_etl_ledger")
+        desk.api.add_run(3, ledger="try.reverse_etl_ledger")
+        desk.later(worker)
+        assert (state(worker, 2), state(worker, 3)) == ("done", "failed")
+        assert len(desk.pushed) == 2
+
     def test_of_another_place_takes_the_artifacts_of_an_earlier_failed_run_from_nobody(self, desk: Desk) -> None:
         worker, desk.codes = desk.worker(), [0, 2]
         for run_id, ledger in enumerate(("shop.l", "shop.l", "try.l"), 1):
@@ -219,6 +244,17 @@ class TestHowLongARunIsTried:
         assert state(worker, 1) == "waiting"
         desk.later(worker)
         assert state(worker, 1) == "done"
+
+    def test_a_run_that_is_busy_and_fails_in_turn_is_given_up_all_the_same(self, desk: Desk) -> None:
+        desk.patience = replace(AT_ONCE, busy=(9, 0))
+        desk.api.add_run(1)
+        worker, desk.codes = desk.worker(), [1, 4] * 9
+        for tries in range(1, 8):
+            desk.later(worker)
+            assert state(worker, 1) == ("failed" if tries == 2 * AT_ONCE.push[0] - 1 else "waiting")
+            if state(worker, 1) == "failed":
+                break
+        assert state(worker, 1) == "failed"
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_the_time_counts_from_the_first_of_the_failures_that_are_alike(
@@ -260,6 +296,15 @@ class TestHowLongARunIsTried:
         worker = desk.worker()
         desk.later(worker)
         assert state(worker, 3) == "done"
+
+    def test_tries_of_an_earlier_version_that_does_not_say_what_they_met_count_for_nothing(self, desk: Desk) -> None:
+        desk.api.add_run(1)
+        worker, desk.codes = desk.worker(), [4]
+        desk.later(worker)
+        run = replace(worker.position.value.runs[1], tries=9, trouble=Trouble.NONE, since=0.0)
+        worker.position.put(worker.position.value.updated(run))
+        desk.later(desk.worker())
+        assert state(desk.worker(), 1) == "done"
 
 
 class TestWhenSomethingIsTriedAgain:

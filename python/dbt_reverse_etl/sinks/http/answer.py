@@ -89,7 +89,9 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
         return _other(answer, sent)
     if (by_code := _by_code(answer, sent, options, now)) is not None:
         return by_code
-    return Delivery() if _is_as_listed(answer, sent, options, mode) else _failed(answer, sent, options, mode, now)
+    if status not in options.retryable and _is_as_listed(answer, sent, options, mode):
+        return Delivery()
+    return _failed(answer, sent, options, mode, now)
 
 
 def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:

@@ -119,7 +119,7 @@ class Plan:
             ("update", self.options.already_exists) if operation == "insert" else ("insert", self.options.missing)
         )
         call = self.calls[other]
-        if status not in says or call == self.calls[operation] or not call.alone:
+        if status not in says or status in self.options.retryable or call == self.calls[operation] or not call.alone:
             return None
         (entry,) = ready(other, call, rows.slice(index, 1), self.key, self.options)
         if isinstance(entry, str):

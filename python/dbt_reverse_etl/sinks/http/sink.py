@@ -213,8 +213,8 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     answer = transport.exchange(request, wants_body=plan.reads_answers)
     other = None
     if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
-        meant = meaning(answer, _sent(request), plan.options)
-        other = plan.instead(request, answer.status, batch.rows) if meant in (None, Outcome.NO_MATCH) else None
+        is_explained = meaning(answer, _sent(request), plan.options) not in (None, Outcome.NO_MATCH)
+        other = None if is_explained else plan.instead(request, answer.status, batch.rows)
     if other is not None:
         if not batch.go_on():
             return Delivery.of_all(len(request.rows), Outcome.RETRYABLE, _STOPS), True

@@ -106,6 +106,22 @@ class TestOutcomes:
             assert one(server.url, task_of(once, mode=Mode.INSERT_ONLY))[0] is DELIVERED
             assert one(server.url, task_of({"missing": [status], "already_exists": [status]}))[0] is not DELIVERED
 
+    @pytest.mark.parametrize("listed", [{}, {"missing": [404], "already_exists": [409]}])
+    def test_a_status_that_applied_nothing_by_the_options_delivers_nothing(
+        self, listed: dict[str, Any], server: HttpServer
+    ) -> None:
+        both = {"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}}
+        for operation, status, mode in (
+            ("delete", 404, Mode.MIRROR), ("insert", 409, Mode.INSERT_ONLY),
+            ("insert", 409, Mode.UPSERT), ("update", 404, Mode.UPSERT),
+        ):  # fmt: skip
+            server.script(Reply(status))
+            calls = {"delete": {}, "insert": {"insert": both["insert"]}}.get(operation, both)
+            calls = both if mode is Mode.UPSERT else calls
+            task = task_of({**calls, **listed, "retryable": [status]}, mode=mode)
+            assert outcomes(send(server.url, task, (operation, person(1))), 1) == [RETRYABLE]
+        assert len(server.received) == 4
+
     @pytest.mark.guarantee("HTTP")
     def test_a_redirect_is_never_followed_and_its_target_sees_no_byte(self, server: HttpServer) -> None:
         with http_server() as target:
