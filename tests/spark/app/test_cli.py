@@ -174,9 +174,21 @@ def whatever_ran_last(shop: Shop) -> None:
         shop.captured(numbered(number))
         project.dbt(*command)  # that a test fails for want of a model that was not run does not matter here
         shop.call(step, "push")
+    artifacts = [project.folder / "target" / name for name in ("run_results.json", "manifest.json")]
+    project.destinations, sqlite = "plan", project.destinations
+    shop.captured(numbered(9))
+    overtaken = [file.read_bytes() for file in artifacts]
     shop.captured(numbered(4))
-    (project.folder / "target" / "run_results.json").unlink()
+    project.destinations = sqlite
+    project._profiles()
+    for file, content in zip(artifacts, overtaken, strict=True):
+        file.write_bytes(content)
+    shop.call("overtaken", *PUSH, "--if-due", "--json")
+    artifacts[0].unlink()
     shop.call("without results", "push")
+    artifacts[0].write_bytes(overtaken[0])
+    shop.call("overtaken and delivered", *PUSH, "--if-due")
+    artifacts[0].unlink()
     shop.call("pushed all", "push")
     shop.captured(ANN)
     shop.call("as before", "push")
@@ -225,6 +237,10 @@ def test_push_delivers_once_whatever_dbt_command_wrote_the_artifacts_and_refuses
     assert shop.rows["after docs"] == [(1, "Ann 1")]
     assert shop.rows["without results"] == [(1, "Ann 4")]
     assert "Nothing to push." in shop.said["pushed all"].output
+    assert shop.said["overtaken"].return_value == ExitCode.OVERTAKEN
+    assert [(one["sync"], one["status"]) for one in read(shop.said["overtaken"])] == [("crm_contacts", "overtaken")]
+    assert shop.rows["overtaken"] == [(1, "Ann 3")], "no test of these results has seen the newer rows"
+    assert shop.said["overtaken and delivered"].return_value == ExitCode.OK
 
 
 def test_push_carries_out_what_a_run_operation_asked_for(shop: Shop) -> None:
