@@ -128,6 +128,7 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     of_these = [one.destination for one in configuration.resolved if one.sync.unique_id in pushed]
     display = shown()
     try_early(of_these, lambda text: display.say(text, "warn"))
+    how["configuration"] = configuration
     reports = invocation.after_dbt(project, place.session(project.target), display, **how)
     if as_json:
         _print_json(map(console.as_json, reports))

@@ -144,7 +144,7 @@ class _Listener:
             return True
         shown = _screen()
         ask = Ask.DBT_RETRY if self._retried else Ask.RUN
-        reports = invocation.after_dbt(project, _spark, shown, ask=ask)
+        reports = invocation.after_dbt(project, _spark, shown, ask=ask, configuration=self.configuration)
         if reports:
             _advise()
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
@@ -210,7 +210,7 @@ def _target_name() -> str:
 
 
 def _profiles() -> list[Path]:
-    return [Path(_flag("PROFILES_DIR"))]
+    return [Path(_flag("PROFILES_DIR")).absolute()]
 
 
 def _project_root() -> Path:

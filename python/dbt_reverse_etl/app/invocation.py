@@ -63,25 +63,27 @@ def due(invocation: Invocation, configuration: Configuration, selectors: Sequenc
     return Due(push, plan)
 
 
-def after_dbt(
+def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     project: Project,
     connect: Callable[[], SparkSession],
     display: Display,
     *,
     ask: Ask = Ask.RUN,
     selectors: Sequence[str] = (),
+    configuration: Configuration | None = None,
 ) -> list[Report]:
     """Push what is due.
 
     Args:
         connect: gives the session; not asked where there is nothing to look at.
+        configuration: the one that was checked; None: it is read now.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
     """
     manifest = project.manifest()
     invocation = project.invocation(manifest, ask)
-    configuration = project.configuration(manifest)
+    configuration = configuration or project.configuration(manifest)
     overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []

@@ -31,9 +31,12 @@ _EXPRESSION = re.compile(r"(\{\{(?![-+]).*?(?<![-+])\}\})", re.DOTALL)
 def profile_directories(
     flag: Path | None, project_dir: Path, env: Mapping[str, str], home: Path | None = None
 ) -> list[Path]:
-    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice. dbt never looks beside dbt_project.yml."""
+    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice. dbt never looks beside dbt_project.yml.
+
+    The paths are absolute, for a session changes the folder. As for dbt, `~` is a name like any other: shells expand it.
+    """
     named = flag or told("PROFILES_DIR", env)
-    places = [Path(named)] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
+    places = [Path(named).absolute()] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
     return list(dict.fromkeys(places))
 
 
