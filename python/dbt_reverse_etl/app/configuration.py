@@ -58,7 +58,7 @@ def configure(
     A variable that is not set is no error here: `Configuration.refuse_unset`.
 
     Args:
-        project_dir: where files stand that a sync's options name.
+        project_dir: the folder to which the paths of destinations, alerts and a sync's options are relative.
 
     Raises:
         ConfigurationError: with every problem of all of them.
@@ -69,7 +69,7 @@ def configure(
         return Configuration([], {}, [])
     problems.extend(other_macros(manifest))
     try:
-        loaded = collect_destinations(directories, target, env, metadata.get("project_name") or "")
+        loaded = collect_destinations(directories, target, env, metadata.get("project_name") or "", project_dir)
     except ConfigurationError as error:
         raise ConfigurationError(*problems, *error.problems) from None
     if isinstance(loaded, PlanOnly):
@@ -79,6 +79,6 @@ def configure(
     enabled = [sync for sync in found if sync.enabled]
     resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
     of_alerts: list[Problem] = []
-    alerts = collect_channels(directories, target, env, problems, of_alerts)
+    alerts = collect_channels(directories, target, env, problems, of_alerts, project_dir)
     raise_if_any(problems)
     return Configuration(found, loaded.destinations, resolved, alerts, {**loaded.unset, "": of_alerts})

@@ -120,10 +120,15 @@ def load_destinations(
 
 
 def collect_destinations(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], project: str = ""
+    directories: Sequence[Path],
+    target: str,
+    env: Mapping[str, str],
+    project: str = "",
+    project_dir: Path | None = None,
 ) -> PlanOnly | Loaded:
-    """As `load_destinations`, but problems of single destinations are returned."""
-    place, written = read_target(directories, target, project)
+    """As `load_destinations`, but problems of single destinations are returned, and relative paths are those of the project."""
+    found, written = read_target(directories, target, project)
+    place = replace(found, project_dir=project_dir)
     if written == "plan":
         return PlanOnly(target)
     problems: list[Problem] = []
@@ -142,7 +147,7 @@ def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings
     problems: list[Problem],
     unset: dict[str, list[Problem]],
 ) -> Destination | None:
-    place = Place(target.file, (*target.keys, name))
+    place = replace(target, keys=(*target.keys, name))
     if mapping_of(written, place.at(), "a mapping with `type`", problems) is None:
         return None
     rendered = render_lazily(written, env, place)
@@ -192,7 +197,7 @@ def _validated(name: str, rendered: Rendered, place: Place, problems: list[Probl
     if sink is None or rendered.problems:
         return None
     own = {key: value for key, value in block.items() if key not in _OWN_KEYS}
-    settings = validate(sink.settings_model, own, Place(place.file, place.keys, hides, also=_OWN_KEYS), problems)
+    settings = validate(sink.settings_model, own, replace(place, hides=hides, also=_OWN_KEYS), problems)
     if settings is None or defaults is None:
         return None
     return Destination(name, sink.type, sink, settings, defaults)
