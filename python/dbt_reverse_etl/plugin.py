@@ -101,7 +101,7 @@ class _Listener:
             return []
         commands = set(PUSHING) if self._retried else {_flag("WHICH")}
         syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
-        return [sync for sync in syncs if commands & sync.settings.push_on]
+        return [sync for sync in syncs if commands & sync.settings.push_on and not _is_excluded(sync)]
 
     def _complete(self, *, succeeded: bool) -> None:
         from dbt_reverse_etl.base.interrupts import interrupts
@@ -190,6 +190,12 @@ def _flag(name: str) -> Any:
 
     flags: Any = get_flags()  # type: ignore[no-untyped-call]
     return getattr(flags, name, None)
+
+
+def _is_excluded(sync: Any) -> bool:
+    from dbt_reverse_etl.config.artifacts import is_excluded
+
+    return is_excluded(sync, {name.lower(): _flag(name) for name in ("EXCLUDE", "EXCLUDE_RESOURCE_TYPES")})
 
 
 def _say_in_jinja(name: str, value: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.manifest import Node, syncs
@@ -16,6 +17,7 @@ __all__ = [
     "ForeignResults",
     "Invocation",
     "asked",
+    "is_excluded",
     "run",
     "select",
     "syncs",
@@ -66,6 +68,7 @@ class Invocation:
         passed_tests: unique ids of all tests that passed. A command over some of the rows, or none, says of no test how it ended.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
+        excluded: those that the command excludes, due or not; they are neither in `push` nor in `plan`.
     """
 
     invocation_id: str
@@ -77,6 +80,7 @@ class Invocation:
     passed_tests: frozenset[str] = frozenset()
     push: tuple[Sync, ...] = ()
     plan: tuple[Sync, ...] = ()
+    excluded: tuple[Sync, ...] = ()
 
 
 def run(run_results: Node, manifest: Node) -> Invocation:
@@ -110,7 +114,9 @@ def run(run_results: Node, manifest: Node) -> Invocation:
     invocation = replace(invocation, failed_tests=_failed_tests(results, manifest), passed_tests=passed)
     if invocation.command not in PUSHING_COMMANDS:
         return invocation
-    return _decided(invocation, [sync for sync in found if _is_due(sync, results)])
+    excluded = tuple(sync for sync in found if is_excluded(sync, args))
+    due = [sync for sync in found if _is_due(sync, results) and sync not in excluded]
+    return _decided(replace(invocation, excluded=excluded), due)
 
 
 def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
@@ -129,6 +135,24 @@ def _is_due(sync: Sync, results: Mapping[str, Node]) -> bool:
     if model is not None:
         return sync.enabled and model["status"] == "success"
     return sync.enabled and results.get(sync.unique_id, {}).get("status") in _SELECTED
+
+
+def is_excluded(sync: Sync, args: Node) -> bool:
+    """Whether a command with these arguments leaves out the exposure by its name or its kind, although it may run the model.
+
+    Graph operators, intersections and selectors are dbt's to read: the results show what they came to.
+    """
+    if "exposure" in (args.get("exclude_resource_types") or ()):
+        return True
+    _, project, name = sync.unique_id.split(".", 2)
+    names = (name, f"{project}.{name}")
+    known = {"exposure": names, "fqn": names, "resource_type": ("exposure",)}
+    given = args.get("exclude") or ()
+    for term in " ".join([given] if isinstance(given, str) else given).split():
+        method, _, value = term.rpartition(":")
+        if any(fnmatchcase(one, value) for one in known.get(method or "fqn", ())):
+            return True
+    return False
 
 
 def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str, ChangelogResult]:
