@@ -83,7 +83,7 @@ class Invocation:
     excluded: tuple[Sync, ...] = ()
 
 
-def run(run_results: Node, manifest: Node) -> Invocation:
+def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     """What a dbt command did, and which syncs it has made due.
 
     A sync is due if its changelog succeeded, or if its exposure was selected while its changelog was not.
@@ -91,13 +91,14 @@ def run(run_results: Node, manifest: Node) -> Invocation:
     Args:
         run_results: run_results.json, version 6.
         manifest: manifest.json of the same invocation.
+        parsed_by: the invocation from which it had its manifest, if that is known to be another one.
 
     Raises:
         ForeignResults: the two files are of different invocations.
         ConfigurationError: as `syncs`.
     """
     found = syncs(manifest)
-    _refuse_stale(run_results, manifest)
+    _refuse_stale(run_results, manifest, parsed_by)
     args, metadata = run_results.get("args") or {}, run_results["metadata"]
     results = {result["unique_id"]: result for result in run_results["results"]}
     invocation = Invocation(
@@ -197,12 +198,12 @@ def _changelog_ids(test: Node, manifest: Node) -> list[str]:
     return [one for one in upstream if nodes.get(one, {}).get("config", {}).get("materialized") == "changelog"]
 
 
-def _refuse_stale(run_results: Node, manifest: Node) -> None:
+def _refuse_stale(run_results: Node, manifest: Node, parsed_by: str) -> None:
     ran = (run_results.get("metadata") or {}).get("invocation_id")
     written = manifest["metadata"].get("invocation_id")
     if not ran or "results" not in run_results:
         found, expected = "no results of a dbt command", "run_results.json as dbt writes it"
-    elif ran != written:
+    elif written not in (ran, parsed_by or ran):
         found = f"results of invocation {ran}, while manifest.json is of {written}"
         expected = "both of one invocation; a later `dbt parse` or a run with --no-write-json parts them"
     else:
