@@ -17,7 +17,8 @@ from dbt_reverse_etl.config.destinations import (
     collect_destinations,
     collect_resolved,
 )
-from dbt_reverse_etl.config.manifest import Node, collect_syncs
+from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of
+from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.validation import raise_if_any
 
@@ -68,8 +69,9 @@ def configure(
     if not found and not problems:
         return Configuration([], {}, [])
     problems.extend(other_macros(manifest))
+    project = DbtProject(metadata.get("project_name") or "", profile_of(manifest), project_dir)
     try:
-        loaded = collect_destinations(directories, target, env, metadata.get("project_name") or "", project_dir)
+        loaded = collect_destinations(directories, target, env, project)
     except ConfigurationError as error:
         raise ConfigurationError(*problems, *error.problems) from None
     if isinstance(loaded, PlanOnly):

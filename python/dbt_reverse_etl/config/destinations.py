@@ -13,7 +13,16 @@ import pyarrow as pa
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.config.profiles import UNSET, Rendered, mapping_of, profile_directories, read_target, render_lazily
+from dbt_reverse_etl.config.profiles import (
+    ANY_PROJECT,
+    UNSET,
+    DbtProject,
+    Rendered,
+    mapping_of,
+    profile_directories,
+    read_target,
+    render_lazily,
+)
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Path as KeyPath
@@ -120,15 +129,10 @@ def load_destinations(
 
 
 def collect_destinations(
-    directories: Sequence[Path],
-    target: str,
-    env: Mapping[str, str],
-    project: str = "",
-    project_dir: Path | None = None,
+    directories: Sequence[Path], target: str, env: Mapping[str, str], project: DbtProject = ANY_PROJECT
 ) -> PlanOnly | Loaded:
     """As `load_destinations`, but problems of single destinations are returned, and relative paths are those of the project."""
-    found, written = read_target(directories, target, project)
-    place = replace(found, project_dir=project_dir)
+    place, written = read_target(directories, target, project)
     if written == "plan":
         return PlanOnly(target)
     problems: list[Problem] = []

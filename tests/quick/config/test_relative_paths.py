@@ -11,7 +11,7 @@ import yaml
 from dbt_reverse_etl.app.configuration import configure
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.config.destinations import Destination, PlanOnly, collect_destinations
-from dbt_reverse_etl.config.profiles import profile_directories
+from dbt_reverse_etl.config.profiles import DbtProject, profile_directories
 from dbt_reverse_etl.config.validation import Place as Where
 from dbt_reverse_etl.config.validation import validate
 from dbt_reverse_etl.sinks.base import Settings
@@ -44,7 +44,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def identities(shop: Path, project_dir: Path | None) -> dict[str, str]:
-    loaded = collect_destinations([shop], "dev", {}, "shop", project_dir)
+    loaded = collect_destinations([shop], "dev", {}, DbtProject("shop", folder=project_dir))
     assert not isinstance(loaded, PlanOnly)
     assert not loaded.problems
 
@@ -70,7 +70,7 @@ def test_a_database_in_memory_or_a_uri_is_no_relative_path(shop: Path) -> None:
     for block in ({"type": "sqlite", "path": ":memory:"}, {"type": "duckdb", "path": "md:crm"}):
         written = {"dbt_reverse_etl": {"outputs": {"dev": {"crm": block}}}}
         (shop / "profiles.yml").write_text(PROFILE + yaml.safe_dump(written))
-        loaded = collect_destinations([shop], "dev", {}, "shop", shop)
+        loaded = collect_destinations([shop], "dev", {}, DbtProject("shop", folder=shop))
         assert not isinstance(loaded, PlanOnly)
         assert "expected the path of a file" in str(loaded.problems[0])
 
