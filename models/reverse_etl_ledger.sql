@@ -1,4 +1,4 @@
-{#- The name of the target: dbt's manifest tells of it nowhere else. -#}
-{{ config(materialized='ledger', meta={'reverse_etl': {'target': target.name}}) }}
+{#- The names of the target and its profile: dbt's manifest tells of them nowhere else. -#}
+{{ config(materialized='ledger', meta={'reverse_etl': {'target': target.name, 'profile': target.profile_name}}) }}
 
 {{ reverse_etl._ledger_columns() }}

@@ -100,6 +100,8 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     before = project.newest_results()
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):
+        if code == 0:
+            dbt_command.refuse_missing_results(dbt_arguments, project.switch)
         return code  # dbt has run nothing
     ask = Ask.DBT_RETRY if command_of(dbt_arguments) == "retry" else Ask.RUN
     return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
@@ -128,7 +130,7 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     of_these = [one.destination for one in configuration.resolved if one.sync.unique_id in pushed]
     display = shown()
     try_early(of_these, lambda text: display.say(text, "warn"))
-    reports = invocation.after_dbt(project, place.session(project.target), display, **how)
+    reports = invocation.after_dbt(project, place.session(project.target), display, configuration=configuration, **how)
     if as_json:
         _print_json(map(console.as_json, reports))
     else:

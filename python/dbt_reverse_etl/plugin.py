@@ -47,7 +47,7 @@ class _Listener:
         self._retried = command == "retry"
         self._artifacts: Path | None = None
         self._written_by = ""  # their invocation; a retry that had nothing to do leaves those of the command before
-        self._captured = False
+        self._finished: set[str] = set()  # unique ids
         self._done = False
         self._tried: set[str] = set()  # destinations
         self.configuration: Any = None
@@ -76,11 +76,19 @@ class _Listener:
             self._written_by = str(event.info.invocation_id)
         elif name == "JinjaLogDebug" and event.data.msg.startswith(COLUMNS_OF):
             self._judge(event.data.msg)
+        elif name == "FoundStats":
+            self._configure_late()
         elif name == "NodeFinished":
-            self._captured |= event.data.node_info.materialized == "changelog"
+            self._finished.add(event.data.node_info.unique_id)
         elif name == "CommandCompleted" and not self._done:
             self._done = True
             self._complete(succeeded=event.data.success)
+
+    def _configure_late(self) -> None:
+        """dbt asks no plugin with --no-write-json, or if it was given a manifest; the configuration is checked before a model all the same."""
+        manifest = _manifest()
+        if self.configuration is None and manifest is not None and _concerns_us(manifest):
+            self.configured(_checked_configuration(manifest))
 
     def _judge(self, said: str) -> None:
         """Refuse what the syncs of a changelog cannot send, while nothing of it is captured yet."""
@@ -101,7 +109,7 @@ class _Listener:
             return []
         commands = set(PUSHING) if self._retried else {_flag("WHICH")}
         syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
-        return [sync for sync in syncs if commands & sync.settings.push_on]
+        return [sync for sync in syncs if commands & sync.settings.push_on and not _is_excluded(sync)]
 
     def _complete(self, *, succeeded: bool) -> None:
         from dbt_reverse_etl.base.interrupts import interrupts
@@ -139,25 +147,36 @@ class _Listener:
 
         folder = self._artifacts or _target_path()
         env = dict(os.environ)
-        project = Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by)
+        parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
+        project = Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
         if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         shown = _screen()
         ask = Ask.DBT_RETRY if self._retried else Ask.RUN
-        reports = invocation.after_dbt(project, _spark, shown, ask=ask)
+        reports = invocation.after_dbt(project, _spark, shown, ask=ask, configuration=self.configuration)
         if reports:
             _advise()
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)
 
     def _without_artifacts(self) -> bool:
-        if self._captured:
+        """Whether nothing of this command is to be pushed; what is, nobody can push."""
+        from dbt_reverse_etl.app.project import OFF, switch_of
+        from dbt_reverse_etl.config.destinations import PlanOnly
+
+        if self.configuration is None or switch_of(os.environ) == OFF:
+            return True
+        if isinstance(self.configuration.destinations, PlanOnly):
+            return True
+        due = [sync for sync in self.configuration.syncs if sync.enabled and not _is_excluded(sync)]
+        names = [one.name for one in due if self._finished & {one.unique_id, one.changelog.unique_id}]
+        if names:
             say(
-                "found --no-write-json; expected manifest.json and run_results.json, which say what to push; nothing was pushed. "
-                "Next: run dbt without --no-write-json",
+                "found --no-write-json; expected manifest.json and run_results.json, which say what to push; "
+                f"nothing was pushed for {', '.join(names)}. Next: run dbt without --no-write-json and DBT_WRITE_JSON=false",
                 "error",
             )
-        return not self._captured
+        return not names
 
 
 def _screen() -> Any:
@@ -192,11 +211,25 @@ def _flag(name: str) -> Any:
     return getattr(flags, name, None)
 
 
+def _is_excluded(sync: Any) -> bool:
+    from dbt_reverse_etl.config.artifacts import is_excluded
+
+    return is_excluded(sync, {name.lower(): _flag(name) for name in ("EXCLUDE", "EXCLUDE_RESOURCE_TYPES")})
+
+
 def _say_in_jinja(name: str, value: str) -> None:
     """As an environment variable of this invocation alone."""
     from dbt_common.context import get_invocation_context
 
     get_invocation_context()._env = {**get_invocation_context().env, name: value}
+
+
+def _manifest() -> Any:
+    """The one that dbt has read or was given; None: not yet, or dbt keeps it elsewhere, as `retry` does."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    return context.obj.get("manifest") if context and isinstance(context.obj, dict) else None
 
 
 def _adapter() -> Any:
@@ -210,7 +243,7 @@ def _target_name() -> str:
 
 
 def _profiles() -> list[Path]:
-    return [Path(_flag("PROFILES_DIR"))]
+    return [Path(_flag("PROFILES_DIR")).absolute()]
 
 
 def _project_root() -> Path:

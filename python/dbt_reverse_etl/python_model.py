@@ -32,7 +32,7 @@ def push(dbt: Any, session: SparkSession, profiles: str) -> DataFrame:
 
     Args:
         dbt, session: as dbt gives them to the model.
-        profiles: the folder of a profiles.yml with the block `dbt_reverse_etl`; files that syncs name stand there, too.
+        profiles: the folder of a profiles.yml with the block `dbt_reverse_etl`; files that syncs name, and relative paths, are there, too.
 
     Raises:
         ReverseEtlError: what went wrong, so that dbt sees a model that failed; the ledger knows what was delivered.

@@ -6,6 +6,7 @@ import re
 import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import make_msgid
@@ -23,6 +24,7 @@ from dbt_reverse_etl.config.validation import Place, described, secret_names, va
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.answer import Failure
+from dbt_reverse_etl.sinks.paths import ProjectFile
 
 TIMEOUT = 10.0  # seconds for each step of a request: a push must not wait for its messenger
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
@@ -64,7 +66,7 @@ class _Channel(Settings):
 
     targets: list[str] | None = None
     link: str = ""
-    ca_file: Path | None = None
+    ca_file: ProjectFile | None = None
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
@@ -159,12 +161,17 @@ Channel = Webhook | Slack | Mail
 _MODELS: dict[str, type[Channel]] = {"webhook": Webhook, "slack": Slack, "email": Mail}
 
 
-def collect_channels(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], problems: list[Problem], unset: list[Problem]
+def collect_channels(  # noqa: PLR0913, PLR0917  (as _channel)
+    directories: Sequence[Path],
+    target: str,
+    env: Mapping[str, str],
+    problems: list[Problem],
+    unset: list[Problem],
+    project_dir: Path | None = None,
 ) -> list[Channel]:
     """The channels of one dbt target; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
     file, written, targets = read_alerts(directories)
-    place = Place(file, (BLOCK, "alerts"))
+    place = Place(file, (BLOCK, "alerts"), project_dir=project_dir)
     if not isinstance(written, list):
         problems.append(Problem(place.at(), described(written), "a list of channels", "begin each with `- type:`"))
         return []
@@ -182,7 +189,7 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
     problems: list[Problem],
     unset: list[Problem],
 ) -> Channel | None:
-    place = Place(alerts.file, (*alerts.keys, index))
+    place = replace(alerts, keys=(*alerts.keys, index))
     given = mapping_of(block, place.at(), "a mapping with `type`", problems)
     if given is None or _is_of_another_target(given.get("targets"), target):
         return None
@@ -199,7 +206,7 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
     secret = secret_names(model)
     register_values(rendered.value, rendered.used, model)
     hides = hides_of(secret, {path for path, _, _ in rendered.used})
-    return validate(model, rendered.value, Place(place.file, place.keys, hides), problems)
+    return validate(model, rendered.value, replace(place, hides=hides), problems)
 
 
 def _unknown_targets(channels: list[object], known: frozenset[str], place: Place) -> list[Problem]:

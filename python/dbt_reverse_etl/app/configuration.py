@@ -17,7 +17,8 @@ from dbt_reverse_etl.config.destinations import (
     collect_destinations,
     collect_resolved,
 )
-from dbt_reverse_etl.config.manifest import Node, collect_syncs
+from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of
+from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.validation import raise_if_any
 
@@ -58,7 +59,7 @@ def configure(
     A variable that is not set is no error here: `Configuration.refuse_unset`.
 
     Args:
-        project_dir: where files stand that a sync's options name.
+        project_dir: the folder to which the paths of destinations, alerts and a sync's options are relative.
 
     Raises:
         ConfigurationError: with every problem of all of them.
@@ -68,8 +69,9 @@ def configure(
     if not found and not problems:
         return Configuration([], {}, [])
     problems.extend(other_macros(manifest))
+    project = DbtProject(metadata.get("project_name") or "", profile_of(manifest), project_dir)
     try:
-        loaded = collect_destinations(directories, target, env, metadata.get("project_name") or "")
+        loaded = collect_destinations(directories, target, env, project)
     except ConfigurationError as error:
         raise ConfigurationError(*problems, *error.problems) from None
     if isinstance(loaded, PlanOnly):
@@ -79,6 +81,6 @@ def configure(
     enabled = [sync for sync in found if sync.enabled]
     resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
     of_alerts: list[Problem] = []
-    alerts = collect_channels(directories, target, env, problems, of_alerts)
+    alerts = collect_channels(directories, target, env, problems, of_alerts, project_dir)
     raise_if_any(problems)
     return Configuration(found, loaded.destinations, resolved, alerts, {**loaded.unset, "": of_alerts})

@@ -7,8 +7,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from dbt_reverse_etl.app.place import Place
+from dbt_reverse_etl.app.project import OFF
+from dbt_reverse_etl.base.dbt_options import command_of
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 
+_PUSHING = frozenset({"run", "build", "retry"})
+_WITHOUT_ROWS = frozenset({"--help", "-h", "--version", "--empty", "--sample"})
 _PLACES = ("--project-dir", "--profiles-dir", "--target-path", "--target", "-t", "--profile")
 
 
@@ -32,6 +36,23 @@ def run_dbt(arguments: Sequence[str], place: Place, env: Mapping[str, str]) -> i
         child.wait()
         raise
     return code if code >= 0 else 128 - code
+
+
+def refuse_missing_results(arguments: Sequence[str], switch: str) -> None:
+    """For a dbt that ended well and wrote no run_results.json, by which alone its models can be pushed.
+
+    Raises:
+        ReverseEtlError: it ran models, and they are to be pushed.
+    """
+    command = command_of(arguments)
+    is_asked = not _WITHOUT_ROWS.intersection(one.partition("=")[0] for one in arguments)
+    if command in _PUSHING and is_asked and switch != OFF:
+        found = "no new run_results.json, so nothing was pushed"
+        expected = "the artifacts of this command in the folder of --target-path"
+        next_step = (
+            "run dbt without --no-write-json and DBT_WRITE_JSON=false; dbt-reverse-etl push sends what is behind"
+        )
+        raise ReverseEtlError(Problem(f"dbt {command}", found, expected, next_step))
 
 
 def _refuse_places(arguments: Sequence[str]) -> None:

@@ -63,31 +63,35 @@ def due(invocation: Invocation, configuration: Configuration, selectors: Sequenc
     return Due(push, plan)
 
 
-def after_dbt(
+def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     project: Project,
     connect: Callable[[], SparkSession],
     display: Display,
     *,
     ask: Ask = Ask.RUN,
     selectors: Sequence[str] = (),
+    configuration: Configuration | None = None,
 ) -> list[Report]:
     """Push what is due.
 
     Args:
         connect: gives the session; not asked where there is nothing to look at.
+        configuration: the one that was checked; None: it is read now.
 
     Raises:
         ReverseEtlError: of the configuration or the artifacts; nothing was sent.
     """
     manifest = project.manifest()
     invocation = project.invocation(manifest, ask)
-    configuration = project.configuration(manifest)
+    configuration = configuration or project.configuration(manifest)
     overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, display.say)
         return []
+    if ask not in (Ask.PUSH, Ask.RETRY):
+        _say_excluded(invocation, display.say)
     wanted = due(invocation, configuration, selectors, project.switch)
     configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
     # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
@@ -108,7 +112,7 @@ def after_dbt(
         reached=overview.reached,
         project_dir=project.folder,
     )
-    chosen = pushed_by(ask, invocation.command, _chosen(configuration, selectors))
+    chosen = pushed_by(ask, invocation, _chosen(configuration, selectors))
     wanted = _wanted(ask, wanted, chosen, overview, pusher)
     if project.switch == PLAN:
         wanted = Due([], wanted.push + wanted.plan)
@@ -125,9 +129,21 @@ def after_dbt(
     return reports + overtaken
 
 
-def pushed_by(ask: Ask, command: str, chosen: Sequence[ResolvedSync]) -> Sequence[ResolvedSync]:
-    """What the retried command only captures, as it has tested nothing, waits for one that is in `push_on`."""
-    return [one for one in chosen if ask is not Ask.DBT_RETRY or command in one.sync.settings.push_on]
+def pushed_by(ask: Ask, invocation: Invocation, chosen: Sequence[ResolvedSync]) -> Sequence[ResolvedSync]:
+    """What the retried command only captures, as it has tested nothing, waits for one that is in `push_on`; so does what it excludes."""
+    if ask is not Ask.DBT_RETRY:
+        return chosen
+    excluded = {sync.unique_id for sync in invocation.excluded}
+    wanted = [one for one in chosen if one.sync.unique_id not in excluded]
+    return [one for one in wanted if invocation.command in one.sync.settings.push_on]
+
+
+def _say_excluded(invocation: Invocation, say: Say) -> None:
+    """Captured and not sent is what the user asked for, and easily overlooked."""
+    captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
+    for sync in invocation.excluded:
+        if sync.enabled and sync.changelog.unique_id in captured:
+            say(f"{sync.name}: not pushed, for this command excludes the exposure", "info", sync=sync.name)
 
 
 def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overview, pusher: Pusher) -> Due:

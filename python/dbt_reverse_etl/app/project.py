@@ -48,6 +48,7 @@ class Project:
         target: name of the dbt target.
         folder: where dbt_project.yml stands.
         written_by: the invocation whose artifacts these have to be; empty: whichever wrote them.
+        parsed_by: the invocation that made its manifest, if that was another one: `dbtRunner(manifest=...)`.
     """
 
     artifacts: Path
@@ -56,6 +57,7 @@ class Project:
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
     written_by: str = ""
+    parsed_by: str = ""
 
     def manifest(self) -> dict[str, Any]:
         return read_json(self.artifacts / "manifest.json")
@@ -79,7 +81,7 @@ class Project:
         """
         if ask.is_from_artifacts or self._results.exists():
             try:
-                return self._own(run(self.run_results(), manifest))
+                return self._own(run(self.run_results(), manifest, self.parsed_by))
             except ForeignResults:
                 if ask.is_from_artifacts:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.manifest import Node, syncs
@@ -16,6 +17,7 @@ __all__ = [
     "ForeignResults",
     "Invocation",
     "asked",
+    "is_excluded",
     "run",
     "select",
     "syncs",
@@ -66,6 +68,7 @@ class Invocation:
         passed_tests: unique ids of all tests that passed. A command over some of the rows, or none, says of no test how it ended.
         push: the syncs to push.
         plan: those that are due, but not to be pushed after this command (`push_on`).
+        excluded: those that the command excludes, due or not; they are neither in `push` nor in `plan`.
     """
 
     invocation_id: str
@@ -77,9 +80,10 @@ class Invocation:
     passed_tests: frozenset[str] = frozenset()
     push: tuple[Sync, ...] = ()
     plan: tuple[Sync, ...] = ()
+    excluded: tuple[Sync, ...] = ()
 
 
-def run(run_results: Node, manifest: Node) -> Invocation:
+def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     """What a dbt command did, and which syncs it has made due.
 
     A sync is due if its changelog succeeded, or if its exposure was selected while its changelog was not.
@@ -87,13 +91,14 @@ def run(run_results: Node, manifest: Node) -> Invocation:
     Args:
         run_results: run_results.json, version 6.
         manifest: manifest.json of the same invocation.
+        parsed_by: the invocation from which it had its manifest, if that is known to be another one.
 
     Raises:
         ForeignResults: the two files are of different invocations.
         ConfigurationError: as `syncs`.
     """
     found = syncs(manifest)
-    _refuse_stale(run_results, manifest)
+    _refuse_stale(run_results, manifest, parsed_by)
     args, metadata = run_results.get("args") or {}, run_results["metadata"]
     results = {result["unique_id"]: result for result in run_results["results"]}
     invocation = Invocation(
@@ -110,7 +115,9 @@ def run(run_results: Node, manifest: Node) -> Invocation:
     invocation = replace(invocation, failed_tests=_failed_tests(results, manifest), passed_tests=passed)
     if invocation.command not in PUSHING_COMMANDS:
         return invocation
-    return _decided(invocation, [sync for sync in found if _is_due(sync, results)])
+    excluded = tuple(sync for sync in found if is_excluded(sync, args))
+    due = [sync for sync in found if _is_due(sync, results) and sync not in excluded]
+    return _decided(replace(invocation, excluded=excluded), due)
 
 
 def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
@@ -129,6 +136,24 @@ def _is_due(sync: Sync, results: Mapping[str, Node]) -> bool:
     if model is not None:
         return sync.enabled and model["status"] == "success"
     return sync.enabled and results.get(sync.unique_id, {}).get("status") in _SELECTED
+
+
+def is_excluded(sync: Sync, args: Node) -> bool:
+    """Whether a command with these arguments leaves out the exposure by its name or its kind, although it may run the model.
+
+    Graph operators, intersections and selectors are dbt's to read: the results show what they came to.
+    """
+    if "exposure" in (args.get("exclude_resource_types") or ()):
+        return True
+    _, project, name = sync.unique_id.split(".", 2)
+    names = (name, f"{project}.{name}")
+    known = {"exposure": names, "fqn": names, "resource_type": ("exposure",)}
+    given = args.get("exclude") or ()
+    for term in " ".join([given] if isinstance(given, str) else given).split():
+        method, _, value = term.rpartition(":")
+        if any(fnmatchcase(one, value) for one in known.get(method or "fqn", ())):
+            return True
+    return False
 
 
 def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str, ChangelogResult]:
@@ -173,12 +198,12 @@ def _changelog_ids(test: Node, manifest: Node) -> list[str]:
     return [one for one in upstream if nodes.get(one, {}).get("config", {}).get("materialized") == "changelog"]
 
 
-def _refuse_stale(run_results: Node, manifest: Node) -> None:
+def _refuse_stale(run_results: Node, manifest: Node, parsed_by: str) -> None:
     ran = (run_results.get("metadata") or {}).get("invocation_id")
     written = manifest["metadata"].get("invocation_id")
     if not ran or "results" not in run_results:
         found, expected = "no results of a dbt command", "run_results.json as dbt writes it"
-    elif ran != written:
+    elif written not in (ran, parsed_by or ran):
         found = f"results of invocation {ran}, while manifest.json is of {written}"
         expected = "both of one invocation; a later `dbt parse` or a run with --no-write-json parts them"
     else:

@@ -13,7 +13,16 @@ import pyarrow as pa
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.config.profiles import UNSET, Rendered, mapping_of, profile_directories, read_target, render_lazily
+from dbt_reverse_etl.config.profiles import (
+    ANY_PROJECT,
+    UNSET,
+    DbtProject,
+    Rendered,
+    mapping_of,
+    profile_directories,
+    read_target,
+    render_lazily,
+)
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Path as KeyPath
@@ -120,9 +129,9 @@ def load_destinations(
 
 
 def collect_destinations(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], project: str = ""
+    directories: Sequence[Path], target: str, env: Mapping[str, str], project: DbtProject = ANY_PROJECT
 ) -> PlanOnly | Loaded:
-    """As `load_destinations`, but problems of single destinations are returned."""
+    """As `load_destinations`, but problems of single destinations are returned, and relative paths are those of the project."""
     place, written = read_target(directories, target, project)
     if written == "plan":
         return PlanOnly(target)
@@ -142,7 +151,7 @@ def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings
     problems: list[Problem],
     unset: dict[str, list[Problem]],
 ) -> Destination | None:
-    place = Place(target.file, (*target.keys, name))
+    place = replace(target, keys=(*target.keys, name))
     if mapping_of(written, place.at(), "a mapping with `type`", problems) is None:
         return None
     rendered = render_lazily(written, env, place)
@@ -192,7 +201,7 @@ def _validated(name: str, rendered: Rendered, place: Place, problems: list[Probl
     if sink is None or rendered.problems:
         return None
     own = {key: value for key, value in block.items() if key not in _OWN_KEYS}
-    settings = validate(sink.settings_model, own, Place(place.file, place.keys, hides, also=_OWN_KEYS), problems)
+    settings = validate(sink.settings_model, own, replace(place, hides=hides, also=_OWN_KEYS), problems)
     if settings is None or defaults is None:
         return None
     return Destination(name, sink.type, sink, settings, defaults)

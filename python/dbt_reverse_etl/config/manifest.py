@@ -26,8 +26,17 @@ _OWN_COLUMN = re.compile(r"\b_(change|snapshot_id)\b", re.IGNORECASE)
 
 def target_of(manifest: Node) -> str:
     """The target that it was made for, whose tables it names; empty: an older version of the dbt package did not say."""
+    return _of_ledger(manifest, "target")
+
+
+def profile_of(manifest: Node) -> str:
+    """The dbt profile of that target; empty: as above."""
+    return _of_ledger(manifest, "profile")
+
+
+def _of_ledger(manifest: Node, name: str) -> str:
     ledger = manifest.get("nodes", {}).get(LEDGER_NODE, {})
-    return next((str(block["target"]) for block in _blocks(ledger) if block and block.get("target")), "")
+    return next((str(block[name]) for block in _blocks(ledger) if block and block.get(name)), "")
 
 
 def syncs(manifest: Node) -> list[Sync]:

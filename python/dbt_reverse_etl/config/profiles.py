@@ -17,7 +17,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.validation import Place, described
 
 FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
-_KEYS = ("outputs", "projects", SERVE, ALERTS)
+_KEYS = ("outputs", "projects", "profiles", SERVE, ALERTS)
 MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
 # In place of a variable that is not set: what a header, a password and a key in base64 take.
 UNSET = base64.b64encode(b"an environment variable that is not set").decode()
@@ -28,23 +28,52 @@ _PARSER = Environment(autoescape=True)
 _EXPRESSION = re.compile(r"(\{\{(?![-+]).*?(?<![-+])\}\})", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class DbtProject:
+    """Who asks for destinations.
+
+    Attributes:
+        name: of the dbt project; empty: not known.
+        profile: the dbt profile that its tables were made with; empty: not known.
+        folder: of its dbt_project.yml, to which relative paths belong; None: not known.
+    """
+
+    name: str = ""
+    profile: str = ""
+    folder: Path | None = None
+
+    @property
+    def own_profile(self) -> str:
+        """What its dbt_project.yml says, Jinja as it is written; empty: not known."""
+        try:
+            read = (
+                yaml.safe_load((self.folder / "dbt_project.yml").read_text(encoding="utf-8")) if self.folder else None
+            )
+        except (OSError, yaml.YAMLError, ValueError, RecursionError):
+            return ""
+        return str(read.get("profile") or "") if isinstance(read, Mapping) else ""
+
+
+ANY_PROJECT = DbtProject()
+
+
 def profile_directories(
     flag: Path | None, project_dir: Path, env: Mapping[str, str], home: Path | None = None
 ) -> list[Path]:
-    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice. dbt never looks beside dbt_project.yml."""
+    """Where profiles.yml may stand, in dbt's order: a directory that is named leaves no other choice. dbt never looks beside dbt_project.yml.
+
+    The paths are absolute, for a session changes the folder. As for dbt, `~` is a name like any other: shells expand it.
+    """
     named = flag or told("PROFILES_DIR", env)
-    places = [Path(named)] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
+    places = [Path(named).absolute()] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
     return list(dict.fromkeys(places))
 
 
-def read_target(directories: Sequence[Path], target: str, project: str = "") -> tuple[Place, object]:
+def read_target(directories: Sequence[Path], target: str, project: DbtProject = ANY_PROJECT) -> tuple[Place, object]:
     """What `outputs` says of a target in the first profiles.yml that is there, texts not yet rendered.
 
-    Args:
-        project: the dbt project that asks, where it is known.
-
     Raises:
-        ConfigurationError: no file, no block, no such target, or a block that does not say whether it is for this project.
+        ConfigurationError: no file, no block, no such target, or a block that does not say whether it is for this project and its profile.
     """
     file = _first(directories)
     block = _block(file, BLOCK)
@@ -57,8 +86,9 @@ def read_target(directories: Sequence[Path], target: str, project: str = "") -> 
             f"add the block; `{target}: plan` plans and sends nothing",
         )
     _refuse_other_keys(file, block)
-    if project:
-        _refuse_other_projects(file, block, project)
+    if project.name:
+        _refuse_other_projects(file, block, project.name)
+    _refuse_other_profiles(file, block, target, project)
     if target not in outputs:
         known = ", ".join(map(str, outputs)) or "none"
         raise _error(
@@ -67,7 +97,7 @@ def read_target(directories: Sequence[Path], target: str, project: str = "") -> 
             f"one of the targets there: {known}",
             f"add `{target}: plan` to plan only, or its destinations; or run dbt with another --target",
         )
-    return Place(str(file), (BLOCK, "outputs", target)), outputs[target]
+    return Place(str(file), (BLOCK, "outputs", target), project_dir=project.folder), outputs[target]
 
 
 def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[str]]:
@@ -153,10 +183,7 @@ def _refuse_other_projects(file: Path, block: Mapping[Any, Any], project: str) -
             "`projects`",
             f"add `projects: [{project}]`, or move the block to a profiles.yml beside dbt_project.yml",
         )
-    if served is not None and (not isinstance(served, list) or not all(isinstance(name, str) for name in served)):
-        raise _error(
-            f"{file}: {BLOCK}.projects", described(served), "a list of names of dbt projects", f"write [{project}]"
-        )
+    _refuse_no_names(file, "projects", served, project)
     if served is not None and project not in served:
         raise _error(
             f"{file}: {BLOCK}.projects",
@@ -166,15 +193,51 @@ def _refuse_other_projects(file: Path, block: Mapping[Any, Any], project: str) -
         )
 
 
-def _dbt_profiles(file: Path) -> list[str]:
+def _refuse_other_profiles(file: Path, block: Mapping[Any, Any], target: str, project: DbtProject) -> None:
+    """Two dbt profiles of one project may have a target of one name: the rows of one must not go where those of the other belong.
+
+    The profile that dbt_project.yml names is meant unless the file says otherwise; one that is not in the file, as that of dbt Cloud, tells nothing.
+    """
+    served, used = block.get("profiles"), project.profile
+    _refuse_no_names(file, "profiles", served, used or "NAME")
+    if served is not None and used and used not in served:
+        raise _error(
+            f"{file}: {BLOCK}.profiles",
+            f"the destinations of {', '.join(served) or 'no dbt profile'}",
+            f"those of {used}",
+            f"give its target another name and destinations of its own, or add {used} to share these",
+        )
+    same = _dbt_profiles(file, target)
+    if served is None and used in same and len(same) > 1 and project.own_profile not in ("", used):
+        raise _error(
+            f"{file}: {BLOCK}",
+            f"a target {target!r} in the dbt profiles {', '.join(same)}, and destinations that do not say for which, "
+            f"while dbt uses {used} and dbt_project.yml says {project.own_profile}",
+            "`profiles`",
+            f"add `profiles: [...]` with those whose rows belong there; or give the target of {used} another name, and list that under `outputs`",
+        )
+
+
+def _refuse_no_names(file: Path, key: str, served: object, example: str) -> None:
+    if served is not None and (not isinstance(served, list) or not all(isinstance(name, str) for name in served)):
+        raise _error(f"{file}: {BLOCK}.{key}", described(served), f"a list of names of dbt {key}", f"write [{example}]")
+
+
+def _dbt_profiles(file: Path, target: str = "") -> list[str]:
+    """The names of all dbt profiles, or of those with this target."""
     root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    return [
-        str(key.value)
-        for key, value in (root.value if root else ())
-        if key.value != BLOCK
-        and isinstance(value, yaml.MappingNode)
-        and any(k.value == "outputs" for k, _ in value.value)
-    ]
+    outputs = {
+        str(name.value): inner
+        for name, profile in (root.value if root else ())
+        if name.value != BLOCK and isinstance(profile, yaml.MappingNode)
+        for key, inner in profile.value
+        if key.value == "outputs"
+    }
+    return [name for name, inner in outputs.items() if not target or target in _keys(inner)]
+
+
+def _keys(node: yaml.Node) -> list[str]:
+    return [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def _block(file: Path, name: str) -> Any:

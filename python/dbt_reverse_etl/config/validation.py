@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path as Folder
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
+from dbt_reverse_etl.sinks.paths import PROJECT_DIR
 
 Path = tuple[str, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -43,12 +45,14 @@ class Place:
         keys: key path of the block.
         hides: tells of a path inside the block whether its value must not be shown.
         also: keys of the block that are read elsewhere.
+        project_dir: the folder to which the paths of the block are relative; None: the working directory.
     """
 
     file: str
     keys: Path
     hides: Callable[[Path], bool] = shows_all
     also: tuple[str, ...] = ()
+    project_dir: Folder | None = None
 
     def at(self, *path: str) -> str:
         """The file and the key path of a value."""
@@ -58,7 +62,7 @@ class Place:
 def validate(model: type[M], given: Mapping[str, Any], place: Place, problems: list[Problem]) -> M | None:
     """The settings as their model; or None, and every mistake appended to `problems`."""
     try:
-        return model.model_validate(dict(given))
+        return model.model_validate(dict(given), context={PROJECT_DIR: place.project_dir})
     except ValidationError as error:
         # Several branches of a union say the same of one key.
         found = (_problem(dict(detail), model, given, place) for detail in error.errors(include_url=False))

@@ -7,7 +7,7 @@ last result of each node counts, as if one command had brought it, so that one p
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ Json = Mapping[str, Any]
 
 PUSHING = frozenset({"run", "build", "retry"})
 _WANTED = PUSHING | {"test"}
+_EXCLUDES = ("exclude", "exclude_resource_types")
 _BROUGHT = frozenset({"success", "no-op"})
 
 
@@ -84,12 +85,25 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
         tests = {step for step, command in which.items() if command not in PUSHING}
         groups = [[step for step in which if which[step] == one] for one in dict.fromkeys(which.values())]
         return [
-            (group[-1], {**counted[group[-1]], "results": _rows(counted, sorted({*group, *tests}), last)})
+            (group[-1], _joined([counted[step] for step in group], _rows(counted, sorted({*group, *tests}), last)))
             for group in groups
             if group[0] not in tests and _rows(counted, group, last)
         ]
     except (KeyError, TypeError, AttributeError):
         raise Unfit("run_results.json is not what dbt writes", is_failure=True) from None
+
+
+def _joined(group: Sequence[Json], rows: list[Json]) -> Json:
+    """The last results of a group with these rows; what only some of the steps exclude is not excluded."""
+    common = {
+        name: [
+            one
+            for one in group[-1]["args"].get(name) or ()
+            if all(one in (read["args"].get(name) or ()) for read in group)
+        ]
+        for name in _EXCLUDES
+    }
+    return {**group[-1], "args": {**group[-1]["args"], **common}, "results": rows}
 
 
 def _rows(read: Mapping[int, Json], steps: Iterable[int], last: Mapping[str, int]) -> list[Json]:

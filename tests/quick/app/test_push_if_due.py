@@ -212,5 +212,13 @@ def test_a_push_concerns_each_sync_whose_destination_may_not_hold_the_head_as_it
 def test_a_retry_leaves_what_the_retried_command_only_captures_to_one_that_pushes_it() -> None:
     always, tested = sync("always", "orders"), sync("tested", "orders", push_on=["build"])
     for command, pushed in (("run", [always]), ("build", [always, tested]), ("compile", []), ("", [])):
-        assert pushed_by(Ask.DBT_RETRY, command, [always, tested]) == pushed, command
-        assert pushed_by(Ask.PUSH, command, [always, tested]) == [always, tested]
+        retried = replace(RUN, command=command)
+        assert pushed_by(Ask.DBT_RETRY, retried, [always, tested]) == pushed, command
+        assert pushed_by(Ask.PUSH, retried, [always, tested]) == [always, tested]
+
+
+def test_a_retry_leaves_what_the_retried_command_excludes_although_an_earlier_push_left_rows_behind() -> None:
+    excluding = replace(RUN, excluded=(A.sync,))
+    assert pushed_by(Ask.DBT_RETRY, excluding, DUE) == [B, C]
+    for ask in (Ask.PUSH, Ask.RETRY):
+        assert pushed_by(ask, excluding, DUE) == DUE

@@ -11,14 +11,17 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.app.configuration import configure
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
 from dbt_reverse_etl.config.destinations import (
     PlanOnly,
     load_destinations,
     profile_directories,
 )
-from dbt_reverse_etl.config.profiles import read_target, render
+from dbt_reverse_etl.config.manifest import LEDGER_NODE
+from dbt_reverse_etl.config.profiles import DbtProject, read_target, render
 from dbt_reverse_etl.config.validation import Place
+from tests.support.config.manifest import manifest
 
 CANARY = "canary-Zq7/x+9"
 ALIAS = "canary-Zq7"
@@ -77,7 +80,7 @@ class TestProjects:
     def asked(self, directory: Path, block: str, project: str) -> str:
         (directory / "profiles.yml").write_text(f"{self.SHARED}  {block}")
         try:
-            read_target([directory], "prod", project)
+            read_target([directory], "prod", DbtProject(project))
         except ConfigurationError as error:
             return str(error.problems[0])
         return "allowed"
@@ -90,6 +93,66 @@ class TestProjects:
         assert "found the destinations of shop; expected those of other" in self.asked(tmp_path, named, "other")
         assert self.asked(tmp_path, named.replace("shop", "shop, other"), "other") == "allowed"
         assert "a list of names of dbt projects" in self.asked(tmp_path, named.replace("[shop]", "shop"), "shop")
+
+
+class TestProfiles:
+    """One project, whose dbt profiles have targets of one name; and the profiles of projects that have nothing to do with it."""
+
+    FILE = """
+shop_prod: {target: default, outputs: {default: {schema: prod}, ci: {}}}
+shop_dev: {target: default, outputs: {default: {schema: dev}, only_dev: {}}}
+other: {target: prod, outputs: {prod: {}}}
+dbt_reverse_etl: {projects: [shop], outputs: {default: {}, only_dev: {}}, MORE}
+"""
+
+    def asked(self, folder: Path, used: str, *, own: str | None = "shop_prod", more: str = "", target: str = "default") -> str:  # fmt: skip
+        (folder / "profiles.yml").write_text(self.FILE.replace(", MORE", f", {more}" if more else ""))
+        if own is not None:
+            (folder / "dbt_project.yml").write_text(f'name: shop\nprofile: "{own}"\n')
+        try:
+            read_target([folder], target, DbtProject("shop", used, folder))
+        except ConfigurationError as error:
+            return str(error.problems[0])
+        return "allowed"
+
+    @pytest.mark.guarantee("Configuration")
+    def test_rows_of_another_dbt_profile_go_to_no_destination_that_does_not_name_it(self, tmp_path: Path) -> None:
+        assert self.asked(tmp_path, "shop_prod") == "allowed"
+        refused = self.asked(tmp_path, "shop_dev")
+        assert "found a target 'default' in the dbt profiles shop_prod, shop_dev" in refused
+        assert "while dbt uses shop_dev and dbt_project.yml says shop_prod" in refused
+        assert "add `profiles: [...]`" in refused
+        assert self.asked(tmp_path, "shop_prod", own="{{ env_var('WHICH') }}") != "allowed"
+        for used, allowed in (("shop_prod", True), ("shop_dev", False)):
+            assert (self.asked(tmp_path, used, more="profiles: [shop_prod]") == "allowed") is allowed
+            assert self.asked(tmp_path, used, more="profiles: [shop_prod, shop_dev]") == "allowed"
+        assert "found the destinations of shop_prod; expected those of shop_dev" in self.asked(
+            tmp_path, "shop_dev", more="profiles: [shop_prod]"
+        )
+        assert "a list of names of dbt profiles" in self.asked(tmp_path, "shop_dev", more="profiles: shop_dev")
+
+    @pytest.mark.parametrize(
+        ("used", "more"),
+        [
+            ("shop_dev", {"target": "only_dev"}),
+            ("user", {}),
+            ("", {}),
+            ("", {"more": "profiles: [shop_prod]"}),
+            ("shop_dev", {"own": None}),
+            ("shop_dev", {"own": "shop_dev"}),
+        ],
+        ids=["a target of its own", "dbt Cloud", "not known", "not known, and one is named", "no project", "its own"],
+    )
+    def test_nobody_else_has_to_name_a_dbt_profile(self, tmp_path: Path, used: str, more: dict[str, Any]) -> None:
+        assert self.asked(tmp_path, used, **more) == "allowed"
+
+    def test_the_profile_is_the_one_that_the_manifest_was_made_with(self, tmp_path: Path) -> None:
+        asked = manifest({"crm_c": {"destination": "crm"}})
+        self.asked(tmp_path, "shop_prod", more="profiles: [shop_prod]")
+        meta = {"reverse_etl": {"target": "default", "profile": "shop_dev"}}
+        asked["nodes"][LEDGER_NODE] = {"unique_id": LEDGER_NODE, "name": "l", "config": {"meta": meta}}
+        with pytest.raises(ConfigurationError, match="found the destinations of shop_prod; expected those of shop_dev"):
+            configure(asked, [tmp_path], "default", {}, tmp_path)
 
 
 class TestTargets:

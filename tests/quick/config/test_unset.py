@@ -15,6 +15,7 @@ from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.redaction import MASK, redact
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
+from tests.support.config.manifest import manifest
 
 PASSWORD = "{{ env_var('CRM_PASSWORD') }}"
 POSTGRES = {"type": "postgres", "host": "db.example.com", "database": "crm", "user": "etl", "password": PASSWORD}
@@ -68,23 +69,6 @@ def made(tmp_path: Path) -> Made:
         return configure(manifest(syncs), [tmp_path], "dev", env or {}, tmp_path)
 
     return made
-
-
-def manifest(syncs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """As dbt writes it."""
-    nodes, exposures = {}, {}
-    for name, settings in syncs.items():
-        config = {"materialized": "changelog", "unique_key": "id"}
-        model = {"unique_id": f"model.shop.{name}", "name": name, "resource_type": "model", "config": config}
-        nodes[model["unique_id"]] = model
-        exposures[name] = {
-            "unique_id": f"exposure.shop.{name}",
-            "name": name,
-            "config": {"meta": {"reverse_etl": {"object": "people", **settings}}},
-            "depends_on": {"nodes": [model["unique_id"]]},
-        }
-    version = {"dbt_schema_version": "https://schemas.getdbt.com/dbt/manifest/v12.json"}
-    return {"metadata": version, "nodes": nodes, "exposures": exposures}
 
 
 def named(configuration: Configuration, *names: str) -> list[Any]:

@@ -12,6 +12,7 @@ import yaml
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.config.manifest import profile_of
 from tests.support import ROOT
 from tests.support.servers import forks
 
@@ -129,7 +130,9 @@ def test_a_command_takes_the_target_that_the_manifest_was_made_for_and_refuses_a
     (project / "dbt_packages").mkdir()
     (project / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
     for asked, target in ((["--target", "prod"], "prod"), ([], "dev"), (["--target", "ci"], "ci")):
-        forks.dbt(project, os.environ, "parse", *asked)  # partial parsing included
+        for profile in ("other", "my_project"):
+            forks.dbt(project, os.environ, "parse", *asked, "--profile", profile)  # partial parsing included
+            assert profile_of(json.loads((project / "target" / "manifest.json").read_text())) == profile
         assert place().project().target == target
         assert place("--target", target).project().target == target
         for other in PROFILE["outputs"].keys() - {target}:

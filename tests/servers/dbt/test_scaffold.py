@@ -19,6 +19,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
 from dbt_reverse_etl.config.manifest import syncs
+from dbt_reverse_etl.config.profiles import DbtProject
 from tests.support import ROOT
 from tests.support.servers import forks
 
@@ -342,7 +343,7 @@ def test_the_block_that_is_written_is_read_whatever_other_profiles_stand_beside_
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **more}))
     init(write_profile=True)
     name = yaml.safe_load((shop / "dbt_project.yml").read_text())["name"]
-    assert isinstance(collect_destinations([shop], "prod", {}, name), PlanOnly)
+    assert isinstance(collect_destinations([shop], "prod", {}, DbtProject(name)), PlanOnly)
 
 
 def test_without_any_profile_the_user_is_told_and_none_is_made(shop: Path, init: Initialize) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
 
 import dbt_reverse_etl
@@ -63,6 +64,10 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     for command in COMMANDS:
         told.run(" ".join(command), *command)
     told.run("no artifacts", "run", "--no-write-json", "--select", "contacts_changelog")
+    told.run("exposure without artifacts", "build", "--no-write-json", "--select", "exposure:crm_contacts")
+    with pytest.MonkeyPatch.context() as switched:
+        switched.setenv("DBT_REVERSE_ETL_PUSH", "off")
+        told.run("off without artifacts", "run", "--no-write-json", "--select", "contacts_changelog")
     sqlite, project.destinations = project.destinations, "plan"
     told.run("planned")
     project.destinations = {}
@@ -126,6 +131,32 @@ def test_without_artifacts_nothing_is_pushed_and_the_run_is_red(told: Told) -> N
     assert not result.success
     assert "found --no-write-json" in result.text
     assert not told.seen["no artifacts"]["sent"]
+    alone = told.results["exposure without artifacts"]
+    assert not alone.success
+    assert "nothing was pushed for crm_contacts" in alone.text
+    off = told.results["off without artifacts"]
+    assert off.success, off.text
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_program_that_gives_dbt_its_manifest_pushes_with_each_command_and_stops_before_a_capture(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(project)
+    assert project.dbt("parse").success
+    parsed = dbtRunner().invoke(["parse", "--project-dir", str(project.folder), "--profiles-dir", str(project.folder)])
+    selected = ("run", "--select", "contacts_changelog")
+    first = project.dbt_given(parsed.result, *selected)
+    assert first.success, first.text
+    assert first.sync("crm_contacts") == "+3 ~0 -0"
+    project.table("source", "select * from values (1, 'Ann'), (2, 'Bob'), (3, 'Cem'), (4, 'Dee') as t (id, name)")
+    second = project.dbt_given(parsed.result, *selected)
+    assert second.success, second.text
+    assert second.sync("crm_contacts") == "+1 ~0 -0"
+    monkeypatch.setenv("DBT_REVERSE_ETL_OVERRIDE", "nobody@1:+0~0-0")
+    refused = project.dbt_given(parsed.result, *selected)
+    assert not refused.success
+    assert "nothing was captured or sent" in refused.text
 
 
 @pytest.mark.guarantee("Configuration")

@@ -126,6 +126,10 @@ class Project:
             (packages / "reverse_etl").symlink_to(ROOT)
         return self._invoke(*arguments)
 
+    def dbt_given(self, manifest: Any, *arguments: str) -> Result:
+        """Run one command with a manifest of before, as a program does that parses once."""
+        return self._invoke(*arguments, manifest=manifest)
+
     def run(self) -> Result:
         """Plain `dbt run`, but for the package's own models, which other tests run."""
         return self.dbt("run", "--exclude", "package:reverse_etl")
@@ -151,7 +155,7 @@ class Project:
         finally:
             connection.close()
 
-    def _invoke(self, *arguments: str) -> Result:
+    def _invoke(self, *arguments: str, manifest: Any = None) -> Result:
         lines: list[str] = []
         ended: list[float] = []
 
@@ -160,7 +164,7 @@ class Project:
             if event.info.name == "CommandCompleted":  # our callback comes after this one
                 ended.append(time.perf_counter())
 
-        runner = dbtRunner(callbacks=[listen])
+        runner = dbtRunner(manifest, callbacks=[listen])
         place = ["--project-dir", str(self.folder), "--profiles-dir", str(self.folder)]
         result = runner.invoke([*arguments, *place, *(["--quiet"] if self._quiet else [])])
         found = getattr(result.result, "results", None) or []

@@ -6,10 +6,11 @@ import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.paths import in_project
 
 _REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
 _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
@@ -97,7 +98,7 @@ class FilesSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _is_known(cls, path: str) -> str:
+    def _is_known(cls, path: str, info: ValidationInfo) -> str:
         if not is_supported(path):
             raise ValueError(
                 "found a URL of another kind; expected a directory, or s3://, gs:// or abfs:// with a bucket; next: correct path"
@@ -106,7 +107,7 @@ class FilesSettings(Settings):
             raise ValueError(
                 "found an empty part, `.` or `..` in a URL; expected names between single slashes; next: correct path"
             )
-        return path
+        return path if is_remote(path) else in_project(path, info)
 
     @model_validator(mode="after")
     def _fits(self) -> FilesSettings:

@@ -15,6 +15,7 @@ from pydantic import (
     PositiveFloat,
     Secret,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -22,6 +23,7 @@ from pydantic import (
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
+from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -218,8 +220,8 @@ class ClientCertificate(Strict):
         password: of the key.
     """
 
-    cert: str
-    key: str
+    cert: ProjectFile
+    key: ProjectFile
     password: SecretStr | None = None
 
 
@@ -285,12 +287,12 @@ class HttpSettings(Strict):
 
     @field_validator("verify")
     @classmethod
-    def _is_said(cls, verify: bool | str) -> bool | str:
+    def _is_said(cls, verify: bool | str, info: ValidationInfo) -> bool | str:
         if isinstance(verify, str) and not verify.strip():
             raise ValueError(
                 "found an empty verify; expected true, or the path of a CA file; next: remove it, or set its variable"
             )
-        return verify
+        return in_project(verify, info) if isinstance(verify, str) else verify
 
     @model_validator(mode="after")
     def _is_safe(self) -> HttpSettings:

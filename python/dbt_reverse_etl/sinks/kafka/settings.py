@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, SecretStr, field_validator, model_valida
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
 
 CLIENT = "dbt-reverse-etl"
 DEFAULT_PORT = 9092
@@ -58,9 +59,9 @@ class KafkaSettings(Settings):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     sasl_username: str | None = Field(default=None, min_length=1)
     sasl_password: SecretStr | None = None
-    ssl_ca_location: str | None = Field(default=None, min_length=1)
-    ssl_certificate_location: str | None = Field(default=None, min_length=1)
-    ssl_key_location: str | None = Field(default=None, min_length=1)
+    ssl_ca_location: ProjectCa | None = Field(default=None, min_length=1)
+    ssl_certificate_location: ProjectFile | None = Field(default=None, min_length=1)
+    ssl_key_location: ProjectFile | None = Field(default=None, min_length=1)
     ssl_key_password: SecretStr | None = None
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     timeout: float = Field(default=60, ge=1, le=300)
@@ -69,7 +70,7 @@ class KafkaSettings(Settings):
     schema_registry_url: str | None = None
     schema_registry_user: str | None = Field(default=None, min_length=1)
     schema_registry_password: SecretStr | None = None
-    schema_registry_ca_location: str | None = Field(default=None, min_length=1)
+    schema_registry_ca_location: ProjectFile | None = Field(default=None, min_length=1)
 
     @field_validator("bootstrap_servers")
     @classmethod

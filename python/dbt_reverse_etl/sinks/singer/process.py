@@ -36,6 +36,7 @@ class Program:
         env: the whole environment of the target.
         timeout: seconds from start to end.
         log_file: what the target writes to stderr is appended there; None: thrown away.
+        folder: its working directory, to which paths of its arguments and its config are relative; None: ours.
     """
 
     command: Sequence[str]
@@ -43,6 +44,7 @@ class Program:
     env: Mapping[str, str]
     timeout: float
     log_file: Path | None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def _started(program: Program, config: Path, line: socket.socket) -> subprocess.
             stdout=subprocess.PIPE,
             stderr=log,
             env=dict(program.env),
+            cwd=program.folder,
             pass_fds=[line.fileno()],
             bufsize=0,
             start_new_session=True,  # Ctrl-C at the terminal is for us: the batch under way ends first

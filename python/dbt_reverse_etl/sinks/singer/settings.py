@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import ConfigDict, Field, Secret, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, Secret, field_validator
 
 from dbt_reverse_etl.base.redaction import names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
+from dbt_reverse_etl.sinks.paths import in_project
 
 # What names a place in an environment and in the parameters of a URL, where logins and identifiers of a run stand, too.
 _PLACE = re.compile(
@@ -39,7 +40,7 @@ class SingerSettings(Settings):
     Attributes:
         command: the target and its arguments without `--config`, as a list or a shell line; no shell is used. On `PATH`, or
             an absolute path.
-        config: the target's own configuration. It is never shown; the target gets it in a file that only this user can read.
+        config: the target's own configuration; its relative paths are those of the project. It is never shown; the target gets it in a file that only this user can read.
         identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
             and of the places in `env`, without secrets.
         env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
@@ -56,7 +57,7 @@ class SingerSettings(Settings):
     env: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
     batch_rows: int = Field(default=20_000, ge=1, le=1_000_000)
     timeout: float = Field(default=300, ge=1, le=LONGEST)
-    log_file: Path | None = None
+    log_file: Annotated[Path, AfterValidator(in_project)] | None = None
 
     @field_validator("command", mode="before")
     @classmethod

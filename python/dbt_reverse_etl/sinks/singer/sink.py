@@ -175,7 +175,9 @@ class SingerSink(Sink):
             next_step = f"install it in an environment of its own, e.g. pipx install {settings.name}"
             raise self._problem(f"no program {settings.name}", expected, next_step)
         config = settings.config.get_secret_value()
-        return Program([found, *arguments], config, environment, settings.timeout, settings.log_file)
+        folder = self._task.project_dir if self._task else None
+        found = str(Path(found).absolute())  # PATH may have a relative folder, and the target runs in the project
+        return Program([found, *arguments], config, environment, settings.timeout, settings.log_file, folder)
 
     def _where_to_look(self) -> str:
         if self._settings.log_file is None:

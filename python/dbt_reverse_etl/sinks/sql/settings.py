@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile, in_project
 
 PostgresTls = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 MysqlTls = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
@@ -103,9 +104,9 @@ class PostgresSettings(ServerSettings):
     database: str = Field(min_length=1, max_length=LONGEST_POSTGRES_NAME)
     user: str = Field(min_length=1, max_length=LONGEST_POSTGRES_NAME)
     sslmode: PostgresTls | None = None
-    sslrootcert: str | None = None
-    sslcert: str | None = None
-    sslkey: str | None = None
+    sslrootcert: ProjectCa | None = None
+    sslcert: ProjectFile | None = None
+    sslkey: ProjectFile | None = None
     connect_timeout: int = Field(default=10, ge=2, le=300)
     lock_timeout: float = Field(default=30, ge=0, le=3600)
     state_schema: str | None = Field(default=None, min_length=1, max_length=LONGEST_POSTGRES_NAME)
@@ -161,9 +162,9 @@ class MysqlSettings(ServerSettings):
 
     port: int = Field(default=3306, ge=1, le=65535)
     ssl_mode: MysqlTls | None = None
-    ssl_ca: str | None = None
-    ssl_cert: str | None = None
-    ssl_key: str | None = None
+    ssl_ca: ProjectFile | None = None
+    ssl_cert: ProjectFile | None = None
+    ssl_key: ProjectFile | None = None
     lock_timeout: int = Field(default=30, ge=1, le=3600)
     state_database: str | None = Field(default=None, min_length=1, max_length=LONGEST_MYSQL_NAME)
 
@@ -212,8 +213,8 @@ class SqliteSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _is_a_file(cls, path: str) -> str:
-        return _file(path, ("file:",))
+    def _is_a_file(cls, path: str, info: ValidationInfo) -> str:
+        return in_project(_file(path, ("file:",)), info)
 
 
 class DuckdbSettings(Settings):
@@ -235,8 +236,8 @@ class DuckdbSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _is_a_file(cls, path: str) -> str:
-        return _file(path, ("md:", "motherduck:"))
+    def _is_a_file(cls, path: str, info: ValidationInfo) -> str:
+        return in_project(_file(path, ("md:", "motherduck:")), info)
 
 
 def _file(path: str, uris: tuple[str, ...]) -> str:

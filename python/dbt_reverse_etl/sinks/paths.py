@@ -1,0 +1,28 @@
+"""Settings that are paths of this machine. A relative one belongs to the dbt project, whichever folder a command runs in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, ValidationInfo
+
+PROJECT_DIR = "project_dir"  # of the context in which settings are validated
+_P = TypeVar("_P", str, Path)
+
+
+def in_project(path: _P, info: ValidationInfo) -> _P:
+    """The path below the dbt project, if that is known; absolute ones, and those of a home (`~`), stay as they are."""
+    context: Any = info.context or {}
+    folder = context.get(PROJECT_DIR)
+    if folder is None or not str(path) or str(path).startswith("~"):
+        return path
+    return type(path)(Path(folder).resolve() / path)
+
+
+def _ca_in_project(path: str, info: ValidationInfo) -> str:
+    return path if path in ("system", "probe") else in_project(path, info)  # words of libpq and librdkafka
+
+
+ProjectFile = Annotated[str, AfterValidator(in_project)]
+ProjectCa = Annotated[str, AfterValidator(_ca_in_project)]

@@ -1,0 +1,98 @@
+"""`dbt-reverse-etl run` beside a dbt that is no dbt: what becomes of what it leaves, or does not leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dbt_reverse_etl.app import invocation
+from dbt_reverse_etl.base.errors import ReverseEtlError
+from dbt_reverse_etl.cli import cli
+from tests.support.config.manifest import manifest
+
+PROFILE = {"target": "dev", "outputs": {"dev": {"type": "spark", "method": "session", "schema": "shop"}}}
+RESULTS = {"metadata": {"invocation_id": "inv-1"}, "args": {"which": "run"}, "results": []}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("DBT_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "shop"
+    (folder / "target").mkdir(parents=True)
+    (folder / "dbt_project.yml").write_text("name: shop\nprofile: shop\n")
+    destinations = {"dev": {"crm": {"type": "sqlite", "path": "crm.db"}}}
+    profiles = {"shop": PROFILE, "dbt_reverse_etl": {"outputs": destinations}}
+    (folder / "profiles.yml").write_text(yaml.safe_dump(profiles))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def dbt(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0, results: str | None = None) -> None:
+    """Put one on PATH that ends so, and has run this invocation."""
+    written = {**RESULTS, "metadata": {"invocation_id": results}}
+    leaves = f"echo '{json.dumps(written)}' > target/run_results.json\n" if results else ""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "dbt").write_text(f"#!/bin/sh\n{leaves}exit {code}\n")
+    (folder / "bin" / "dbt").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def run(*arguments: str) -> Any:
+    return cli.main(["run", "--", *arguments], standalone_mode=False, obj={})
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("before", [None, "inv-0"])
+@pytest.mark.parametrize("command", ["run", "build", "retry"])
+def test_a_dbt_that_leaves_no_results_is_no_success(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, command: str
+) -> None:
+    if before:
+        (shop / "target" / "run_results.json").write_text(
+            json.dumps({**RESULTS, "metadata": {"invocation_id": before}})
+        )
+    dbt(shop, monkeypatch)
+    with pytest.raises(ReverseEtlError, match=r"found no new run_results\.json, so nothing was pushed") as caught:
+        run(command, "--no-write-json")
+    assert caught.value.exit_code == 1
+    assert "run dbt without --no-write-json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["deps"], ["run", "--help"], ["build", "--empty"], ["run", "--sample=3 days"], ["run", "-h"]]
+)
+def test_a_dbt_that_runs_no_model_in_full_needs_no_results(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    dbt(shop, monkeypatch)
+    assert run(*arguments) == 0
+
+
+def test_a_failure_of_dbt_is_its_own_and_the_switch_asks_for_no_push(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dbt(shop, monkeypatch, code=2)
+    assert run("run") == 2
+    dbt(shop, monkeypatch)
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    assert run("run", "--no-write-json") == 0
+
+
+def test_what_was_checked_before_the_session_is_what_the_push_is_given(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = manifest({"crm_c": {"destination": "crm"}})
+    project["metadata"]["invocation_id"] = "inv-1"
+    (shop / "target" / "manifest.json").write_text(json.dumps(project))
+    dbt(shop, monkeypatch, results="inv-1")
+    given: list[Any] = []
+    monkeypatch.setattr(invocation, "after_dbt", lambda *_, **how: given.append(how["configuration"]) or [])
+    assert run("run") == 0
+    ((resolved,),) = [one.resolved for one in given]
+    assert resolved.destination.settings.path == str(shop / "crm.db")

@@ -1,0 +1,145 @@
+"""What the plugin knows of a command whose manifest dbt has not shown it, or that left no artifacts. No model runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from dbt_reverse_etl import plugin
+from dbt_reverse_etl.config.artifacts import run
+from dbt_reverse_etl.config.destinations import PlanOnly
+from tests.support.config.manifest import manifest
+from tests.support.dbt.artifacts import MODELS
+from tests.support.servers import forks
+
+OWNER = {"name": "Growth", "email": "growth@example.com"}
+META = {"reverse_etl": {"destination": "crm", "object": "contacts"}}
+SESSION = {"target": "prod", "outputs": {"prod": {"type": "spark", "method": "session", "schema": "s", "host": "NA"}}}
+CHANGELOG, EXPOSURE = "model.shop.crm_c", "exposure.shop.crm_c"
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(plugin, "say", lambda text, _: lines.append(text))
+    return lines
+
+
+def flags(monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+    monkeypatch.setattr(plugin, "_flag", {"WHICH": "build", "WRITE_JSON": False, **given}.get)
+
+
+def event(name: str, unique_id: str = "") -> Any:
+    data = SimpleNamespace(node_info=SimpleNamespace(unique_id=unique_id))
+    return SimpleNamespace(info=SimpleNamespace(name=name), data=data)
+
+
+def listener(*finished: str, destinations: Any = None, has_syncs: bool = True) -> Any:
+    found = plugin._Listener("build")
+    if has_syncs:
+        results = {"metadata": {"invocation_id": "i"}, "args": {"which": "build"}, "results": []}
+        results["results"] = [{"unique_id": CHANGELOG, "status": "success"}]
+        project = manifest({"crm_c": {"destination": "crm"}})
+        project["metadata"]["invocation_id"] = "i"
+        syncs = run(results, project).push
+        found.configuration = SimpleNamespace(syncs=syncs, destinations=destinations or {}, resolved=[], unset={})
+    for unique_id in finished:
+        found(event("NodeFinished", unique_id))
+    return found
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("finished", [CHANGELOG, EXPOSURE])
+def test_without_artifacts_a_command_is_red_if_it_made_a_sync_due(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], finished: str
+) -> None:
+    flags(monkeypatch)
+    assert not listener(finished)._push()
+    assert "found --no-write-json" in said[0]
+    assert "nothing was pushed for crm_c" in said[0]
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_without_artifacts_a_command_is_green_if_nothing_of_it_is_to_be_pushed(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], switch: str
+) -> None:
+    flags(monkeypatch)
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", switch)
+    assert listener("model.shop.other")._push()
+    assert listener(CHANGELOG, has_syncs=False)._push(), "no sync is in the project"
+    assert listener(CHANGELOG, destinations=PlanOnly("dev"))._push()
+    assert listener(CHANGELOG)._push() is (switch == "off")
+    said.clear()
+    flags(monkeypatch, EXCLUDE=("exposure:crm_c",))
+    assert listener(CHANGELOG)._push()
+    assert not said
+
+
+class Told:
+    """A project whose dbt says what it says, as a user reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("DBT_")}
+        self.env |= {"DBT_SEND_ANONYMOUS_USAGE_STATS": "false", "DBT_PROFILES_DIR": str(folder)}
+
+    def run(self, function: str, *arguments: str) -> tuple[int, str]:
+        return forks.dbt_forks().run(function, [*arguments], self.folder, self.env)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Told:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "dbt_project.yml").write_text("name: shop\nversion: '1.0'\nprofile: my_project\n")
+    (tmp_path / "models" / "c.sql").write_text(MODELS["orders_changelog"])
+    exposure = {"name": "crm_c", "type": "application", "owner": OWNER, "depends_on": ["ref('c')"], "meta": META}
+    (tmp_path / "models" / "e.yml").write_text(yaml.safe_dump({"exposures": [exposure]}))
+    configured(tmp_path, {"crm": {"type": "sqlite", "path": "crm.db"}})
+    return Told(tmp_path)
+
+
+def configured(folder: Path, destinations: Mapping[str, Any]) -> None:
+    block = {"outputs": {"prod": destinations}}
+    (folder / "profiles.yml").write_text(yaml.safe_dump({"my_project": SESSION, "dbt_reverse_etl": block}))
+
+
+def given_manifest() -> None:
+    """What a program does that keeps a manifest between its commands; called in a process of its own."""
+    from dbt.cli.main import dbtRunner
+
+    parsed = dbtRunner().invoke(["parse"])
+    for _ in range(2):
+        result = dbtRunner(manifest=parsed.result).invoke(["build", "--select", "nothing_here"])  # type: ignore[arg-type]
+        assert result.success, result.exception
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_command_that_was_given_its_manifest_is_judged_by_its_own_results(project: Told) -> None:
+    code, text = project.run(f"{__name__}:given_manifest")
+    assert code == 0, text
+    assert "dbt-reverse-etl: " not in text
+    read = (
+        json.loads((project.folder / "target" / f"{name}.json").read_text()) for name in ("manifest", "run_results")
+    )
+    parsed_by, ran = (one["metadata"]["invocation_id"] for one in read)
+    assert parsed_by != ran
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("function", ["dbt.cli.main:cli", f"{__name__}:given_manifest"])
+def test_a_wrong_configuration_stops_a_command_whose_manifest_dbt_shows_to_no_plugin(
+    project: Told, function: str
+) -> None:
+    configured(project.folder, {"other": {"type": "sqlite", "path": "crm.db"}})
+    code, text = project.run(function, "run", "--no-write-json", "--select", "nothing_here")
+    assert code != 0
+    assert "found 'crm'; expected a destination of this target" in text
+    assert "nothing was captured or sent" in text
