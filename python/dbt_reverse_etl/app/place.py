@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
-from dbt_reverse_etl.config.manifest import target_of
+from dbt_reverse_etl.config.manifest import profile_of, target_of
 from dbt_reverse_etl.config.profiles import read_profile, render
 
 _SETTINGS = "dbt_project.yml"
@@ -28,7 +29,7 @@ class Place:
         self.folder, self.env = folder, dict(os.environ)
         self.profiles = profile_directories(profiles_dir, folder, self.env)
         self.artifacts = artifacts_folder(folder, target_path, self.env)
-        self._target = target
+        self._target, self._made_with = target, ""
         profiles_dir = profiles_dir and profiles_dir.resolve()
         self._given = {"--profiles-dir": profiles_dir, "--target": target, "--target-path": target_path}
 
@@ -49,7 +50,8 @@ class Place:
 
     def target(self) -> str:
         """That of the manifest, which names its tables; another one that is asked for is an error."""
-        written = target_of(self.project("").manifest())
+        manifest = self.project("").manifest()
+        written, self._made_with = target_of(manifest), profile_of(manifest)
         if self._target and written and self._target != written:
             expected, next_step = (
                 f"{written}, the target of manifest.json",
@@ -91,6 +93,10 @@ class Place:
         return partial(connect, {name: str(value) for name, value in conf.items()})
 
     def _profile(self) -> tuple[Any, Mapping[str, Any]]:
+        """The one that is asked for; else that of the manifest, if the file has it, for that of dbt Cloud is not there; else the project's own."""
+        if self._made_with and not told("PROFILE", self.env):
+            with suppress(ConfigurationError):
+                return read_profile(self.profiles, self._made_with)
         return read_profile(self.profiles, told("PROFILE", self.env) or str(_setting("profile", self.folder, self.env)))
 
     def _default_target(self) -> str:

@@ -149,7 +149,7 @@ def is_excluded(sync: Sync, args: Node) -> bool:
     names = (name, f"{project}.{name}")
     known = {"exposure": names, "fqn": names, "resource_type": ("exposure",)}
     given = args.get("exclude") or ()
-    for term in " ".join([given] if isinstance(given, str) else given).split():
+    for term in " ".join([given] if isinstance(given, str) else map(str, given)).split():
         method, _, value = term.rpartition(":")
         if any(fnmatchcase(one, value) for one in known.get(method or "fqn", ())):
             return True

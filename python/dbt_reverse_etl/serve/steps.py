@@ -96,14 +96,15 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
 def _joined(group: Sequence[Json], rows: list[Json]) -> Json:
     """The last results of a group with these rows; what only some of the steps exclude is not excluded."""
     common = {
-        name: [
-            one
-            for one in group[-1]["args"].get(name) or ()
-            if all(one in (read["args"].get(name) or ()) for read in group)
-        ]
+        name: [one for one in _listed(group[-1], name) if all(one in _listed(read, name) for read in group)]
         for name in _EXCLUDES
     }
     return {**group[-1], "args": {**group[-1]["args"], **common}, "results": rows}
+
+
+def _listed(read: Json, name: str) -> list[Any]:
+    given = read["args"].get(name) or ()
+    return [given] if isinstance(given, str) else [*given]
 
 
 def _rows(read: Mapping[int, Json], steps: Iterable[int], last: Mapping[str, int]) -> list[Json]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.config.manifest import LEDGER_NODE
 
 PROFILE = """
 shop:
@@ -30,3 +32,26 @@ def test_a_method_from_the_environment_is_rendered(project: Path, monkeypatch: p
     monkeypatch.setenv("METHOD", "thrift")
     with pytest.raises(ConfigurationError, match="found type spark, method thrift; expected type: spark with"):
         Place(project, None, None, None).session("dev")
+
+
+def test_a_session_is_that_of_the_dbt_profile_that_the_manifest_was_made_with_unless_another_one_is_asked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DBT_PROFILE", raising=False)
+    other = "other: {target: dev, outputs: {dev: {type: spark, method: thrift, schema: shop}}}\n"
+    (project / "profiles.yml").write_text(PROFILE + other)
+
+    def session(made_with: str) -> object:
+        meta = {"reverse_etl": {"target": "dev", "profile": made_with}}
+        (project / "target").mkdir(exist_ok=True)
+        nodes = {LEDGER_NODE: {"config": {"meta": meta}}}
+        (project / "target" / "manifest.json").write_text(json.dumps({"nodes": nodes, "metadata": {}}))
+        place = Place(project, None, None, None)
+        return place.session(place.project().target)
+
+    assert callable(session("shop"))
+    with pytest.raises(ConfigurationError, match=r"other\.outputs\.dev: found type spark, method thrift"):
+        session("other")
+    assert callable(session("user")), "that of dbt Cloud is in no file"
+    monkeypatch.setenv("DBT_PROFILE", "shop")
+    assert callable(session("other"))

@@ -87,3 +87,5 @@ def test_of_steps_that_are_pushed_together_all_must_exclude_a_sync() -> None:
         assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_c", "crm_d"]
     ((_, joined),) = join({1: first, 2: results("crm_d", exclude=["tag:x", "exposure:crm_c"])}, "dev")
     assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_d"]
+    ((_, joined),) = join({1: results("crm_d", exclude="exposure:crm_c"), 2: first}, "dev")
+    assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_d"]

@@ -204,6 +204,25 @@ def test_a_target_sees_its_config_in_a_private_file_and_nothing_else_of_ours(
 
 
 @pytest.mark.guarantee("Singer")
+def test_a_target_runs_in_the_folder_of_the_project_whichever_folder_its_push_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, elsewhere = tmp_path / "shop", tmp_path / "elsewhere"
+    for folder in (shop, elsewhere / "bin"):
+        folder.mkdir(parents=True)
+    program = elsewhere / "bin" / "target-here"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {HOSTILE} obeys "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PATH", f"bin{os.pathsep}{os.environ['PATH']}")
+    settings = SingerSettings.model_validate({"command": "target-here", "config": {"out": "out"}})
+    task = task_of(project_dir=shop)
+    with opened(SingerSink(settings), task) as sink:
+        assert deliver(sink, task, inserts(2)) == [Outcome.DELIVERED] * 2
+    assert len((shop / "out").read_text().splitlines()) == 2
+    assert not (elsewhere / "out").exists()
+
+
 def test_words_of_a_target_go_to_its_log_file_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "target.log"
     with opened(hostile("says much to stderr", tmp_path, log_file=str(log)), task_of()) as sink:
