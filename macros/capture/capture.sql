@@ -13,7 +13,7 @@
         {%- if not loop.last -%}
             {#- Only the last one has seen everything. -#}
             {%- do proposal.facts.update({'positions': {}, 'quarantined': [], 'reopened': none}) -%}
-            {%- if before is not none -%}{%- do proposal.facts.update({'positions': before.positions, 'quarantined': before.quarantined, 'reopened': before.reopened}) -%}{%- endif -%}
+            {%- if before is not none -%}{%- do proposal.facts.update({'positions': reverse_etl._positions_before(before, proposal.facts), 'quarantined': before.quarantined, 'reopened': before.reopened}) -%}{%- endif -%}
         {%- endif -%}
         {%- do captures.append(reverse_etl._capture(target, before, columns, query, capture_uuid, settings, proposal.facts, proposal.drift_against)) -%}
         {%- for relation in proposal.temporary + ([labels.events] if loop.last and labels else []) -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
@@ -72,12 +72,15 @@
 {% endmacro %}
 
 
-{# Rows that are kept aside are proposed again only from where the head stands; those that a full compare found, by another one. #}
+{#
+  The positions of a snapshot after which rows are left to capture: these are proposed again only from the positions of the head. What a full compare or a
+  feed left is found by another full compare: without `reverse_etl/query` the next capture compares everything.
+#}
 {% macro _positions_before(head, facts) %}
     {%- set positions = {} -%}
     {%- do positions.update(head.positions if head is not none else {}) -%}
-    {#- So that the next capture compares everything. -#}
-    {%- if facts.unfinished and positions -%}{%- do positions.update({'reverse_etl/query': ''}) -%}{%- endif -%}
+    {%- do positions.pop('reverse_etl/inputs', none) -%}
+    {%- if facts.unfinished -%}{%- do positions.pop('reverse_etl/query', none) -%}{%- endif -%}
     {{ return(positions) }}
 {% endmacro %}
 

@@ -10,8 +10,8 @@
     {%- set candidates -%}
         select {{ reverse_etl._key_from(capture.columns.key, capture.options.key) }} from {{ feed.changes or table ~ ' where false' }}
     {%- endset -%}
-    {#- A wrong key is an error from the first capture on; later it would look as a feed that cannot be read. -#}
-    {%- if not capture.since -%}{%- do run_query(candidates) -%}{%- endif -%}
+    {#- Later a wrong key would look like a feed that cannot be read. -#}
+    {%- if not capture.since -%}{%- do reverse_etl._check_columns_read(capture, table) -%}{%- endif -%}
     {{ return({'problem': feed.problem, 'positions': {'cdf': feed.position}, 'candidates': candidates if not feed.problem else none, 'unreadable': feed.unreadable}) }}
 {% endmacro %}
 

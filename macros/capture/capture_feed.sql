@@ -16,15 +16,15 @@
     {%- set candidates %}
         select * except (_rank), _operation = 'delete' as _gone, current_timestamp() as _now
         from (
-            select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by {{ sequence }} desc, _operation) as _rank
+            {#- An unknown operation before all others of its key, so that none is passed over. #}
+            select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by _operation = 'unknown' desc, {{ sequence }} desc, _operation) as _rank
             from ({{ reverse_etl._feed_events(capture) }}) where _operation <> 'ignore'
         )
         where _rank = 1
     {%- endset -%}
     {{ return({
         'candidates': candidates, 'measures': measures, 'only_changes': true, 'compare': 'feed',
-        'refuse': {"bool_or(_operation = 'unknown')": 'operation: found a value that capture.operations does not list; expected one of '
-            ~ reverse_etl._feed_operations(capture).values() | sum(start=[]) | join(', ') ~ '; add it under upsert, delete or ignore'},
+        'refuse': {"bool_or(_operation = 'unknown')": reverse_etl._unknown_operation(capture)},
     }) }}
 {% endmacro %}
 
@@ -149,6 +149,11 @@
     } -%}
     {{ return(capture.options.operations or known) }}
 {% endmacro %}
+
+
+{% macro _unknown_operation(capture) -%}
+    operation: found a value that capture.operations does not list; expected one of {{ reverse_etl._feed_operations(capture).values() | sum(start=[]) | join(', ') }}; add it under upsert, delete or ignore
+{%- endmacro %}
 
 
 {# How far the events lead that come from Kafka or files (see macros/feeds); of others the sequence tells. #}

@@ -68,9 +68,14 @@
     {%- endcall -%}
     {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.grace else 'cast(null as timestamp)' -%}
     {%- set left = run_query(
-        'select _reached, (select unix_micros(max(' ~ at ~ ')) from ' ~ events ~ ') from (select _reached, max(_reached) over (partition by ' ~ reverse_etl._columns(columns.key)
+        'select _reached, (select unix_micros(max(' ~ at ~ ')) from ' ~ events ~ "), (select bool_or(_operation = 'unknown') from " ~ events ~ ') from (select _reached, max(_reached) over (partition by ' ~ reverse_etl._columns(columns.key)
         ~ ') as _last from ' ~ events ~ ') where _reached < _last group by 1 order by 1'
     ).rows -%}
+    {#- Before the first part is committed. -#}
+    {%- if left and left[0][2] -%}
+        {%- do adapter.drop_relation(events) -%}
+        {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': ' ~ reverse_etl._nothing_captured(settings) ~ '. capture.' ~ reverse_etl._unknown_operation({'options': settings.capture})) }}
+    {%- endif -%}
     {%- set parts = [] -%}
     {%- for row in left -%}
         {%- set until = reverse_etl._string(row[0]) -%}

@@ -24,13 +24,15 @@
     {%- do known.update(head.positions if head is not none else {}) -%}
     {%- do known.pop('reverse_etl/inputs', none) -%}
     {%- if options.strategy == 'compare' -%}
-        {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
         {#- Should a strategy come back that goes on from these positions. -#}
-        {%- if 'reverse_etl/query' in known -%}{%- do known.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
+        {%- if known -%}{%- do known.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
+        {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
         {{ return({'facts': {'kind': 'capture', 'positions': known, 'unfinished': true}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
     {%- set asked = reverse_etl._asked(target, head, columns, query, settings, labels) -%}
     {%- set proposal = reverse_etl._proposal(asked) -%}
+    {#- Rows from events follow from no SQL: a strategy that comes back to its positions compares everything. -#}
+    {%- if proposal.only_changes -%}{%- do known.pop('reverse_etl/query', none) -%}{%- endif -%}
     {%- set everything = reverse_etl._unknown_since(head, columns, proposal) -%}
     {%- set due = options.full_compare_every and head is not none and head.since_reconcile + 1 >= options.full_compare_every -%}
     {%- set stored, temporary = none, proposal.temporary | list -%}
@@ -56,7 +58,7 @@
         'facts': {
             'kind': 'reconcile' if everything == 'reconcile' else 'capture', 'positions': positions,
             'since_reconcile': 0 if everything or not options.full_compare_every else head.since_reconcile + 1,
-            'unfinished': everything and not proposal.only_changes,
+            'unfinished': everything or proposal.only_changes,
         },
         'drift_against': stored if everything == 'reconcile' else none,
         'note': ' (full compare: ' ~ everything ~ ')' if everything and head is not none else '',
@@ -72,7 +74,8 @@
     {%- elif not head.positions | reject('equalto', 'reverse_etl/inputs') | list -%}{{ return('the head has no positions, as after a rollback') }}
     {%- endif -%}
     {%- set known, now = head.positions.get('reverse_etl/query'), proposal.positions['reverse_etl/query'] -%}
-    {%- set other_sql = 'the last capture left rows behind' if known == '' or head.quarantined else 'the SQL of the model or of a view is another one' if known is not none and known != now else none -%}
+    {%- set other_sql = 'the last capture left rows behind' if head.quarantined else 'the last capture was by a feed, left rows behind, or is of an earlier build' if not known
+        else 'the SQL of the model or of a view is another one' if known != now else none -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
     {{ return([
         proposal.problem, other_sql or ('the columns of the model are others' if other_columns else none),

@@ -88,6 +88,11 @@
             {%- do problems.append("unique_key '" ~ name ~ "' is of type " ~ types[0] ~ ', which does not identify a row safely; expected a string, number, date, timestamp, boolean or binary; cast it in the model') -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- set grouping = [] -%}
+    {%- for column in columns if not column.type.startswith('map<') -%}{%- do grouping.append(column.name) -%}{%- endfor -%}
+    {%- for name in settings.capture.recapture_by or [] if name not in grouping -%}
+        {%- do problems.append("meta.reverse_etl.capture.recapture_by: found '" ~ name ~ "'; expected a column of the model that is no map (" ~ grouping | join(', ') ~ '); correct it (case counts)') -%}
+    {%- endfor -%}
     {{ return(problems) }}
 {% endmacro %}
 

@@ -5,7 +5,7 @@
     _read_to  how far this row leads there; NULL: nowhere
 #}
 
-{# Before anything is read: {reading: whether this compiles for a capture, since: positions in the head's header} #}
+{# Before anything is read: {reading: whether this compiles for a capture, since: positions in the head's header, head: its snapshot id, or 0} #}
 {% macro _feed_source(name) %}
     {%- if model.resource_type == 'unit_test' -%}
         {%- do reverse_etl._view_refuse(
@@ -21,10 +21,10 @@
             'only such a changelog remembers what was read; make this model one, and read it from others'
         ) -%}
     {%- endif -%}
-    {%- if flags.WHICH not in ('run', 'build', 'retry') or reverse_etl._is_partial() -%}{{ return({'reading': false, 'since': {}}) }}{%- endif -%}
+    {%- if flags.WHICH not in ('run', 'build', 'retry') or reverse_etl._is_partial() -%}{{ return({'reading': false, 'since': {}, 'head': 0}) }}{%- endif -%}
     {%- set target = reverse_etl._existing_changelog(this.incorporate(type='table')) -%}
     {%- set head = reverse_etl._head(target) if target is not none else none -%}
-    {{ return({'reading': not head.frozen, 'since': head.positions if head is not none else {}}) }}
+    {{ return({'reading': not head.frozen, 'since': head.positions if head is not none else {}, 'head': head.snapshot_id if head is not none else 0}) }}
 {% endmacro %}
 
 
@@ -39,9 +39,23 @@
     {{ return(reverse_etl._temporary_relation(this, '__' ~ kind ~ '_', local_md5(invocation_id ~ '.' ~ model.unique_id ~ '.' ~ tojson(source)))) }}
 {% endmacro %}
 
-{% macro _feed_rows(input, helpers=[]) -%}
-    (select * except ({{ (['_input', '_read_to'] + helpers) | join(', ') }}) from {{ input }})
+{# The input's rows as the model reads them. The comment keeps after which snapshot they were read (see _check_read_after). #}
+{% macro _feed_rows(input, head, helpers=[]) -%}
+    (select * except ({{ (['_input', '_read_to'] + helpers) | join(', ') }}) from {{ input }} /* read after snapshot {{ head }} */)
 {%- endmacro %}
+
+
+{# What was read from the positions of another head may be older than what that head holds, and its positions lie before those of the head. #}
+{% macro _check_read_after(head) %}
+    {%- set newest = head.snapshot_id if head is not none else 0 -%}
+    {%- for snapshot_id in modules.re.findall('/[*] read after snapshot ([0-9]+) [*]/', model.compiled_code) if snapshot_id | int != newest -%}
+        {%- do reverse_etl._drop_feed_inputs() -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ model.name ~ ': found snapshot ' ~ newest ~ ' as its newest, while this run read what is new after snapshot ' ~ snapshot_id
+            ~ ': another run captured meanwhile, or an operation changed the changelog; expected one at a time; nothing of this run was captured. Next: run it again'
+        ) }}
+    {%- endfor -%}
+{% endmacro %}
 
 
 {# The inputs that the model's query names. #}

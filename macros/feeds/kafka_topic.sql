@@ -20,7 +20,7 @@
         "select key, value, topic as _topic, partition as _partition, offset as _offset, timestamp, concat(topic, '/', partition) as _input, offset + 1 as _read_to from " ~ view
     ) -%}
     {%- do run_query('drop view if exists ' ~ view) -%}
-    {{ return(reverse_etl._feed_rows(input)) }}
+    {{ return(reverse_etl._feed_rows(input, source.head)) }}
 {%- endmacro %}
 
 

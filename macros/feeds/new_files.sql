@@ -28,7 +28,7 @@
     ) -%}
     {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
-    {{ return(reverse_etl._feed_rows(input, ['_malformed'] if checked else [])) }}
+    {{ return(reverse_etl._feed_rows(input, source.head, ['_malformed'] if checked else [])) }}
 {%- endmacro %}
 
 

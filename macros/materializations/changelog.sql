@@ -12,6 +12,7 @@
 
     {%- do reverse_etl._drop_leftovers(target) -%}
     {%- set head = reverse_etl._before_the_labels(reverse_etl._head(target)) if existing else none -%}
+    {%- if not head.frozen -%}{%- do reverse_etl._check_read_after(head) -%}{%- endif -%}
     {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
     {%- if query is not none -%}{%- do reverse_etl._tell_columns(query.columns) -%}{%- endif -%}
     {%- if not existing -%}

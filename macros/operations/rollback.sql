@@ -60,10 +60,12 @@
         {%- do reverse_etl._operation_done('rollback', changelog, 'nothing to do: the head shows ' ~ place ~ ', and it is frozen') -%}
     {%- else -%}
         {%- set capture = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('capture', 'compare') -%}
-        {%- set facts = {'kind': 'rollback', 'frozen': true} -%}
+        {%- set facts = {'kind': 'rollback', 'frozen': true, 'positions': {}} -%}
         {%- do facts.update(labels) -%}
-        {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on where it was. -#}
-        {%- if (capture if capture is string else capture.strategy) != 'feed' -%}{%- do facts.update({'positions': {}}) -%}{%- endif -%}
+        {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on from its own ones. -#}
+        {%- for name, position in changelog.head.positions.items() if (capture if capture is string else capture.strategy) == 'feed' and name.split('/')[0] in ['kafka', 'files', 'sequence'] -%}
+            {%- do facts.positions.update({name: position}) -%}
+        {%- endfor -%}
         {%- set result = reverse_etl._capture_image(changelog, columns, image, facts) -%}
         {%- do reverse_etl._operation_done(
             'rollback', changelog, 'back to ' ~ place ~ ' (' ~ result.message ~ '). It is frozen: dbt run captures nothing and pushes this; dbt-reverse-etl plan shows what it sends. To capture again: '

@@ -149,7 +149,7 @@ class ChangeTableCapture(Candidates):
 
     Attributes:
         table: the log, one of the model's dependencies: a name, or `source.table`.
-        sequence: column of the log that grows.
+        sequence: column of the log that grows, of whole numbers.
         overlap: the last values of the sequence that are read again.
         key: column of `unique_key` -> column of the log, where the names differ.
     """

@@ -137,6 +137,36 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
     ]
 
 
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_files_that_were_read_before_another_run_captured_are_refused_and_read_again_by_the_next(
+    project: Project,
+) -> None:
+    landing = project.folder / "landing"
+    landing.mkdir()
+    (landing / "1.csv").write_text("id,value,op,number\n1,old,U,\n")
+    source = f"reverse_etl.new_files('{landing}', schema='id bigint, value string, op string, number bigint')"
+    # Between the read, when the model is compiled, and its capture the head becomes another one.
+    moved = (
+        "{% if execute and var('meanwhile', false) %}{% do reverse_etl.savepoint('orders', name='noon') %}{% endif %}"
+    )
+    (project.folder / "macros").mkdir()
+    (project.folder / "macros" / "meanwhile.sql").write_text(f"{{% macro meanwhile() %}}{moved}{{% endmacro %}}")
+    project.changelog(
+        "orders",
+        f"{{{{ config(pre_hook='{{{{ meanwhile() }}}}') }}}} select * from {{{{ {source} }}}}",
+        settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}},
+    )
+    assert project.run().messages["orders"] == "+1 ~0 -0, snapshot 1"
+    (landing / "2.csv").write_text("id,value,op,number\n2,new,U,\n")
+    refused = project.dbt("run", "--select", "orders", "--vars", "{meanwhile: true}")
+    assert not refused.success
+    assert "found snapshot 2 as its newest, while this run read what is new after snapshot 1" in refused.text
+    assert "nothing of this run was captured. Next: run it again" in refused.text
+    assert_nothing_left(project, "orders")
+    assert project.run().messages["orders"] == "+1 ~0 -0, snapshot 3"
+
+
 def deliver(project: Project, number: int, at: int, rows: str) -> None:
     """One more file in each folder: written elsewhere, then renamed, with the time at which it was written."""
     frame = project.spark.sql(f"select * from values {rows} as v(id, value, op, number)").coalesce(1)

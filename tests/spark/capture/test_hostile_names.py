@@ -50,6 +50,21 @@ def test_columns_and_tables_may_have_any_name_that_spark_takes(shop: Project) ->
     assert {row.tableName for row in shop.rows("show tables in {s}")} >= set(theirs)
 
 
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_what_killed_runs_left_beside_a_table_with_upper_case_letters_is_dropped_a_day_later(project: Project) -> None:
+    project.changelog("things", f"select id from {project.schema}.source", alias="Things")
+    project.table("source", "select id from range(2)")
+    left, new = "Things__uncommitted_20200101000000_0123abcd", "Things__candidates_29000101000000_0123abcd"
+    for name in (left, new, "Things__events_2024"):
+        project.table(name, "select 1 as id")
+    assert (first := project.run()).success, first.text
+    tables = {row.tableName for row in project.rows("show tables in {s}") if not row.isTemporary}
+    assert tables == {"source", "things", new.lower(), "things__events_2024"}
+    project.table("source", "select id from range(3)")
+    assert project.run().messages["things"] == "+1 ~0 -0, snapshot 2"
+
+
 @pytest.mark.guarantee("Capture")
 def test_a_nested_name_that_spark_shows_without_its_quotes_is_refused_with_what_to_do(project: Project) -> None:
     project.changelog(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -155,6 +156,30 @@ def test_a_full_compare_is_left_out_where_no_input_changed_and_nowhere_else(
     finally:
         spark.sql("set time zone 'UTC'")
     assert ran(*ALWAYS) == f"+0 ~0 -0, snapshot 10 ({SAME})"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_inputs_that_a_full_compare_recorded_do_not_count_after_a_feed_that_kept_rows_aside(project: Project) -> None:
+    noon = "timestamp'2900-01-01 12:00'"
+    project.table("a", f"select id, 1 as day, {noon} as due, id as at, 'right' as v from range(4)")
+    types = "id bigint, day int, due timestamp, at bigint, v string, op string"
+    project.spark.sql(f"create table {project.schema}.events ({types}) using delta")
+    later = f"(9, 2, {noon} + interval '1 day', 101, 'new', 'I')"
+    project.spark.sql(f"insert into {project.schema}.events values (3, 1, {noon}, 100, 'wrong', 'U'), {later}")
+
+    def ran(relation: str, **settings: Any) -> str:
+        project.changelog("things", f"select * from {project.schema}.{relation}", settings=settings)
+        result = project.dbt("run", "--exclude", "package:reverse_etl", *ALWAYS)
+        assert result.success, result.text
+        return result.messages["things"]
+
+    said = ["+4 ~0 -0, snapshot 1", "+0 ~0 -0, snapshot 2", f"+0 ~0 -0, snapshot 2 ({SAME})"]
+    assert [ran("a") for _ in said] == said
+    feed = {"strategy": "feed", "operation": "op", "sequence": "at"}
+    waits = ran("events", capture=feed, label={"by": "day", "at": "due", "grace": "2 hours"})
+    assert waits == "+0 ~1 -0, snapshot 3 (1 rows kept aside)"
+    assert ran("a") == "+0 ~1 -0, snapshot 4"
 
 
 JOINED = "select a.id, a.name, b.n as number from {s}.a left join {s}.b on a.id % 3 = b.id"

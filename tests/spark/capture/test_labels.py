@@ -340,6 +340,22 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
+def test_an_unknown_operation_stops_a_feed_before_its_first_label_though_a_newer_event_follows(
+    project: Project,
+) -> None:
+    events = f"{project.schema}.events"
+    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    first, unknown = "(1, 1, 'a', 'I', 1), (1, 2, 'b', 'U', 2)", "(2, 2, 'x', 'truncate', 3), (2, 2, 'y', 'U', 4)"
+    project.spark.sql(f"insert into {events} values {first}, {unknown}")
+    message = project.run().messages["log"]
+    assert "nothing was captured. capture.operation: found a value that capture.operations does not list" in message
+    assert project.rows("select count(*) as n from {s}.log")[0].n == 0
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
 def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_once_in_its_label(
     project: Project,
 ) -> None:

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.dbt.feeds import positions
 from tests.support.dbt.project import Project, Result
 from tests.support.dbt.together import Story, outcomes, together
 
 __all__ = ["outcomes"]
 
 BY_TIME = {"strategy": "timestamp", "updated_at": "at"}
+FEED = {"strategy": "feed", "operation": "op", "sequence": "at"}
 OTHER_SQL = "(full compare: the SQL of the model or of a view is another one)"
+AFTER_A_FEED = "(full compare: the last capture was by a feed, left rows behind, or is of an earlier build)"
+NOON = "timestamp'2900-01-01 12:00'"
 
 
 def source(project: Project, name: str) -> str:
@@ -38,6 +42,82 @@ def test_sql_that_comes_back_after_captures_by_a_full_compare_has_its_own_values
     assert (yield from capture("cents + 1", "compare")) == "+0 ~20 -0, snapshot 2"
     assert (yield from capture("cents", BY_TIME)) == f"+0 ~20 -0, snapshot 3 {OTHER_SQL}"
     assert (yield from capture("cents", BY_TIME)) == "+0 ~0 -0, snapshot 3"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+@together
+def test_what_a_feed_brought_meanwhile_is_compared_by_the_strategy_that_comes_back(project: Project) -> Story:
+    relation, events = source(project, "fed"), f"{project.schema}.fed_events"
+    project.spark.sql(f"create table {events} (id bigint, value bigint, at bigint, op string) using delta")
+    project.spark.sql(f"insert into {events} values (3, -1, 100, 'U'), (5, 0, 101, 'D')")
+    by_time, by_events = f"select id, cents as value, at from {relation}", f"select * from {events}"
+
+    def capture(sql: str, strategy: Any) -> Generator[None, Result, str]:
+        project.changelog("fed_log", sql, settings={"capture": strategy})
+        return (yield).messages["fed_log"]
+
+    assert (yield from capture(by_time, BY_TIME)) == "+20 ~0 -0, snapshot 1"
+    assert (yield from capture(by_events, FEED)) == "+0 ~1 -1, snapshot 2"
+    assert (yield from capture(by_time, BY_TIME)) == f"+1 ~1 -0, snapshot 3 {AFTER_A_FEED}"
+    assert (yield from capture(by_time, BY_TIME)) == "+0 ~0 -0, snapshot 3"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+@together
+def test_what_a_feed_brought_is_compared_also_where_it_kept_rows_aside_or_ended_between_two_labels(
+    project: Project,
+) -> Story:
+    columns = f"select id, 1 as day, {NOON} as due, id as at, 'right' as v from range(20)"
+    wrong = f"(3, 1, {NOON}, 100, 'wrong', 'U')"
+    stories = {
+        "waiting": (f"{wrong}, (30, 2, {NOON} + interval '1 day', 101, 'new', 'I')", "2 hours"),
+        "ended": (f"{wrong}, (3, 2, {NOON}, 101, 'new', 'U'), (4, null, {NOON}, 102, 'no label', 'U')", None),
+    }
+    for name, (events, _) in stories.items():
+        project.spark.sql(f"create table {project.schema}.{name} using delta as {columns}")
+        types = "id bigint, day int, due timestamp, at bigint, v string, op string"
+        project.spark.sql(f"create table {project.schema}.{name}_events ({types}) using delta")
+        project.spark.sql(f"insert into {project.schema}.{name}_events values {events}")
+
+    def capture(relations: str, strategy: Any) -> Generator[None, Result, list[str]]:
+        for name, (_, grace) in stories.items():
+            label = {"by": "day", "at": "due", "grace": grace} if grace else "day"
+            sql = f"select * from {project.schema}.{relations.format(name)}"
+            project.changelog(f"{name}_log", sql, settings={"capture": strategy, "label": label})
+        result = yield
+        return [result.messages[f"{name}_log"] for name in stories]
+
+    assert (yield from capture("{}", BY_TIME)) == ["+20 ~0 -0, snapshot 1"] * 2
+    waiting, ended = yield from capture("{}_events", FEED)
+    assert waiting == "+0 ~1 -0, snapshot 2 (1 rows kept aside)"
+    assert "what comes before a label after 1 is captured, and nothing else" in ended
+    assert (yield from capture("{}", BY_TIME)) == [f"+0 ~1 -0, snapshot 3 {AFTER_A_FEED}"] * 2
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+@together
+def test_a_rollback_under_a_feed_leaves_the_positions_of_the_feed_and_no_others(project: Project) -> Story:
+    relation, events = source(project, "back"), f"{project.schema}.back_events"
+    project.spark.sql(f"create table {events} (id bigint, cents bigint, at bigint, op string) using delta")
+    project.spark.sql(f"insert into {events} values (1, 10, 1, 'I')")
+    rows = {"capture": BY_TIME}
+    project.changelog("back_log", f"select * from {relation}", settings=rows)
+    project.changelog("feed_log", f"select * from {events}", settings={"capture": FEED})
+    assert (yield).messages["back_log"] == "+20 ~0 -0, snapshot 1"
+    project.spark.sql(f"update {relation} set cents = 1, at = if(id = 3, 50, 100) where id in (3, 4)")
+    project.spark.sql(f"insert into {events} values (1, 11, 2, 'U')")
+    assert (yield).messages["back_log"] == "+0 ~2 -0, snapshot 2"
+    project.changelog("back_log", f"select * from {events}", settings={"capture": FEED})
+    for name in ("back_log", "feed_log"):
+        assert project.dbt("run-operation", "rollback", "--args", f"{{model: {name}, to: 1}}").success
+        assert project.dbt("run-operation", "release", "--args", f"{{model: {name}}}").success
+    assert positions(project, "feed_log") == {"sequence/at": "2"}
+    project.changelog("back_log", f"select * from {relation}", settings=rows)
+    none_left = "(full compare: the head has no positions, as after a rollback)"
+    assert (yield).messages["back_log"] == f"+0 ~2 -0, snapshot 5 {none_left}"
 
 
 @pytest.mark.full

@@ -217,3 +217,41 @@ def test_what_has_no_order_or_no_distances_is_refused_where_a_position_would_nee
     for name, (_, _, message) in cases.items():
         assert result.statuses[name] == "error"
         assert message in result.messages[name], result.messages[name]
+
+
+@pytest.mark.guarantee("Capture")
+def test_columns_that_only_the_second_capture_would_read_are_checked_by_the_first(project: Project) -> None:
+    project.table(
+        "log",
+        "select id as log_id, 'a' as ulid, timestamp'2024-01-01' as logged_at, 1.5d as part, cast(id as decimal(9, 2)) as cents, cast(id as decimal(20, 0)) as number from range(3)",
+    )
+    project.table("source", "select id, map('a', id) as attributes, id as at from range(3)")
+    tables = [{"name": name} for name in ("log", "source")]
+    project.properties("sources", {"sources": [{"name": "app", "schema": project.schema, "tables": tables}]})
+    log = {"strategy": "change_table", "table": "app.log", "sequence": "number", "key": {"id": "log_id"}}
+    cdf = {"strategy": "cdf", "table": "app.source"}
+    by_time = {"strategy": "timestamp", "updated_at": "at"}
+    whole = "expected whole numbers that grow"
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "text": ({**log, "sequence": "ulid"}, f"capture.sequence: found 'ulid' of type string in app.log; {whole}"),
+        "time": ({**log, "sequence": "logged_at"}, f"capture.sequence: found 'logged_at' of type timestamp in app.log; {whole}"),
+        "double": ({**log, "sequence": "part"}, f"capture.sequence: found 'part' of type double in app.log; {whole}"),
+        "cents": ({**log, "sequence": "cents"}, f"capture.sequence: found 'cents' of type decimal(9,2) in app.log; {whole}"),
+        "no_sequence": ({**log, "sequence": "seq"}, "capture.sequence: found 'seq'; expected a column of app.log (log_id, ulid,"),
+        "no_key": ({**log, "key": None}, "capture.key: found 'id'; expected a column of app.log (log_id, ulid,"),
+        "other_key": ({**log, "key": {"id": "source_id"}}, "capture.key: found 'source_id'; expected a column of app.log (log_id, ulid,"),
+        "key_of_none": ({**log, "key": {"idd": "log_id"}}, "capture.key: found 'idd' as a column of unique_key; expected one of id; nothing was captured"),
+        "of_cdf": ({**cdf, "key": {"id": "source_id"}}, "capture.key: found 'source_id'; expected a column of app.source (id, attributes, at)"),
+        "group": ({**by_time, "recapture_by": ["order_id"]}, "recapture_by: found 'order_id'; expected a column of the model that is no map (id, at)"),
+        "map": ({**by_time, "recapture_by": "attributes"}, "recapture_by: found 'attributes'; expected a column of the model that is no map (id, at)"),
+    }  # fmt: skip
+    query = "-- depends_on: {{ source('app', 'log') }}\nselect * from {{ source('app', 'source') }}"
+    for name, (capture, _) in {**cases, "right": (log, "")}.items():
+        project.changelog(name, query, settings={"capture": capture})
+    result = project.run()
+    for name, (_, message) in cases.items():
+        assert result.statuses[name] == "error"
+        said = result.messages[name].replace(f"{project.schema}.", "app.")
+        assert message in said, said
+        assert "nothing was captured" in said
+    assert result.messages["right"] == "+3 ~0 -0, snapshot 1"

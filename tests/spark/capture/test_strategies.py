@@ -373,5 +373,5 @@ def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_ge
     assert project.image("from_late_events", "id, value") == [(2, "c")]
     assert (yield from capture((10, 1, "again", "c"))) == "+1 ~0 -0, snapshot 3"
     assert "operation: found a value that capture.operations does not list" in (
-        yield from capture((11, 1, "a", "truncate"))
+        yield from capture((11, 1, "a", "truncate"), (12, 1, "newer", "u"))
     )
