@@ -131,12 +131,16 @@ class Pusher(PushContext):
     def reconcile(
         self, resolved: ResolvedSync, overview: Overview, *, repaired: bool, leftovers: str | None = None
     ) -> Reconciled:
-        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
+        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs. Never raises, as
+        `push`.
+        """
         began, rows = time.monotonic(), 0
         try:
             found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
         except ReverseEtlError as error:
             differences, message, code = None, redact(str(error)), error.exit_code
+        except Exception as error:  # whose text may hold row values
+            differences, message, code = None, str(unexpected(error, resolved.sync.name)), ExitCode.FAILED
         else:
             differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
             if found.lost or found.left:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from dbt_reverse_etl.app import push
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
     EXTRA,
@@ -14,6 +19,7 @@ from dbt_reverse_etl.app.reconcile import (
     Differences,
     undelivered_of,
 )
+from dbt_reverse_etl.base.errors import ExitCode
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 KINDS = (MISSING, DIFFERENT, EXTRA, FOREIGN, LEFTOVER)
@@ -27,3 +33,20 @@ def test_each_repair_asks_for_its_rows_by_an_id_of_its_own_and_leaves_rows_of_ot
     assert None not in ids[0] | ids[1]
     assert [len(one) for one in ids] == [1, 1]
     assert ids[0] != ids[1]
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_sync_that_cannot_be_compared_for_an_unexpected_reason_fails_alone_and_without_a_row_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def __init__(self, *_: object) -> None:
+            raise RuntimeError("row value 4711")
+
+    monkeypatch.setattr(push, "ComparedSync", Broken)
+    sync: Any = SimpleNamespace(sync=SimpleNamespace(name="crm"), label="crm.people")
+    nothing: Any = None
+    found = push.Pusher.reconcile(nothing, sync, nothing, repaired=False)
+    assert (found.sync, found.exit_code, found.differences) == ("crm", ExitCode.FAILED, None)
+    assert "an unexpected RuntimeError" in found.message
+    assert "4711" not in found.message
