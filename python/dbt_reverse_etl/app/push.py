@@ -18,6 +18,7 @@ from dbt_reverse_etl.base.errors import (
     ExitCode,
     GuardBlocked,
     PositionLost,
+    Problem,
     Renamed,
     ReverseEtlError,
     SyncBusy,
@@ -145,8 +146,12 @@ class Pusher(PushContext):
             differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
             if found.lost or found.left:
                 notes, code = [str(found.lost or ""), *notes], ExitCode.OTHER_CHANGELOG
-            elif differences and differences.wrong and not repaired:
+            elif differences and (differences.duplicate or (differences.wrong and not repaired)):
                 code = ExitCode.FAILED
+            if differences and differences.duplicate:
+                several = f"keys that several rows have: {differences.duplicate}"
+                next_step = "delete the surplus rows at the destination, which no push does, then repeat this"
+                notes.append(str(Problem(resolved.sync.name, several, "one row for each key", next_step)))
             if differences is None:
                 notes = [f"a destination of type {resolved.destination.type} cannot be read", *notes]
             message = redact("; ".join(filter(None, notes)))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from dbt_reverse_etl.app import push
+from dbt_reverse_etl.app.compared_sync import Found
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
+    DUPLICATE,
     EXTRA,
     FOREIGN,
     LEFTOVER,
@@ -22,7 +24,7 @@ from dbt_reverse_etl.app.reconcile import (
 from dbt_reverse_etl.base.errors import ExitCode
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-KINDS = (MISSING, DIFFERENT, EXTRA, FOREIGN, LEFTOVER)
+KINDS = (MISSING, DIFFERENT, DUPLICATE, EXTRA, FOREIGN, LEFTOVER)
 
 
 def test_each_repair_asks_for_its_rows_by_an_id_of_its_own_and_leaves_rows_of_others_alone() -> None:
@@ -50,3 +52,17 @@ def test_a_sync_that_cannot_be_compared_for_an_unexpected_reason_fails_alone_and
     assert (found.sync, found.exit_code, found.differences) == ("crm", ExitCode.FAILED, None)
     assert "an unexpected RuntimeError" in found.message
     assert "4711" not in found.message
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_keys_that_several_rows_have_are_a_failure_that_no_repair_mends(
+    repaired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Differences(3, dict.fromkeys(KINDS, 0) | {DUPLICATE: 1}, [])
+    compared = SimpleNamespace(reconcile=lambda **_: Found(there))
+    monkeypatch.setattr(push, "ComparedSync", lambda *_: compared)
+    sync: Any = SimpleNamespace(sync=SimpleNamespace(name="crm"), label="crm.people")
+    nothing: Any = None
+    found = push.Pusher.reconcile(nothing, sync, nothing, repaired=repaired)
+    assert found.exit_code is ExitCode.FAILED
+    assert "found keys that several rows have: 1; expected one row for each key. Next: delete" in found.message
