@@ -1,6 +1,6 @@
 {#
   What an object at a destination holds (relation `found`: the fields, and _unreadable) against what the sync delivered of the image at `head`.
-  One row for each key that differs: _key, _difference (missing, different, extra; foreign: a row without a key, which no sync delivers), _bucket, _after_hash,
+  One row for each key that differs: _key, _difference (missing, different, duplicate: several rows have it, extra; foreign: rows without a key, which no sync delivers), _bucket, _after_hash,
   _changed, _found_hash, _unreadable; of an extra key _after_hash is NULL and _changed 0.
     nan_is_null  whether NaN and Infinity are NULL at the destination (those within lists and structs are not looked at)
     undelivered  relation with the _key of rows that are known to be undelivered, which are left out; or none
@@ -11,7 +11,7 @@ with expected as (
     select _key, _bucket, _after_hash, _changed, {{ reverse_etl._hash_of_fields(fields, nan_is_null=true) if nan_is_null else '_after_hash' }} as _sent_hash
     from ({{ reverse_etl.first_load(relation, key, columns, base, head, fields, where, sync_id, spec_id, mode) }})
 ),
-read_rows as (
+all_rows as (
     select {{ reverse_etl._key_json(key) }} as _key, _found_hash, _unreadable,
         {% for c in key %}{{ reverse_etl._quote(c) }} is null{{ ' or ' if not loop.last }}{% endfor %} as _has_no_key
     from (
@@ -20,13 +20,20 @@ read_rows as (
         from {{ found }}
     )
 ),
+-- One row for each key. Of several rows that differ no value can be compared.
+read_rows as (
+    select _key, count(*) as _rows, bool_or(_has_no_key) as _has_no_key, max(_found_hash) as _found_hash,
+        bool_or(_unreadable) or min(_found_hash) <> max(_found_hash) as _unreadable
+    from all_rows
+    group by _key
+),
 compared as (
     select coalesce(e._key, r._key) as _key,
-        case when r._key is null then 'missing' when r._has_no_key then 'foreign' when e._key is null then 'extra' else 'different' end as _difference,
+        case when r._key is null then 'missing' when r._has_no_key then 'foreign' when e._key is null then 'extra' when r._rows > 1 then 'duplicate' else 'different' end as _difference,
         coalesce(e._bucket, cast(pmod(xxhash64(r._key), 65536) as int)) as _bucket, e._after_hash, coalesce(e._changed, 0) as _changed, r._found_hash, r._unreadable
     from expected e
     full outer join read_rows r on e._key = r._key
-    where e._key is null or r._key is null or r._unreadable or e._sent_hash <> r._found_hash
+    where e._key is null or r._key is null or r._unreadable or e._sent_hash <> r._found_hash or r._rows > 1
 )
 select * from compared {% if undelivered %}left anti join {{ undelivered }} using (_key){% endif %}
 {%- endmacro %}

@@ -18,6 +18,7 @@ from dbt_reverse_etl.base.errors import (
     ExitCode,
     GuardBlocked,
     PositionLost,
+    Problem,
     Renamed,
     ReverseEtlError,
     SyncBusy,
@@ -131,18 +132,26 @@ class Pusher(PushContext):
     def reconcile(
         self, resolved: ResolvedSync, overview: Overview, *, repaired: bool, leftovers: str | None = None
     ) -> Reconciled:
-        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs."""
+        """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs. Never raises, as
+        `push`.
+        """
         began, rows = time.monotonic(), 0
         try:
             found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
         except ReverseEtlError as error:
             differences, message, code = None, redact(str(error)), error.exit_code
+        except Exception as error:  # whose text may hold row values
+            differences, message, code = None, str(unexpected(error, resolved.sync.name)), ExitCode.FAILED
         else:
             differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
             if found.lost or found.left:
                 notes, code = [str(found.lost or ""), *notes], ExitCode.OTHER_CHANGELOG
-            elif differences and differences.wrong and not repaired:
+            elif differences and (differences.duplicate or (differences.wrong and not repaired)):
                 code = ExitCode.FAILED
+            if differences and differences.duplicate:
+                several = f"keys that several rows have: {differences.duplicate}"
+                next_step = "delete the surplus rows at the destination, which no push does, then repeat this"
+                notes.append(str(Problem(resolved.sync.name, several, "one row for each key", next_step)))
             if differences is None:
                 notes = [f"a destination of type {resolved.destination.type} cannot be read", *notes]
             message = redact("; ".join(filter(None, notes)))

@@ -30,11 +30,12 @@ from dbt_reverse_etl.warehouse.pending import undelivered_view
 from dbt_reverse_etl.warehouse.spec import Spec
 
 MISSING, DIFFERENT, EXTRA = "missing", "different", "extra"
+DUPLICATE = "duplicate"  # several rows have the key, which no push makes one
 FOREIGN, LEFTOVER = "foreign", "leftover"  # nobody's of ours; one of the two, and nobody knows which
 MOST_REPAIRED = 10_000  # the ledger keeps each such row until it is delivered
 _STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
 _MADE = re.compile(r"([0-9]{14})_[0-9a-f]{8}")
-# What a mode keeps equal; a foreign key is told in every mode.
+# What a mode keeps equal; duplicate and foreign keys are told in every mode.
 _KEPT = {
     Mode.MIRROR: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
     Mode.CHANGELOG: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
@@ -72,7 +73,7 @@ class Difference:
     """One key that differs.
 
     Attributes:
-        kind: missing; different; extra: the sync delivered it, or may have; foreign: it did not; leftover: nobody knows.
+        kind: missing; different; duplicate: several rows have it; extra: the sync delivered it, or may have; foreign: it did not; leftover: nobody knows.
         expected_hash: of the row that was delivered; None: there should be no row.
         changed: snapshot of the key's last change; 0 where the changelog does not tell.
     """
@@ -98,13 +99,18 @@ class Differences:
 
     @property
     def wrong(self) -> int:
-        """Keys that a repair would deliver; foreign ones are left alone, and leftovers if nobody says otherwise."""
-        return sum(count for kind, count in self.counts.items() if kind not in (FOREIGN, LEFTOVER))
+        """Keys that a repair would deliver; foreign and duplicate ones are left alone, and leftovers if nobody says otherwise."""
+        return sum(count for kind, count in self.counts.items() if kind not in (FOREIGN, LEFTOVER, DUPLICATE))
 
     @property
     def foreign(self) -> int:
         """Rows of others."""
         return self.counts[FOREIGN]
+
+    @property
+    def duplicate(self) -> int:
+        """Keys that several rows have."""
+        return self.counts[DUPLICATE]
 
 
 @dataclass(frozen=True)
@@ -140,14 +146,14 @@ def differences(
         frame = until_read.enter_context(_read_once(compared))
         if EXTRA in _counts(frame):
             frame = until_read.enter_context(_told_apart(spark, delivered, frame))
-        kept = frame.where(F.col("_difference").isin(*_KEPT[delivered.spec.mode], FOREIGN))
+        kept = frame.where(F.col("_difference").isin(*_KEPT[delivered.spec.mode], FOREIGN, DUPLICATE))
         frame = until_read.enter_context(_read_once(kept))
         counts = _counts(frame)
         columns, kinds = (
             ["_key", "_difference", "_bucket", "_after_hash", "_changed"],
-            (MISSING, DIFFERENT, EXTRA, LEFTOVER, FOREIGN),
+            (MISSING, DIFFERENT, DUPLICATE, EXTRA, LEFTOVER, FOREIGN),
         )
-        ours = F.col("_difference").isin(MISSING, DIFFERENT, EXTRA)
+        ours = F.col("_difference").isin(MISSING, DIFFERENT, DUPLICATE, EXTRA)
         first = frame.where(ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         others = frame.where(~ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         listed = [Difference(*row) for some in (first, others) for row in some.select(columns).collect()]

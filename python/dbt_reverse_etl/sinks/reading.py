@@ -9,7 +9,7 @@ From texts, as databases give them, or from parsed objects, as streams do.
 | binary | hexadecimal |
 | timestamp | `2024-01-01 00:00:00.000000`, in UTC; a `+00` behind it is dropped |
 | date, time | `2024-01-01`, `09:30:00.000000` |
-| list, struct, map | JSON, as of `dbt_reverse_etl.values.encoding` |
+| list, struct, map | JSON, as of `dbt_reverse_etl.values.encoding`; of an array, a JSON list of the texts of its elements |
 
 A value of another form was not written by us: it is NULL here, and its row is marked.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, DecimalException
 from typing import Any
@@ -27,11 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
 
 UNREADABLE = "_unreadable"
 # What a column of a wider type shows behind the value: `2024-01-01 00:00:00` of a date, `5.00` of a whole number.
 _MIDNIGHT, _POINT = r"[ T]00:00:00(\.0+)?$", r"\.0+$"
+# Arrow and `Decimal` also read 0x10, 05 and 1_0, which are other keys in a column of texts. DuckDB writes .5 for 0.5.
+_WHOLE, _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.0+)?$", r"^-?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
 _WRONG = (
     pa.ArrowInvalid,
@@ -41,18 +43,21 @@ _WRONG = (
     DecimalException,
     AttributeError,
     OverflowError,
+    RecursionError,
 )
 
 
-def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema, arrays: Collection[str] = ()) -> pa.Table:
     """The fields of a schema, and the boolean column `_unreadable`.
 
     Args:
         texts: for each field the texts of its values, or NULL; text or its bytes.
+        arrays: fields of the type list that come from an array.
     """
     columns, unreadable = [], pa.array([False] * len(texts[schema.names[0]]), pa.bool_())
     for field in schema:
-        column, wrong = _column(texts[field.name], plain_type(field.type))
+        parse = _of_arrays if field.name in arrays else _parsed
+        column, wrong = _column(texts[field.name], plain_type(field.type), parse)
         columns.append(column)
         unreadable = unreadable if wrong is None else pc.or_(unreadable, wrong)
     return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
@@ -94,25 +99,39 @@ def _one_or_none(value: Any, kind: pa.DataType, parse: Parse) -> pa.Array:
         return pa.nulls(1, kind)
 
 
-def _column(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+_ParseTexts = Callable[[pa.Array, pa.DataType], pa.Array]
+
+
+def _column(texts: pa.Array, kind: pa.DataType, parse: _ParseTexts) -> tuple[pa.Array, pa.Array | None]:
     """The values, and where a text is no value of the type; None: nowhere."""
     try:
-        return _parsed(texts.cast(pa.string()), kind), None
+        return parse(texts.cast(pa.string()), kind), None
     except _WRONG:
-        single = [_value_or_none(texts.slice(row, 1), kind) for row in range(len(texts))]
+        single = [_value_or_none(texts.slice(row, 1), kind, parse) for row in range(len(texts))]
         column = pa.concat_arrays(single) if single else pa.array([], kind)
         return column, pc.and_(column.is_null(), texts.is_valid())
 
 
-def _value_or_none(text: pa.Array, kind: pa.DataType) -> pa.Array:
+def _value_or_none(text: pa.Array, kind: pa.DataType, parse: _ParseTexts) -> pa.Array:
     try:
-        return _parsed(text.cast(pa.string()), kind)
+        return parse(text.cast(pa.string()), kind)
     except _WRONG:
         return pa.nulls(1, kind)
 
 
+def _of_arrays(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists, from JSON lists of the texts of their elements. Raises as `_parsed`."""
+    lists = [None if text is None else _list(json.loads(text)) for text in texts.to_pylist()]
+    array = pa.array(lists, pa.list_(pa.string()))
+    elements = _parsed(array.flatten(), plain_type(kind.value_type))
+    return pa.ListArray.from_arrays(array.offsets, elements, mask=array.is_null()).cast(kind)
+
+
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Raises one of `_WRONG` where a text is no value of the type."""
+    form = _WHOLE if pt.is_integer(kind) else _DECIMAL if pt.is_decimal(kind) else None
+    if form and not pc.all(pc.match_substring_regex(texts, form), min_count=0).as_py():
+        raise ValueError("no number as databases write it")
     single = _of_one(kind)
     if single:
         return pa.array([text if text is None else single(text) for text in texts.to_pylist()], kind)
@@ -145,28 +164,68 @@ def _loads(text: str) -> Any:
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:
-    """What `encoding` wrote, parsed, as `pa.array` takes it."""
+    """What `encoding` wrote, parsed, as `pa.array` takes it. Raises one of `_WRONG` where it wrote something else."""
     if value is None:
         return None
     if pt.is_struct(kind):
-        return {field.name: from_json(value.get(field.name), field.type) for field in kind}
+        if not isinstance(value, dict) or value.keys() != {field.name for field in kind}:
+            raise ValueError("no object of these fields")
+        return {field.name: from_json(value[field.name], field.type) for field in kind}
     if pt.is_map(kind):
-        pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
-        return [(from_json(key, kind.key_type), from_json(item, kind.item_type)) for key, item in pairs]
+        return [(from_json(key, kind.key_type), from_json(item, kind.item_type)) for key, item in _pairs(value, kind)]
     if is_list(kind):
-        return [from_json(item, kind.value_type) for item in value]
+        return [from_json(item, kind.value_type) for item in _list(value)]
     return _scalar(value, kind)
 
 
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("no list")
+    return value
+
+
+def _pairs(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
+    if is_text(plain_type(kind.key_type)):
+        return list(value.items())
+    if any(one.keys() != {"key", "value"} for one in _list(value)):
+        raise ValueError("no pairs of a map")
+    return [(one["key"], one["value"]) for one in value]
+
+
 def _scalar(value: Any, kind: pa.DataType) -> Any:
+    """`pa.array` itself would cut 1.9 to an integer."""
+    is_bool = isinstance(value, bool)  # which Python counts as an integer
+    if pt.is_boolean(kind):
+        return _checked(value, is_bool)
+    if pt.is_integer(kind):
+        is_whole = isinstance(value, int) or (isinstance(value, Decimal) and value % 1 == 0)
+        return int(_checked(value, is_whole and not is_bool))
+    if pt.is_floating(kind):
+        return float(_checked(value, isinstance(value, int | float | Decimal) and not is_bool))
+    return _of_json_text(_checked(value, isinstance(value, str)), kind)
+
+
+def _of_json_text(text: str, kind: pa.DataType) -> Any:
+    """Of the one form in which `encoding` writes it: Python's own readers take others, and cut what is finer than a microsecond."""
     if is_bytes(kind):
-        return bytes.fromhex(value[2:]) if value.startswith("\\x") else base64.b64decode(value, validate=True)
+        return base64.b64decode(text, validate=True)
     if pt.is_decimal(kind):
-        return Decimal(value)
+        number = Decimal(text)
+        return _checked(number, f"{number:f}" == text)
     if pt.is_timestamp(kind):
-        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+        zone = "Z" if kind.tz else ""
+        at = datetime.fromisoformat(text.removesuffix(zone))
+        return _checked(at, at.isoformat(timespec="microseconds") + zone == text)
     if pt.is_date(kind):
-        return date.fromisoformat(value)
+        day = date.fromisoformat(text)
+        return _checked(day, day.isoformat() == text)
     if pt.is_time(kind):
-        return time.fromisoformat(value)
-    return float(value) if pt.is_floating(kind) else value
+        clock = time.fromisoformat(text)
+        return _checked(clock, clock.isoformat(timespec="microseconds") == text)
+    return text
+
+
+def _checked(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise ValueError("a value in another form")
+    return value

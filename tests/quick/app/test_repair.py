@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from dbt_reverse_etl.app import push
+from dbt_reverse_etl.app.compared_sync import Found
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
+    DUPLICATE,
     EXTRA,
     FOREIGN,
     LEFTOVER,
@@ -14,9 +21,10 @@ from dbt_reverse_etl.app.reconcile import (
     Differences,
     undelivered_of,
 )
+from dbt_reverse_etl.base.errors import ExitCode
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-KINDS = (MISSING, DIFFERENT, EXTRA, FOREIGN, LEFTOVER)
+KINDS = (MISSING, DIFFERENT, DUPLICATE, EXTRA, FOREIGN, LEFTOVER)
 
 
 def test_each_repair_asks_for_its_rows_by_an_id_of_its_own_and_leaves_rows_of_others_alone() -> None:
@@ -27,3 +35,34 @@ def test_each_repair_asks_for_its_rows_by_an_id_of_its_own_and_leaves_rows_of_ot
     assert None not in ids[0] | ids[1]
     assert [len(one) for one in ids] == [1, 1]
     assert ids[0] != ids[1]
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_sync_that_cannot_be_compared_for_an_unexpected_reason_fails_alone_and_without_a_row_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def __init__(self, *_: object) -> None:
+            raise RuntimeError("row value 4711")
+
+    monkeypatch.setattr(push, "ComparedSync", Broken)
+    sync: Any = SimpleNamespace(sync=SimpleNamespace(name="crm"), label="crm.people")
+    nothing: Any = None
+    found = push.Pusher.reconcile(nothing, sync, nothing, repaired=False)
+    assert (found.sync, found.exit_code, found.differences) == ("crm", ExitCode.FAILED, None)
+    assert "an unexpected RuntimeError" in found.message
+    assert "4711" not in found.message
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_keys_that_several_rows_have_are_a_failure_that_no_repair_mends(
+    repaired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Differences(3, dict.fromkeys(KINDS, 0) | {DUPLICATE: 1}, [])
+    compared = SimpleNamespace(reconcile=lambda **_: Found(there))
+    monkeypatch.setattr(push, "ComparedSync", lambda *_: compared)
+    sync: Any = SimpleNamespace(sync=SimpleNamespace(name="crm"), label="crm.people")
+    nothing: Any = None
+    found = push.Pusher.reconcile(nothing, sync, nothing, repaired=repaired)
+    assert found.exit_code is ExitCode.FAILED
+    assert "found keys that several rows have: 1; expected one row for each key. Next: delete" in found.message

@@ -310,6 +310,24 @@ def test_a_table_from_which_others_inherit_and_a_database_without_every_characte
         db.sink(database=f"{db.name}_latin").check()
 
 
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("event", ["DELETE", "INSERT", "UPDATE"])
+def test_a_rule_that_does_something_else_instead_is_refused_and_one_that_does_it_too_is_not(
+    event: str, people_db: Database
+) -> None:
+    people_db.run("INSERT INTO people VALUES (1, 'a'); CREATE TABLE lg (id int); GRANT ALL ON lg TO crm_push")
+    people_db.run(f"CREATE RULE r AS ON {event} TO people DO INSTEAD DELETE FROM lg")
+    with pytest.raises(DestinationError, match="found a rule with DO INSTEAD"):
+        people_db.sink().open(a_task())
+    people_db.run(
+        "ALTER TABLE people DISABLE RULE r; CREATE RULE s AS ON DELETE TO people DO ALSO INSERT INTO lg VALUES (OLD.id)"
+    )
+    with opened(people_db.sink(), a_task()) as sink:
+        assert deliver(sink, a_task(), [("delete", person(1))]) == [DELIVERED]
+    assert people_db.rows("SELECT id FROM people") == []
+    assert people_db.rows("SELECT id FROM lg") == [(1,)]
+
+
 PARTITIONED = "CREATE TABLE people (id int PRIMARY KEY, name text, score float) PARTITION BY RANGE (id)"
 LOGGED = "CREATE TABLE part1 PARTITION OF people FOR VALUES FROM (0) TO (9)"
 EMPTIED = "CREATE UNLOGGED TABLE part2 PARTITION OF people FOR VALUES FROM (9) TO (99)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from datetime import date
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, Sink, SinkTask
-from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
+from dbt_reverse_etl.sinks.reading import UNREADABLE, from_json, rows_of, rows_of_objects
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.settings import SoftDeleteOptions, SqliteSettings
+from dbt_reverse_etl.testing import deliver, opened
 from tests.support.servers.postgres import new_database
 
 SCHEMA = pa.schema(
@@ -62,6 +65,31 @@ def found(sink: Sink, asked: SinkTask) -> list[dict[str, Any]]:
         (pa.list_(pa.timestamp("us", "UTC")), "[1]"),
         (pa.list_(pa.binary()), '["?"]'),
         (pa.string(), b"\xff"),
+        # What Arrow and Python read all the same.
+        (pa.int64(), "0x10"),
+        (pa.int64(), "05"),
+        (pa.decimal128(4, 2), "1_0"),
+        (pa.decimal128(4, 2), "01.5"),
+        (pa.list_(pa.int64()), "[1.9]"),
+        (pa.list_(pa.int64()), "[true]"),
+        (pa.list_(pa.bool_()), "[1]"),
+        (pa.list_(pa.float64()), '["1.5"]'),
+        (pa.list_(pa.float64()), "[true]"),
+        (pa.list_(pa.decimal128(4, 2)), "[1.5]"),
+        (pa.list_(pa.decimal128(4, 2)), '["1_0.00"]'),
+        (pa.list_(pa.date32()), '["20240101"]'),
+        (pa.list_(pa.time64("us")), '["09:30"]'),
+        (pa.list_(pa.timestamp("us", "UTC")), '["2024-01-01T00:00:00.0000009Z"]'),
+        (pa.list_(pa.timestamp("us", "UTC")), '["2024-01-01T00:00:00.000000"]'),
+        (pa.list_(pa.string()), '"ab"'),
+        (pa.list_(pa.string()), '{"a": 9, "b": 8}'),
+        (pa.struct([("a", pa.int64())]), '{"a": 1.7}'),
+        (pa.struct([("a", pa.int64())]), '{"a": 1, "secret": true}'),
+        (pa.struct([("a", pa.int64())]), "{}"),
+        (pa.map_(pa.string(), pa.int64()), '[{"key": "a", "value": 1}]'),
+        (pa.map_(pa.int64(), pa.int64()), '[{"key": 1, "value": 2, "more": 3}]'),
+        (pa.map_(pa.int64(), pa.int64()), '[{"key": 1}]'),
+        pytest.param(pa.list_(pa.int64()), "[" * 100_000, id="deeply nested"),
     ],
     ids=str,
 )
@@ -83,6 +111,7 @@ def test_a_value_of_another_type_marks_its_row_alone(kind: pa.DataType, wrong: s
         (pa.int32(), "5.00", 5),
         (pa.int64(), "-9223372036854775808.0", -(2**63)),
         (pa.bool_(), "1.0", True),
+        (pa.list_(pa.int64()), "[5.0, 9223372036854775807]", [5, 2**63 - 1]),
     ],
     ids=str,
 )
@@ -96,6 +125,13 @@ def test_what_a_column_of_a_wider_type_shows_is_the_value_that_was_sent(
     assert rows_of({"value": pa.array([other.encode()])}, read.schema.remove(1)).column(UNREADABLE).to_pylist() == [
         True
     ]
+
+
+def test_of_the_objects_of_a_stream_too_only_the_row_with_another_number_is_marked() -> None:
+    objects: list[dict[str, Any]] = [{"n": 1}, {"n": 1.9}, {"n": None}, {"n": True}, {"n": 2.0**64}]
+    read = rows_of_objects(objects, [False] * len(objects), pa.schema([("n", pa.int64())]), from_json)
+    assert read.column("n").to_pylist() == [1, None, None, None, None]
+    assert read.column(UNREADABLE).to_pylist() == [False, True, False, True, True]
 
 
 def test_an_sqlite_table_is_read_whatever_other_programs_wrote(tmp_path: Path) -> None:
@@ -143,3 +179,35 @@ def test_settings_of_a_postgres_role_round_no_number_that_is_read_and_a_huge_row
     database.run("insert into people select n, 0, repeat('x', 17000000) from generate_series(2, 3) n")
     with pytest.raises(DestinationError, match="found a row of more than 8 MiB as text"):
         found(database.sink(), task(schema=schema))
+
+
+# Field, its type, the column of the user, a value.
+ARRAYS: list[tuple[str, pa.DataType, str, list[Any]]] = [
+    ("wholes", pa.int64(), "text[]", [2**53 + 1, None]),
+    ("days", pa.date32(), "timestamp[]", [date(2024, 2, 29)]),
+    ("words", pa.string(), "jsonb[]", ['{"a": [1]}', "7", None]),
+    ("doubles", pa.float64(), "float8[]", [-0.0, 5e-324, 0.1]),
+    ("flags", pa.bool_(), "bool[]", [True, None, False]),
+    ("moments", pa.timestamp("us", "UTC"), "timestamptz[]", [datetime(2024, 2, 29, 1, 2, 3, 4, timezone.utc)]),
+    ("prices", pa.decimal128(9, 2), "numeric[]", [Decimal("-1.10")]),
+]
+
+
+@pytest.mark.guarantee("Postgres")
+def test_what_was_delivered_into_arrays_is_read_as_it_was_delivered_whatever_the_type_of_their_elements() -> None:
+    database = new_database()
+    columns = ", ".join(f"{name} {column}" for name, _, column, _ in ARRAYS)
+    database.table(f"create table people (id bigint primary key, {columns})")
+    asked = task(schema=pa.schema([("id", pa.int64()), *((name, pa.list_(of)) for name, of, *_ in ARRAYS)]))
+    rows: list[dict[str, Any]] = [
+        {"id": 1} | {name: value for name, *_, value in ARRAYS},
+        {"id": 2} | {name: [] for name, *_ in ARRAYS},
+        {"id": 3} | {name: None for name, *_ in ARRAYS},
+    ]
+    with opened(database.sink(), asked) as sink:
+        assert deliver(sink, asked, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * 3
+    read = found(database.sink(), asked)
+    assert read == [row | {UNREADABLE: False} for row in rows]
+    assert str(read[0]["doubles"][0]) == "-0.0"
+    database.run("insert into people (id, wholes, doubles) values (4, '{{1},{2}}', null), (5, '{1.9}', '{1}')")
+    assert [row["id"] for row in found(database.sink(), asked) if row[UNREADABLE]] == [4, 5]

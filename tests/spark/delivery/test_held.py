@@ -106,3 +106,21 @@ def test_a_row_without_a_key_is_of_somebody_else_also_where_nobody_knows_what_wa
     told = sql.render("told_apart", "keyed_differences", None, "leftover", [], None)
     found = {tuple(json.loads(row._key).values()): row._difference for row in spark.sql(told).collect()}
     assert found == {("z", 1): "leftover", ("a", None): "foreign", (None, None): "foreign"}
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_key_that_several_rows_have_is_one_difference_even_where_each_is_as_it_was_delivered(
+    spark: SparkSession,
+) -> None:
+    delivered = "select 'insert' as _change, 1L as _snapshot_id, 0L as _row_hash, id, 1 as value from values ('a'), ('b'), ('c') as t (id)"
+    spark.sql(delivered).createOrReplaceTempView("several_changelog")
+    there = "values ('a', 1), ('a', 1), ('b', 1), ('c', 1), ('c', 2), ('z', 1), ('z', 1), ('y', 1), ('y', 2) as t (id, value)"
+    spark.sql(f"select *, false as _unreadable from {there}").createOrReplaceTempView("several_rows")
+    fields = [{"column": c, "field": c, "type": kind} for c, kind in (("id", "string"), ("value", "int"))]
+    compared = sql.render(
+        "reconciled", "several_changelog", ["id"], ["id", "value"], 1, 1, fields, None, "s", "spec", "mirror", "several_rows",
+    )  # fmt: skip
+    found = sorted(
+        (json.loads(row._key)["id"], row._difference, row._unreadable) for row in spark.sql(compared).collect()
+    )
+    assert found == [("a", "duplicate", False), ("c", "duplicate", True), ("y", "extra", True), ("z", "extra", False)]

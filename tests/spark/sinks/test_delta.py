@@ -11,10 +11,11 @@ import pytest
 from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
-from tests.support.dbt.command import found_by
+from tests.support.dbt.command import call, found_by
 from tests.support.dbt.project import Project
 
 
@@ -158,6 +159,22 @@ def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_cha
     assert operations(shop) == ["WRITE", "MERGE", "WRITE"]
     assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id"), "the foreign row went"
     assert shop.run().sync("lake_people") == "nothing to send"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Every destination")
+def test_a_row_that_stands_twice_is_found_by_reconcile_and_no_repair_hides_it(shop: Project) -> None:
+    assert shop.run().success
+    shop.spark.sql(f"insert into {shop.schema}_lake.people select * from {shop.schema}_lake.people where id = 77")
+    for arguments in ((), ("--repair",)):
+        found = found_by(shop, *arguments)["lake_people"]
+        assert (found["different"], found["duplicate"], found["exit_code"]) == (0, 1, ExitCode.FAILED)
+        assert found["sample"] == [["duplicate", '{"id":77}']]
+        assert "lake_people: found keys that several rows have: 1; expected one row for each key." in found["message"]
+    shop.spark.sql(f"delete from {shop.schema}_lake.people where id = 77")
+    assert call(shop, "reconcile", "--repair").return_value == ExitCode.OK
+    assert found_by(shop)["lake_people"]["exit_code"] == ExitCode.OK
+    assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")
 
 
 @pytest.mark.full

@@ -108,5 +108,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _hex(value: str | None) -> str | None:
-    return None if value is None else base64.b64decode(value).hex()
+def _hex(value: Any) -> str | None:
+    """A value of before the column was binary stays what is no hexadecimal: it is marked as unreadable."""
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(value, validate=True).hex()
+    except (ValueError, TypeError):
+        return "no base64"

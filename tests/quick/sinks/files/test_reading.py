@@ -81,6 +81,17 @@ def test_a_field_that_older_parts_do_not_have_is_null_there_and_another_type_is_
     assert (rows[0]["score"], rows[0][UNREADABLE]) == (1.5, False) or form == "parquet"
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize(("kind", "value"), [(pa.string(), "much!more"), (pa.int64(), 5)], ids=str)
+def test_of_parts_from_before_a_column_was_binary_the_rows_are_marked(
+    kind: pa.DataType, value: Any, form: Any, tmp_path: Path
+) -> None:
+    old = task_of(schema=pa.schema([("id", pa.int64()), ("score", kind)]))
+    delivered(tmp_path, old, [("insert", {"id": 1, "score": value}), ("insert", {"id": 2, "score": None})], form=form)
+    rows = read(tmp_path, replace(old, schema=pa.schema([("id", pa.int64()), ("score", pa.binary())])))
+    assert [(row["id"], row["score"], row[UNREADABLE]) for row in rows] == [(1, None, True), (2, None, False)]
+
+
 def test_what_is_not_listed_is_not_read(tmp_path: Path) -> None:
     task = task_of()
     changed(tmp_path, 1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +17,8 @@ from dbt_reverse_etl.sinks.reading import rows_of
 BLOCK = 8 * 2**20  # bytes of CSV in one table
 
 
-def read_copy(connection: Connection[Any], query: str, task: SinkTask) -> Iterator[pa.Table]:
-    """What a query gives for the fields of a task, as texts."""
+def read_copy(connection: Connection[Any], query: str, task: SinkTask, arrays: Collection[str]) -> Iterator[pa.Table]:
+    """What a query gives for the fields of a task, as texts; `arrays` as in `rows_of`."""
     names = task.schema.names
     parse = csv.ParseOptions(newlines_in_values=True)
     read = csv.ReadOptions(column_names=names, block_size=BLOCK)
@@ -35,7 +35,7 @@ def read_copy(connection: Connection[Any], query: str, task: SinkTask) -> Iterat
             return
         try:
             for batch in csv.open_csv(stream, read, parse, convert):
-                yield rows_of({field: batch.column(field) for field in names}, task.schema)
+                yield rows_of({field: batch.column(field) for field in names}, task.schema, arrays)
         except pa.ArrowInvalid:
             found, expected = f"a row of more than {BLOCK // 2**20} MiB as text", "smaller rows, to compare them"
             next_step = "reconcile other syncs; this one can be pushed, and a resync sends every row"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -149,18 +149,24 @@ class PostgresDialect(Dialect):
         return read_table(connection, name)
 
     def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
-        texts = ", ".join(self._text(field, table.columns[field.name]) for field in task.schema)
+        columns: Mapping[str, Any] = table.columns
+        arrays = {
+            field.name
+            for field in task.schema
+            if columns[field.name].category == "A" and is_list(plain_type(field.type))
+        }
+        texts = ", ".join(self._text(field, is_array=field.name in arrays) for field in task.schema)
         soft = soft_delete(task)
         kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
-        return read_copy(connection, f"SELECT {texts} FROM {name.sql}{kept}", task)
+        return read_copy(connection, f"SELECT {texts} FROM {name.sql}{kept}", task, arrays)
 
-    def _text(self, field: pa.Field, column: Any) -> str:
+    def _text(self, field: pa.Field, *, is_array: bool) -> str:
         quoted = self.quoted(field.name)
         if is_bytes(plain_type(field.type)):
             return f"pg_catalog.encode({quoted}, 'hex')"
-        return (
-            f"pg_catalog.to_json({quoted})::pg_catalog.text" if column.category == "A" else f"{quoted}::pg_catalog.text"
-        )
+        if is_array:
+            return f"pg_catalog.to_json({quoted}::pg_catalog.text[])::pg_catalog.text"
+        return f"{quoted}::pg_catalog.text"
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         if pa.types.is_decimal(plain):
