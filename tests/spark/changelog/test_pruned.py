@@ -204,7 +204,8 @@ def random_facts(rng: random.Random, sync: str) -> list[Fact]:
     cuts = sorted({0, BUCKETS, *rng.sample(range(1, BUCKETS), 2)})
     bounds = list(itertools.pairwise(cuts))
     claims = tuple(
-        Claim(f"{sync}-old-{n}", *sorted(rng.sample(cuts, 2)), snapshot(), "x") for n in range(rng.randint(0, 2))
+        Claim(f"{sync}-old-{n}", *sorted(rng.sample(cuts, 2)), rng.choice([1, snapshot()]), "x")
+        for n in range(rng.randint(0, 2))
     )
     own = [Claim(f"{sync}-own-{n}", lo, hi, 100, "x") for n, (lo, hi) in enumerate(bounds)]
     positions = tuple(Range(lo, hi, rng.choice([0, snapshot()]), "x") for lo, hi in bounds)
@@ -229,12 +230,12 @@ def random_facts(rng: random.Random, sync: str) -> list[Fact]:
             abandoned=abandoned,
         )
     ]
-    if rng.random() < 0.4:
-        delivered = tuple(Range(claim.lo, claim.hi, claim.snapshot, "x") for claim in claims[:1])
+    if rng.random() < 0.6:
         late = tuple(Claim(f"{sync}-late", 0, 9, snapshot(), "x") for _ in range(rng.randint(0, 1)))
         parts = rng.choice([0, 0, 1, 2])  # what the settlement leaves in doubt it states again
         cuts = sorted(rng.sample(range(BUCKETS), 2 * parts))
         again = tuple(replace(claims[0], lo=cuts[2 * n], hi=cuts[2 * n + 1]) for n in range(parts if claims else 0))
+        delivered = () if again else tuple(Range(one.lo, one.hi, one.snapshot, "x") for one in claims[:1])
         facts.append(ClaimsSettled(sync, 2, 1, now, delivered, known[:1], (*again, *late), {}))
     reached = rng.choice([0, 1, len(bounds), len(bounds)])
     for n, (lo, hi) in enumerate(bounds[:reached]):
@@ -280,7 +281,7 @@ def test_prune_keeps_what_the_folded_facts_of_every_sync_still_need_and_not_more
     spark: SparkSession,
 ) -> None:
     rng = random.Random(SEED)
-    runs = {f"sync_{n}": random_facts(rng, f"sync_{n}") for n in range(60)}
+    runs = {f"sync_{n}": random_facts(rng, f"sync_{n}") for n in range(150)}
     spark.sql("create schema if not exists prune_needs")
     spark.sql("drop table if exists prune_needs.ledger")
     ledger = DeltaLedger(spark, "prune_needs.ledger")
