@@ -347,7 +347,8 @@ def test_an_unknown_operation_stops_a_feed_before_its_first_label_though_a_newer
     project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
     feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
     project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
-    first, unknown = "(1, 1, 'a', 'I', 1), (1, 2, 'b', 'U', 2)", "(2, 2, 'x', 'truncate', 3), (2, 2, 'y', 'U', 4)"
+    first = "(1, 1, 'a', 'I', 1), (1, 2, 'b', 'U', 2), (2, 2, 'x', 'I', 3)"
+    unknown = "(2, 2, 'x', 'truncate', 4), (2, 2, 'y', 'U', 5)"
     project.spark.sql(f"insert into {events} values {first}, {unknown}")
     message = project.run().messages["log"]
     assert "nothing was captured. capture.operation: found a value that capture.operations does not list" in message
