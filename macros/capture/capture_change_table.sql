@@ -12,9 +12,11 @@
     {%- set before = (capture.since or {}).get(name) -%}
     {%- if before is none -%}{%- do reverse_etl._check_columns_read(capture, log, {'sequence': options.sequence}) -%}{%- endif -%}
     {%- set newest, type = run_query('select cast(max(' ~ sequence ~ ') as string), typeof(max(' ~ sequence ~ ')) from ' ~ log).rows[0].values() -%}
-    {%- if not modules.re.fullmatch('tinyint|smallint|int|bigint|decimal[(][0-9]+,0[)]', type) -%}
+    {#- NUMBER of Oracle comes as decimal(38,10). -#}
+    {%- set newest = (newest | string).split('.')[0] if newest is not none else none -%}
+    {%- if not modules.re.fullmatch('tinyint|smallint|int|bigint|decimal[(][0-9]+,[0-9]+[)]', type) -%}
         {{ exceptions.raise_compiler_error(
-            'changelog ' ~ model.name ~ ": capture.sequence: found '" ~ options.sequence ~ "' of type " ~ type ~ ' in ' ~ log ~ '; expected whole numbers that grow: tinyint, smallint, int, bigint or decimal(p,0); '
+            'changelog ' ~ model.name ~ ": capture.sequence: found '" ~ options.sequence ~ "' of type " ~ type ~ ' in ' ~ log ~ '; expected whole numbers that grow: tinyint, smallint, int, bigint or decimal; '
             ~ 'nothing was captured. Next: name such a column of the log, or take another strategy'
         ) }}
     {%- endif -%}

@@ -89,9 +89,9 @@
         {%- endif -%}
     {%- endfor -%}
     {%- set grouping = [] -%}
-    {%- for column in columns if not column.type.startswith('map<') -%}{%- do grouping.append(column.name) -%}{%- endfor -%}
-    {%- for name in settings.capture.recapture_by or [] if name not in grouping -%}
-        {%- do problems.append("meta.reverse_etl.capture.recapture_by: found '" ~ name ~ "'; expected a column of the model that is no map (" ~ grouping | join(', ') ~ '); correct it (case counts)') -%}
+    {%- for column in columns if not column.type.startswith('map<') -%}{%- do grouping.append(column.name | lower) -%}{%- endfor -%}
+    {%- for name in settings.capture.recapture_by or [] if name | lower not in grouping -%}
+        {%- do problems.append("meta.reverse_etl.capture.recapture_by: found '" ~ name ~ "'; expected a column of the model that is no map (" ~ grouping | join(', ') ~ '); correct it') -%}
     {%- endfor -%}
     {{ return(problems) }}
 {% endmacro %}

@@ -43,10 +43,10 @@
     {%- set tables = [] -%}
     {%- for row in run_query('show tables in ' ~ target.without_identifier() ~ " like '" ~ target.identifier ~ "__*'").rows if not row[2] -%}
         {%- for purpose in ['__uncommitted_', '__model_', '__candidates_', '__groups_', '__changes_', '__kafka_', '__files_', '__landing_', '__events_'] -%}
-            {#- Spark lists names in lower case. -#}
+            {#- Spark lists names in lower case; another catalog may not. -#}
             {%- set name, begin = row[1], (target.identifier ~ purpose) | lower -%}
             {#- Somebody's orders__events_2024 is none of ours. -#}
-            {%- if name.startswith(begin) and modules.re.fullmatch('[0-9]{14}_[0-9a-f]{8}', name[begin | length:]) -%}{%- do tables.append({'name': name, 'purpose': purpose, 'began': name[begin | length:][:14]}) -%}{%- endif -%}
+            {%- if (name | lower).startswith(begin) and modules.re.fullmatch('[0-9]{14}_[0-9a-f]{8}', name[begin | length:]) -%}{%- do tables.append({'name': name, 'purpose': purpose, 'began': name[begin | length:][:14]}) -%}{%- endif -%}
         {%- endfor -%}
     {%- endfor -%}
     {{ return(tables) }}

@@ -161,14 +161,12 @@ class _Listener:
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
-        from dbt_reverse_etl.app.project import OFF, switch_of
         from dbt_reverse_etl.config.destinations import PlanOnly
 
-        if self.configuration is None or switch_of(os.environ) == OFF:
+        if self.configuration is None or isinstance(self.configuration.destinations, PlanOnly):
             return True
-        if isinstance(self.configuration.destinations, PlanOnly):
-            return True
-        due = [sync for sync in self.configuration.syncs if sync.enabled and not _is_excluded(sync)]
+        models = {sync.changelog.unique_id for sync in self.configuration.syncs}
+        due = [sync for model in sorted(models) for sync in self._to_push(model) if sync.enabled]
         names = [one.name for one in due if self._finished & {one.unique_id, one.changelog.unique_id}]
         if names:
             say(

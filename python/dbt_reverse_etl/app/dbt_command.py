@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from dbt_reverse_etl.app.place import Place
-from dbt_reverse_etl.app.project import OFF
+from dbt_reverse_etl.app.project import ON
 from dbt_reverse_etl.base.dbt_options import command_of
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 
@@ -46,7 +46,7 @@ def refuse_missing_results(arguments: Sequence[str], switch: str) -> None:
     """
     command = command_of(arguments)
     is_asked = not _WITHOUT_ROWS.intersection(one.partition("=")[0] for one in arguments)
-    if command in _PUSHING and is_asked and switch != OFF:
+    if command in _PUSHING and is_asked and switch == ON:
         found = "no new run_results.json, so nothing was pushed"
         expected = "the artifacts of this command in the folder of --target-path"
         next_step = (

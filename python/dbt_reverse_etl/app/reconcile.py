@@ -153,7 +153,7 @@ def differences(
             ["_key", "_difference", "_bucket", "_after_hash", "_changed"],
             (MISSING, DIFFERENT, DUPLICATE, EXTRA, LEFTOVER, FOREIGN),
         )
-        ours = F.col("_difference").isin(MISSING, DIFFERENT, DUPLICATE, EXTRA)
+        ours = F.col("_difference").isin(MISSING, DIFFERENT, EXTRA)
         first = frame.where(ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         others = frame.where(~ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         listed = [Difference(*row) for some in (first, others) for row in some.select(columns).collect()]

@@ -141,7 +141,7 @@ def _is_due(sync: Sync, results: Mapping[str, Node]) -> bool:
 def is_excluded(sync: Sync, args: Node) -> bool:
     """Whether a command with these arguments leaves out the exposure by its name or its kind, although it may run the model.
 
-    Graph operators, intersections and selectors are dbt's to read: the results show what they came to.
+    Terms that name no exposure, graph operators and selectors are dbt's to read: they stop no push of a model that ran.
     """
     if "exposure" in (args.get("exclude_resource_types") or ()):
         return True

@@ -200,7 +200,7 @@ def _refuse_other_profiles(file: Path, block: Mapping[Any, Any], target: str, pr
     """
     served, used = block.get("profiles"), project.profile
     _refuse_no_names(file, "profiles", served, used or "NAME")
-    if served is not None and used and used not in served:
+    if served is not None and used in _dbt_profiles(file) and used not in served:
         raise _error(
             f"{file}: {BLOCK}.profiles",
             f"the destinations of {', '.join(served) or 'no dbt profile'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.checks import table_problems
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import NOT_FINITE, OUTSIDE_CHARSET
@@ -345,3 +347,13 @@ def test_a_server_that_takes_no_writes_is_tried_again(number: int) -> None:
     assert failure(error)[0] is Outcome.RETRYABLE
     assert DIALECT.is_rolled_back(None, error)  # type: ignore[arg-type]
     assert {1290, 1792, 1836, 1874} == READ_ONLY
+
+
+def test_numbers_that_are_shown_with_zeros_before_them_are_read_as_they_were_delivered(db: Database) -> None:
+    db.table("CREATE TABLE people (id int(5) ZEROFILL PRIMARY KEY, price decimal(9, 2) ZEROFILL)")
+    schema = pa.schema([("id", pa.int64()), ("price", pa.decimal128(9, 2))])
+    task = a_task(schema=schema)
+    with opened(db.sink(), task) as sink:
+        assert deliver(sink, task, [("insert", {"id": 7, "price": Decimal("5.10")})]) == [Outcome.DELIVERED]
+        (read,) = sink.read(task)
+    assert read.to_pylist() == [{"id": 7, "price": Decimal("5.10"), UNREADABLE: False}]

@@ -11,6 +11,7 @@ import pytest
 from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
@@ -163,15 +164,20 @@ def test_a_sync_that_owns_its_table_replaces_it_in_one_commit_when_most_rows_cha
 
 @pytest.mark.full
 @pytest.mark.guarantee("Every destination")
-def test_a_row_that_stands_twice_is_found_by_reconcile_and_no_repair_hides_it(shop: Project) -> None:
+def test_a_row_that_stands_twice_is_found_by_reconcile_and_hides_no_other_difference(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert shop.run().success
     shop.spark.sql(f"insert into {shop.schema}_lake.people select * from {shop.schema}_lake.people where id = 77")
+    shop.spark.sql(f"delete from {shop.schema}_lake.people where id = 78")
+    monkeypatch.setattr(reconcile, "MOST_REPAIRED", 1)
     for arguments in ((), ("--repair",)):
         found = found_by(shop, *arguments)["lake_people"]
-        assert (found["different"], found["duplicate"], found["exit_code"]) == (0, 1, ExitCode.FAILED)
-        assert found["sample"] == [["duplicate", '{"id":77}']]
+        assert (found["missing"], found["duplicate"], found["exit_code"]) == (1, 1, ExitCode.FAILED)
+        assert [kind for kind, _ in found["sample"]] == ["missing", "duplicate"]
         assert "lake_people: found keys that several rows have: 1; expected one row for each key." in found["message"]
     shop.spark.sql(f"delete from {shop.schema}_lake.people where id = 77")
+    monkeypatch.undo()
     assert call(shop, "reconcile", "--repair").return_value == ExitCode.OK
     assert found_by(shop)["lake_people"]["exit_code"] == ExitCode.OK
     assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")

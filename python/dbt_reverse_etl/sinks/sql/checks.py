@@ -57,8 +57,9 @@ def missing_fields(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Fi
 def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> list[Problem]:
     """What an existing object lacks for this task."""
     where = f"sync {task.sync}, object {name}"
-    if table.wrong:
-        return [Problem(where, *table.wrong)]
+    deletes = task.mode.deletes and soft_delete(task) is None
+    if found := table.wrong or (table.wrong_deletes if deletes else None):
+        return [Problem(where, *found)]
     wrong = [_field_problem(field, table, name, task, dialect) for field in task.schema]
     wrong += [_soft_problem(table, name, task, dialect), _key_problem(table, name, task, dialect)]
     if task.mode is not Mode.UPDATE_ONLY:

@@ -62,7 +62,7 @@ class Table:
         columns: by folded name.
         unique: the folded columns of each index that makes a key one row.
         names: of constraints, indexes and columns, which a reason may show.
-        wrong: why no row can be written into it, e.g. a view.
+        wrong, wrong_deletes: why no row can be written into it, e.g. a view, or deleted from it.
         rewrites: a trigger may store a row under another key.
         cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
     """
@@ -71,6 +71,7 @@ class Table:
     unique: Set[frozenset[str]]
     names: Set[str] = frozenset()
     wrong: Wrong | None = None
+    wrong_deletes: Wrong | None = field(default=None, kw_only=True)
     rewrites: bool = field(default=False, kw_only=True)
     cascades: Set[str] = field(default=frozenset(), kw_only=True)
 

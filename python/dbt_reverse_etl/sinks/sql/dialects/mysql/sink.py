@@ -49,6 +49,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     FITS,
     MysqlColumn,
     engine_of,
+    is_number,
     read_table,
 )
 
@@ -151,16 +152,20 @@ class MysqlDialect(Dialect):
         """The server writes every value as text."""
         soft = soft_delete(task)
         kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
-        fields = ", ".join(f"CAST({self._text(field)} AS CHAR)" for field in task.schema)
+        columns = table.columns
+        texts = (self._text(field, is_number=is_number(columns[self.fold(field.name)])) for field in task.schema)
+        fields = ", ".join(f"CAST({text} AS CHAR)" for text in texts)
         with connection.cursor(SSCursor) as cursor:
             cursor.execute(f"SELECT {fields} FROM {name.sql}{kept}")
             yield from rows_in_parts(cursor, task)
 
-    def _text(self, field: pa.Field) -> str:
+    def _text(self, field: pa.Field, *, is_number: bool) -> str:
         kind, column = plain_type(field.type), self.quoted(field.name)
         if is_bytes(kind):
             return f"HEX({column})"
-        return f"({column} + 0e0)" if pt.is_floating(kind) else column  # a FLOAT is written with six digits
+        if pt.is_floating(kind):
+            return f"({column} + 0e0)"  # a FLOAT is written with six digits
+        return f"({column} + 0)" if is_number else column  # ZEROFILL shows more of them
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         if in_key and (is_text(plain) or is_bytes(plain)):

@@ -161,6 +161,11 @@ def _keeps_decimal(column: MysqlColumn, plain: pa.DataType) -> bool:
     return column.kind == "decimal" and column.scale is not None and column.scale >= plain.scale
 
 
+def is_number(column: Column) -> bool:
+    """Whole or decimal."""
+    return column.kind == "decimal" or column.kind in _INTEGERS
+
+
 def _is(*kinds: str) -> Fits:
     return lambda column, _plain: column.kind in kinds
 

@@ -107,10 +107,11 @@ SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
         WHERE tree.isleaf AND part.relpersistence OPERATOR(pg_catalog.<>) 'p' LIMIT 1
     ), CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'p' THEN 'p' ELSE c.relpersistence END),
     -- DO ALSO changes neither our statement nor what it counts; the rules of partitions never apply.
-    EXISTS (
-        SELECT FROM pg_catalog.pg_rewrite rule
+    -- 1 is SELECT, 4 is DELETE; D is disabled, R for replicas alone.
+    ARRAY(
+        SELECT rule.ev_type OPERATOR(pg_catalog.=) '4' FROM pg_catalog.pg_rewrite rule
         WHERE rule.ev_class OPERATOR(pg_catalog.=) c.oid AND rule.is_instead
-            AND rule.ev_type OPERATOR(pg_catalog.<>) '1' AND rule.ev_enabled OPERATOR(pg_catalog.<>) 'D')
+            AND rule.ev_type OPERATOR(pg_catalog.<>) '1' AND rule.ev_enabled OPERATOR(pg_catalog.<>) ALL ('{D,R}'))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
@@ -144,10 +145,12 @@ _LOSES_ROWS: dict[str, Wrong] = {
 }
 
 
-def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool, str, bool] | None:
+def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool, str, list[bool]] | None:
     """The number of a table or view, its relkind, whether policies decide what this role sees, whether other tables inherit from it,
     the relpersistence of its rows, and whether a rule does something else instead of a write."""
-    row: tuple[int, str, bool, bool, str, bool] | None = connection.execute(_TABLE, (name.schema, name.name)).fetchone()
+    row: tuple[int, str, bool, bool, str, list[bool]] | None = connection.execute(
+        _TABLE, (name.schema, name.name)
+    ).fetchone()
     return row
 
 
@@ -156,7 +159,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     there = found(connection, name)
     if there is None:
         return None
-    oid, kind, has_policies, is_parent, persistence, is_rewritten = there
+    oid, kind, has_policies, is_parent, persistence, of_deletes = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
         column, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
@@ -164,10 +167,16 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
         of_column = (Name(schema, of_type), modifier, category, inner, *rest)
         columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
+    is_rewritten = False in of_deletes
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
+    wrong_deletes = _RULE if of_deletes else None
     rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
     cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
-    return Table(columns, unique, wrong=wrong, rewrites=rewrites, cascades=cascades)
+    return Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, rewrites=rewrites, cascades=cascades)
+
+
+# What it did instead would count as written, or deleted.
+_RULE = "a rule with DO INSTEAD", "a table that writes what it is given", "drop the rule, or use a trigger"
 
 
 def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool, is_rewritten: bool) -> Wrong | None:
@@ -181,8 +190,8 @@ def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool, 
             "a table of its own, or partitions",
             "name one",
         )
-    if is_rewritten:  # what it did instead would count as written
-        return "a rule with DO INSTEAD", "a table that writes what it is given", "drop the rule, or use a trigger"
+    if is_rewritten:
+        return _RULE
     if has_policies:  # a row that is hidden cannot be deleted, and looks as if it were
         expected = "a role that sees and may write every row"
         return (
