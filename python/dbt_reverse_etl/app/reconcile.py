@@ -35,7 +35,7 @@ FOREIGN, LEFTOVER = "foreign", "leftover"  # nobody's of ours; one of the two, a
 MOST_REPAIRED = 10_000  # the ledger keeps each such row until it is delivered
 _STORE, _LEFT_BEHIND = "reverse_etl_reconcile_", timedelta(days=1)
 _MADE = re.compile(r"([0-9]{14})_[0-9a-f]{8}")
-# What a mode keeps equal; duplicate and foreign keys are told in every mode.
+# What a mode keeps equal; duplicate and foreign keys are shown in every mode.
 _KEPT = {
     Mode.MIRROR: (MISSING, DIFFERENT, EXTRA, LEFTOVER),
     Mode.CHANGELOG: (MISSING, DIFFERENT, EXTRA, LEFTOVER),

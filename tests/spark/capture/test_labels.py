@@ -54,6 +54,15 @@ class Orders:
         )[0].n
 
 
+def fed_by_day(project: Project) -> str:
+    """The table of events from which the changelog `log` is fed, labelled by their day."""
+    events = f"{project.schema}.events"
+    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    return events
+
+
 @pytest.mark.guarantee("Capture")
 def test_a_capture_that_spans_labels_commits_one_snapshot_for_each_and_a_closed_label_needs_a_word(
     project: Project,
@@ -172,10 +181,7 @@ def test_labels_of_a_changelog_that_began_empty_or_without_them_are_captured_as_
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_labels_that_are_reopened_stay_so_until_a_capture_has_brought_their_rows_all_of_them(project: Project) -> None:
-    events = f"{project.schema}.events"
-    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
-    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
-    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    events = fed_by_day(project)
 
     def capture(rows: str) -> str:
         project.spark.sql(f"insert into {events} values {rows}")
@@ -303,10 +309,7 @@ def test_rows_that_a_feed_keeps_aside_come_with_a_later_capture(project: Project
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as_it_was_then(project: Project) -> None:
-    events = f"{project.schema}.events"
-    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
-    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
-    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    events = fed_by_day(project)
 
     def capture(rows: str) -> str:
         project.spark.sql(f"insert into {events} values {rows}")
@@ -343,10 +346,7 @@ def test_a_feed_that_brings_a_key_in_several_labels_at_once_leaves_it_in_each_as
 def test_an_unknown_operation_stops_a_feed_before_its_first_label_though_a_newer_event_follows(
     project: Project,
 ) -> None:
-    events = f"{project.schema}.events"
-    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
-    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
-    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    events = fed_by_day(project)
     first = "(1, 1, 'a', 'I', 1), (1, 2, 'b', 'U', 2), (2, 2, 'x', 'I', 3)"
     unknown = "(2, 2, 'x', 'truncate', 4), (2, 2, 'y', 'U', 5)"
     project.spark.sql(f"insert into {events} values {first}, {unknown}")
@@ -360,10 +360,7 @@ def test_an_unknown_operation_stops_a_feed_before_its_first_label_though_a_newer
 def test_a_feed_with_labels_that_is_killed_between_two_of_them_has_each_change_once_in_its_label(
     project: Project,
 ) -> None:
-    events = f"{project.schema}.events"
-    project.spark.sql(f"create table {events} (id int, day int, value string, op string, number int) using delta")
-    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
-    project.changelog("log", f"select * from {events}", settings={"capture": feed, "label": "day"})
+    events = fed_by_day(project)
     project.spark.sql(
         f"insert into {events} values (1, 1, 'a', 'I', 1), (2, 1, 'x', 'I', 2), (1, 2, 'b', 'U', 3), (2, 2, 'y', 'U', 4)"
     )
