@@ -138,6 +138,7 @@ def test_without_artifacts_nothing_is_pushed_and_the_run_is_red(told: Told) -> N
     assert off.success, off.text
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_a_program_that_gives_dbt_its_manifest_pushes_with_each_command_and_stops_before_a_capture(
     project: Project, monkeypatch: pytest.MonkeyPatch

@@ -194,6 +194,7 @@ def write_sheet(folder: Path, frame: DataFrame) -> Path:
 # --- Debezium --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whatever_its_types(project: Project) -> None:
     relation = f"{project.schema}.events"
     project.changelog(

@@ -219,6 +219,7 @@ def test_what_has_no_order_or_no_distances_is_refused_where_a_position_would_nee
         assert message in result.messages[name], result.messages[name]
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_columns_that_only_the_second_capture_would_read_are_checked_by_the_first(project: Project) -> None:
     project.table(

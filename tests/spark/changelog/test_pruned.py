@@ -281,7 +281,7 @@ def test_prune_keeps_what_the_folded_facts_of_every_sync_still_need_and_not_more
     spark: SparkSession,
 ) -> None:
     rng = random.Random(SEED)
-    runs = {f"sync_{n}": random_facts(rng, f"sync_{n}") for n in range(150)}
+    runs = {f"sync_{n}": random_facts(rng, f"sync_{n}") for n in range(100)}
     spark.sql("create schema if not exists prune_needs")
     spark.sql("drop table if exists prune_needs.ledger")
     ledger = DeltaLedger(spark, "prune_needs.ledger")
