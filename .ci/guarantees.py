@@ -26,7 +26,7 @@ SECTIONS = {
     "SQLite": "every value without loss; locks, disks and triggers",
     "Files": "each part is listed once, whole",
     "Kafka": "no message is lost, in order by key",
-    "HTTP": "no answer counts as delivered unless it says so",
+    "HTTP": "a row is delivered only if the answer confirms it",
     "Singer": "a batch counts once its own STATE came back",
     "Values in JSON": "every value reads back as it was",
     "Secrets and row values": "neither is in a log, an artifact, the ledger or a message",
