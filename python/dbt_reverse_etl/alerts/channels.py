@@ -19,8 +19,9 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.destinations import hides_of, register_values
-from dbt_reverse_etl.config.profiles import BLOCK, mapping_of, read_alerts, render_lazily
-from dbt_reverse_etl.config.validation import Place, described, secret_names, validate
+from dbt_reverse_etl.config.profiles import BLOCK, read_alerts
+from dbt_reverse_etl.config.rendering import render_lazily
+from dbt_reverse_etl.config.validation import Place, described, mapping_of, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.answer import Failure

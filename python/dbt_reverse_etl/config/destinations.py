@@ -13,16 +13,8 @@ import pyarrow as pa
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.config.profiles import (
-    ANY_PROJECT,
-    UNSET,
-    DbtProject,
-    Rendered,
-    mapping_of,
-    profile_directories,
-    read_target,
-    render_lazily,
-)
+from dbt_reverse_etl.config.profiles import ANY_PROJECT, DbtProject, profile_directories, read_target
+from dbt_reverse_etl.config.rendering import UNSET, Rendered, render_lazily
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Path as KeyPath
@@ -30,6 +22,7 @@ from dbt_reverse_etl.config.validation import (
     Place,
     closest,
     is_unlisted,
+    mapping_of,
     raise_if_any,
     secret_mappings,
     secret_names,

@@ -1,31 +1,21 @@
-"""Reads the block `dbt_reverse_etl` of profiles.yml, and puts environment variables into its texts."""
+"""Finds the block `dbt_reverse_etl` of profiles.yml, and refuses one that is for others."""
 
 from __future__ import annotations
 
-import base64
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.config.blocks import read_block
 from dbt_reverse_etl.config.validation import Place, described
 
 FILE_NAME, BLOCK, SERVE, ALERTS = "profiles.yml", "dbt_reverse_etl", "serve", "alerts"
 _KEYS = ("outputs", "projects", "profiles", SERVE, ALERTS)
-MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
-# In place of a variable that is not set: what a header, a password and a key in base64 take.
-UNSET = base64.b64encode(b"an environment variable that is not set").decode()
-
-_ALLOWED = "plain text and {{ env_var('NAME') }} or {{ env_var('NAME', 'default') }}"
-# Only the parser is used, nothing is ever evaluated; and it sees the expressions alone, for it alters plain text.
-_PARSER = Environment(autoescape=True)
-_EXPRESSION = re.compile(r"(\{\{(?![-+]).*?(?<![-+])\}\})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ def read_target(directories: Sequence[Path], target: str, project: DbtProject = 
         ConfigurationError: no file, no block, no such target, or a block that does not say whether it is for this project and its profile.
     """
     file = _first(directories)
-    block = _block(file, BLOCK)
+    block = read_block(file, BLOCK)
     outputs = block.get("outputs") if isinstance(block, Mapping) else None
     if not isinstance(outputs, Mapping):
         raise _error(
@@ -107,7 +97,7 @@ def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[st
         ConfigurationError: no file, or nothing for `serve` in it.
     """
     file = _first(directories)
-    block = _block(file, BLOCK)
+    block = read_block(file, BLOCK)
     written = block.get(SERVE) if isinstance(block, Mapping) else None
     if written is None:
         expected = f"{BLOCK}: {{serve: {{account_id, token, jobs}}}}"
@@ -123,7 +113,7 @@ def read_alerts(directories: Sequence[Path]) -> tuple[str, object, frozenset[str
         ConfigurationError: no file, or no block.
     """
     file = _first(directories)
-    block = _block(file, BLOCK)
+    block = read_block(file, BLOCK)
     written = block.get(ALERTS, []) if isinstance(block, Mapping) else []
     return str(file), written, _targets(block)
 
@@ -140,7 +130,7 @@ def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapp
         ConfigurationError: no file, or no such profile.
     """
     file = _first(directories)
-    read = _block(file, profile)
+    read = read_block(file, profile)
     if not isinstance(read, Mapping) or not isinstance(read.get("outputs"), Mapping):
         raise _error(
             f"{file}: {profile}",
@@ -238,160 +228,3 @@ def _dbt_profiles(file: Path, target: str = "") -> list[str]:
 
 def _keys(node: yaml.Node) -> list[str]:
     return [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-
-
-def _block(file: Path, name: str) -> Any:
-    """The block as plain data, or None. Of a YAML error only the place is told: its text may quote a secret."""
-    try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        pairs = root.value if isinstance(root, yaml.MappingNode) else []
-        found = [value for key, value in pairs if key.value == name]
-        for node in found:
-            _refuse_repeated_keys(file, node, (name,), iter(range(MOST_NODES)))
-        if len(found) > 1:
-            raise _error(
-                f"{file}:{found[1].start_mark.line + 1}", f"{name} a second time", "each key once", "join them"
-            )
-        return yaml.SafeLoader("").construct_document(found[0]) if found else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise _error(
-            place, "text that is not YAML", "YAML", "correct the line; quote values with special signs"
-        ) from None
-    except RecursionError:
-        raise _error(str(file), "blocks too deep in each other", "plain data", "write it flatter") from None
-    except (yaml.YAMLError, ValueError):
-        raise _error(
-            str(file), "content that is not YAML", "YAML in UTF-8", "save the file as UTF-8, and quote dates"
-        ) from None
-    except OSError as error:
-        raise _error(str(file), f"{type(error).__name__}", "a readable file", "check its permissions") from None
-
-
-def _refuse_repeated_keys(
-    file: Path, node: yaml.Node, path: tuple[str, ...], left: Iterator[int], above: tuple[yaml.Node, ...] = ()
-) -> None:
-    """YAML keeps the last of two equal keys: a destination would vanish without a word.
-
-    Args:
-        left: yields once for each node that may follow: aliases of aliases stand for more than any memory holds.
-    """
-    if next(left, None) is None:
-        raise _error(f"{file}: {path[0]}", f"more than {MOST_NODES} values", "fewer", "write out what aliases repeat")
-    if node in above:
-        raise _error(
-            f"{file}:{node.start_mark.line + 1}", "an alias inside its own anchor", "plain data", "write it out"
-        )
-    if isinstance(node, yaml.SequenceNode):
-        for inner in node.value:
-            _refuse_repeated_keys(file, inner, path, left, (*above, node))
-    seen: set[str] = set()
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        name = str(key.value)
-        if name in seen and key.tag != "tag:yaml.org,2002:merge":
-            where = f"{file}:{key.start_mark.line + 1}: {'.'.join((*path, name))}"
-            raise _error(where, "the key a second time", "each key once", "remove or rename one of them")
-        seen.add(name)
-        _refuse_repeated_keys(file, value, (*path, name), left, (*above, node))
-
-
-@dataclass
-class Rendered:
-    """A block whose texts are rendered.
-
-    Attributes:
-        value: the block.
-        used: what came out of the environment: key path, variable, value.
-        problems: texts that could not be rendered.
-        unset: the problems of variables that are not set, by key path; `UNSET` stands in their place.
-    """
-
-    value: Any = None
-    used: list[tuple[tuple[str, ...], str, str]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    unset: dict[tuple[str, ...], Problem] = field(default_factory=dict)
-
-
-def render(value: object, env: Mapping[str, str], place: Place) -> Rendered:
-    """Replace `env_var` in every text of the block; keys stay as they are."""
-    rendered = render_lazily(value, env, place)
-    rendered.problems.extend(rendered.unset.values())
-    return rendered
-
-
-def render_lazily(value: object, env: Mapping[str, str], place: Place) -> Rendered:
-    """As `render`, but that a variable is not set is no problem yet."""
-    rendered = Rendered()
-    rendered.value = _rendered(value, (), env, place, rendered)
-    return rendered
-
-
-def _rendered(value: Any, path: tuple[str, ...], env: Mapping[str, str], place: Place, to: Rendered) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rendered(inner, (*path, str(key)), env, place, to) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_rendered(inner, (*path, str(index)), env, place, to) for index, inner in enumerate(value)]
-    if isinstance(value, str) and ("{{" in value or "{%" in value):
-        return _rendered_text(value, path, env, place, to)
-    return value
-
-
-def _rendered_text(text: str, path: tuple[str, ...], env: Mapping[str, str], place: Place, to: Rendered) -> str:
-    try:
-        parts = _parts(text)
-    except TemplateSyntaxError:
-        to.problems.append(Problem(place.at(*path), "another Jinja expression", _ALLOWED, "write only that"))
-        return ""
-    return "".join(part if isinstance(part, str) else _looked_up(part, path, env, place, to) for part in parts)
-
-
-def _parts(text: str) -> list[str | tuple[str, str | None]]:
-    """Plain text and variables, in order. Raises TemplateSyntaxError for any other Jinja."""
-    pieces = _EXPRESSION.split(text)
-    if any(sign in plain for plain in pieces[::2] for sign in ("{{", "{%")):
-        raise TemplateSyntaxError("a statement, or an expression without an end", 1)
-    return [_variable(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
-
-
-def _variable(expression: str) -> tuple[str, str | None]:
-    """Name and default of `{{ env_var('NAME'[, 'default']) }}`; anything else is refused."""
-    body = _PARSER.parse(expression).body
-    node = body[0].nodes[0] if len(body) == 1 and isinstance(body[0], nodes.Output) else None
-    if not (isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "env_var"):
-        raise TemplateSyntaxError("not env_var", 1)
-    given = [*node.args, *(keyword.value for keyword in node.kwargs if keyword.key == "default")]
-    constants = [argument.value for argument in given if isinstance(argument, nodes.Const)]
-    plain = len(constants) == len(node.args) + len(node.kwargs) and not node.dyn_args and not node.dyn_kwargs
-    if not plain or len(constants) not in (1, 2) or not node.args or not isinstance(constants[0], str):
-        raise TemplateSyntaxError("other arguments", 1)
-    default = constants[1] if len(constants) == 2 else None
-    return constants[0], None if default is None else str(default)
-
-
-def _looked_up(
-    variable: tuple[str, str | None], path: tuple[str, ...], env: Mapping[str, str], place: Place, to: Rendered
-) -> str:
-    name, default = variable
-    value = env.get(name, default)
-    if value is None:
-        problem = Problem(
-            place.at(*path), f"environment variable {name}, which is not set", "a value for it", f"export {name}=..."
-        )
-        to.unset[path] = problem
-        return UNSET
-    to.used.append((path, name, value))
-    return value
-
-
-def mapping_of(value: object, where: str, expected: str, problems: list[Problem]) -> Mapping[str, Any] | None:
-    """The value if it is a mapping whose keys are texts; otherwise None, and a problem."""
-    if not isinstance(value, Mapping):
-        problems.append(Problem(where, described(value), expected, "write a mapping"))
-        return None
-    for key in value:
-        if not isinstance(key, str):
-            problems.append(
-                Problem(f"{where}.{key}", f"{described(key)} as a key", "a text", "put the key into quotes")
-            )
-    return value if all(isinstance(key, str) for key in value) else None

@@ -207,3 +207,16 @@ def _parts(annotation: Any) -> Iterator[Any]:
     yield annotation
     for argument in get_args(annotation):
         yield from _parts(argument)
+
+
+def mapping_of(value: object, where: str, expected: str, problems: list[Problem]) -> Mapping[str, Any] | None:
+    """The value if it is a mapping whose keys are texts; otherwise None, and a problem."""
+    if not isinstance(value, Mapping):
+        problems.append(Problem(where, described(value), expected, "write a mapping"))
+        return None
+    for key in value:
+        if not isinstance(key, str):
+            problems.append(
+                Problem(f"{where}.{key}", f"{described(key)} as a key", "a text", "put the key into quotes")
+            )
+    return value if all(isinstance(key, str) for key in value) else None

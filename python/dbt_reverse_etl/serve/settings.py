@@ -10,8 +10,9 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_va
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.destinations import hides_of, register_values
-from dbt_reverse_etl.config.profiles import mapping_of, read_serve, render
-from dbt_reverse_etl.config.validation import Place, described, raise_if_any, secret_names, validate
+from dbt_reverse_etl.config.profiles import read_serve
+from dbt_reverse_etl.config.rendering import render
+from dbt_reverse_etl.config.validation import Place, described, mapping_of, raise_if_any, secret_names, validate
 from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Strict
 
 

@@ -50,7 +50,7 @@ def _text(env: Mapping[str, str], *, timed: bool, to_stderr: bool) -> Write:
 def _json_lines(*, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:
         line = orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode()
-        click.echo(_in_letters_of(sys.stderr if to_stderr else sys.stdout, line), err=to_stderr)
+        click.echo(_unmoving(line).encode(), err=to_stderr)  # JSON is UTF-8, whatever the terminal takes
 
     return write
 
@@ -60,10 +60,19 @@ def put(text: str) -> None:
     click.echo(_in_letters_of(sys.stdout, text))
 
 
+def put_json(document: object) -> None:
+    """One JSON document on stdout, in UTF-8 whatever the terminal takes."""
+    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
 def _in_letters_of(stream: TextIO, text: str) -> str:
     """A name that the terminal has no letters for must not end a push, and none may move its cursor or turn the line around."""
     encoding = stream.encoding or "utf-8"
-    return _MOVES.sub(lambda one: f"\\u{ord(one[0]):04x}", text).encode(encoding, "backslashreplace").decode(encoding)
+    return _unmoving(text).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _unmoving(text: str) -> str:
+    return _MOVES.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
 def _now() -> str:

@@ -12,13 +12,13 @@ from typing import Any
 import click
 import pytest
 
-from dbt_reverse_etl import cli
 from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.invocation import pushed_by
 from dbt_reverse_etl.app.project import Ask
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError, worst
+from dbt_reverse_etl.commands import pushing
 from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation
 from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
@@ -137,8 +137,8 @@ def test_a_push_that_a_later_run_has_overtaken_ends_with_a_code_of_its_own(monke
     monkeypatch.setattr("dbt_reverse_etl.app.reach.try_early", lambda *_: None)
     monkeypatch.setattr(invocation, "push_all", lambda *_: None)
     place: Any = SimpleNamespace(session=lambda _: lambda: None)
-    with click.Context(cli.push, obj={}):
-        assert cli._pushed(project, place, as_json=False, selectors=(), ask=Ask.IF_DUE) == ExitCode.OVERTAKEN
+    with click.Context(pushing.push, obj={}):
+        assert pushing._pushed(project, place, as_json=False, selectors=(), ask=Ask.IF_DUE) == ExitCode.OVERTAKEN
 
 
 def test_that_a_sync_was_overtaken_hides_no_failure() -> None:

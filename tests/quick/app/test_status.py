@@ -15,6 +15,7 @@ from dbt_reverse_etl import cli
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Undelivered
@@ -121,7 +122,7 @@ def commanded(monkeypatch: pytest.MonkeyPatch, told: Overview, *arguments: str) 
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(cli, "Opened", Opened)
+    monkeypatch.setattr(looking, "Opened", Opened)
     return CliRunner().invoke(cli.cli, list(arguments), standalone_mode=False)
 
 

@@ -19,7 +19,8 @@ from dbt_reverse_etl.config.destinations import (
     profile_directories,
 )
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
-from dbt_reverse_etl.config.profiles import DbtProject, read_target, render
+from dbt_reverse_etl.config.profiles import DbtProject, read_target
+from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place
 from tests.support.config.manifest import manifest
 

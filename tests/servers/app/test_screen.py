@@ -223,16 +223,31 @@ def test_a_terminal_that_is_gone_does_not_end_a_push(error: Exception) -> None:
         shown.say("1 of 1", "info")
 
 
-@pytest.mark.guarantee("dbt and its commands")
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_letters_that_the_terminal_does_not_have_are_written_otherwise(
-    log_format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def western_stdout(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """What was written to a standard output that takes the letters of Western Europe alone."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", write_through=True))
-    output.screen(log_format, {}, quiet=False, verbose=False, document=False).say("crm.клиенты é", "info")
+    return written
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_letters_that_the_terminal_does_not_have_are_written_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = western_stdout(monkeypatch)
+    output.screen("text", {}, quiet=False, verbose=False, document=False).say("crm.клиенты é", "info")
     assert b"crm.\\u043a" in written.getvalue()
     assert "é".encode("cp1252") in written.getvalue()
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_json_is_json_in_utf_8_whatever_the_terminal_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = western_stdout(monkeypatch)
+    name = "crm.клиенты é\x85😀"
+    output.screen("json", {}, quiet=False, verbose=False, document=False).say(name, "info")
+    assert json.loads(written.getvalue().decode())["message"] == name
+    written.truncate(0)
+    written.seek(0)
+    output.put_json([name])
+    assert json.loads(written.getvalue().decode()) == [name]
 
 
 @pytest.mark.guarantee("Secrets and row values")

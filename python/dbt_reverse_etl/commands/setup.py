@@ -1,0 +1,60 @@
+"""The commands for a project before its first push: `init` and `check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dbt_reverse_etl.app.place import Place
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.terminal.options import PROJECT_DIR, project_options, say
+from dbt_reverse_etl.terminal.output import put_json
+
+
+@click.command()
+@PROJECT_DIR
+@click.option("--model", help="An existing model to make a changelog of.")
+@click.option("--key", help="The column that identifies its rows.")
+@click.option("--write-profile", is_flag=True, help="Also add to a profiles.yml outside of the project.")
+def init(project_dir: Path, model: str | None, key: str | None, write_profile: bool) -> int:
+    """Write the pieces of a first sync into a dbt project; never overwrites a file."""
+    from dbt_reverse_etl.app.scaffold import initialize
+
+    initialize(project_dir.resolve(), lambda text: say(text, "info"), model=model, key=key, write_profile=write_profile)
+    return ExitCode.OK
+
+
+@click.command()
+@project_options
+@click.argument("dbt_arguments", metavar="[-- DBT_ARGUMENTS]...", nargs=-1)
+def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: tuple[str, ...]) -> int:
+    """Parse the project as it is now, validate the configuration, reach each destination, and ask it for the rights of a push. Writes nothing.
+
+    What dbt needs to parse stands after --, for example: dbt-reverse-etl check -- --vars '{day: 1}'
+    """
+    from dbt_reverse_etl.app import check as checks
+    from dbt_reverse_etl.config.artifacts import select
+    from dbt_reverse_etl.terminal import console
+
+    project = place.project(place.asked_target())
+    manifest, source = checks.parsed(place, project.target, dbt_arguments), ""
+    if manifest is None:
+        manifest, source = project.manifest(), str(project.artifacts / "manifest.json")
+    configuration = project.configuration(manifest)
+    asked = select(configuration.syncs, selectors)
+    configuration.refuse_unset(pushed=asked)
+    chosen = {sync.unique_id for sync in asked}
+    results = checks.check((one for one in configuration.resolved if one.sync.unique_id in chosen), project.folder)
+    if as_json:
+        put_json(console.checked_as_json(results, source))
+    else:
+        plan_only = ", plan only" if isinstance(configuration.destinations, PlanOnly) else ""
+        say(
+            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid{plan_only}",
+            "info",
+        )
+        for text, level in console.checked(results, source):
+            say(text, level)
+    return ExitCode.OK if all(result.is_well for result in results) else ExitCode.FAILED
