@@ -15,7 +15,7 @@
     {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
-            {%- set reason = reverse_etl._not_publishable(node.unique_id, tests, statuses) -%}
+            {%- set reason = reverse_etl._not_publishable(node, tests, statuses) -%}
             {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node)) if not reason else none -%}
             {%- if not reason and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
@@ -48,13 +48,20 @@
 {% endmacro %}
 
 
-{% macro _not_publishable(model, tests, statuses) %}
-    {%- if statuses.get(model, 'success') != 'success' -%}{{ return('for the model did not succeed') }}{%- endif -%}
+{% macro _not_publishable(node, tests, statuses) %}
+    {%- if statuses.get(node.unique_id, 'success') != 'success' -%}{{ return('for the model did not succeed') }}{%- endif -%}
     {%- set failed = [] -%}
     {%- for test in tests if statuses.get(test, 'pass') not in ['pass', 'warn'] -%}{%- do failed.append(graph.nodes[test].name ~ ' (' ~ statuses[test] ~ ')') -%}{%- endfor -%}
     {%- if failed -%}{{ return('for tests did not pass: ' ~ failed | join(', ')) }}{%- endif -%}
+    {%- if node.unique_id not in statuses and reverse_etl._is_deferred(node) -%}{{ return('for its tests have read the changelog of another target') }}{%- endif -%}
     {%- set unasked = tests | reject('in', statuses) | list | length -%}
     {{ return('for ' ~ unasked ~ ' of its ' ~ tests | length ~ ' tests have not run; next: dbt test, or dbt build in place of dbt run' if unasked else '') }}
+{% endmacro %}
+
+
+{# Whether --defer put the changelog of another target in the place of one that did not run. #}
+{% macro _is_deferred(node) %}
+    {{ return(node.defer_relation and (invocation_args_dict.get('favor_state') or adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) is none)) }}
 {% endmacro %}
 
 

@@ -5,7 +5,8 @@
     {%- set digest = local_md5(compiled_code) -%}
 
     {{ run_hooks(pre_hooks) }}
-    {%- if existing is not none and existing.is_view and digest in (existing.information or '') -%}
+    {#- With --empty the SQL reads no row of the ledger: a view of it would stay so. -#}
+    {%- if existing is not none and existing.is_view and (digest in (existing.information or '') or reverse_etl._is_partial()) -%}
         {%- do store_raw_result(name='main', message='present', code='', rows_affected=0, agate_table=none) -%}
     {%- else -%}
         {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}

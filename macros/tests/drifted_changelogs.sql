@@ -3,7 +3,7 @@
 {%- set synced = reverse_etl._synced(syncs) -%}
 select changelog, snapshot_id, captured_at, drift
 from (
-    {%- for changelog in synced | map(attribute='changelog') | unique %}
+    {%- for changelog in synced | map(attribute='changelog') | select | unique %}
     select {{ reverse_etl._string(changelog.identifier) }} as changelog, max(snapshot_id) as snapshot_id,
         max(captured_at) as captured_at, max_by(drift, snapshot_id) as drift
     from {{ reverse_etl.snapshots(changelog) }}

@@ -6,7 +6,8 @@
     {%- if execute -%}
         {%- set key = reverse_etl._wide_names(key) or reverse_etl._wide_names(reverse_etl._key_of_node(relation)) -%}
         {%- set head = reverse_etl._head(relation) -%}
-        {%- set uuid = head.changelog_uuid if head is not none else '' -%}
+        {#- A part of the rows must not count as all up to the newest. -#}
+        {%- set uuid = head.changelog_uuid if head is not none and not reverse_etl._is_partial() else '' -%}
         {%- set after = reverse_etl._newest_indexed(this, uuid) if is_incremental() else 0 -%}
         {%- set pruned = run_query('select count(*) from ' ~ relation ~ " where _change = 'pruned' and _snapshot_id > " ~ after).rows[0][0] | int -%}
         {{- reverse_etl._reverse_index_rows(relation, key, reverse_etl._wide_names(foreign), uuid, after, pruned > 0) -}}

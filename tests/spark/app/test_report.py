@@ -149,7 +149,12 @@ def test_dbt_tests_over_the_ledger_and_alerts_tell_of_a_sync_that_is_late_blocke
         (shop.folder / "tests" / f"{name}.sql").write_text(sql)
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     assert shop.dbt("run", "--select", "package:reverse_etl").success
+    assert shop.dbt("run", "--select", "package:reverse_etl", "--empty").success
+    shop.changelog("unbuilt", "select 1 as id")
+    shop.sync("of_unbuilt", "unbuilt", object="unbuilt")
     found = shop.dbt("test", "--select", "test_type:singular").statuses
+    for name in ("unbuilt.sql", "unbuilt.yml", "exposure_of_unbuilt.yml"):
+        (shop.folder / "models" / name).unlink()
     green = {"late_tomorrow": "pass", "left_few": "pass", "drifted": "pass"}
     assert found == {"late": "fail", "left": "warn", "blocked": "pass", **green}
 

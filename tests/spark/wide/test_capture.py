@@ -329,3 +329,8 @@ def test_a_reverse_index_finds_the_touched_rows_and_one_that_is_too_old_or_not_b
     result = run("wide", rename.format("Sixth", 6))
     assert result.messages["wide"] == "+0 ~2 -0, snapshot 4"
     assert "the reverse index orders_by_customer lacks 13 rows of orders_log, which is read instead" in result.text
+    project.changelog("orders_log", "select * from {{ source('app', 'orders') }}", event_time="_captured_at")
+    assert project.dbt("run", "--select", "orders_by_customer", "--sample", "1 day").success
+    assert project.rows("select count(*) as rows from {s}.orders_by_customer")[0].rows
+    result = run("wide", rename.format("Seventh", 6))
+    assert "the reverse index orders_by_customer lacks 13 rows of orders_log" in result.text, "a sample is no index"

@@ -58,7 +58,7 @@ GOOD = {
         columns("contacts", contact_id=["unique", "not_null"]),
         columns(
             "contacts_changelog",
-            _snapshot_id=["not_null"],
+            _change=["not_null"],
             email=[{"not_null": {"config": {"where": "_change = 'insert'"}}}],
         ),
     ],
@@ -93,7 +93,7 @@ WRONG = {
                 {"accepted_values": {"arguments": {"values": ["a"]}}},
                 {"relationships": {"arguments": {"to": "ref('contacts')", "field": "email"}}},
             ],
-            _snapshot_id=["unique"],
+            _snapshot_id=["unique", "not_null"],
         ),
         {"name": "keyless_changelog", "config": {"meta": block(compare="hsah", colour="red")}},
     ],
