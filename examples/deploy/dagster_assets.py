@@ -1,6 +1,14 @@
-"""Dagster: each sync is an asset below its changelog; rows by operation are its metadata."""
+"""Dagster: each sync is an asset below its changelog; rows by operation are its metadata.
+
+The push reads dbt's artifacts, so dagster-dbt has to leave them in one folder, and the push to us. In the function of `@dbt_assets`:
+
+    yield from dbt.cli(["build"], context=context, target_path=Path(PROJECT, "target")).stream()
+
+with DBT_REVERSE_ETL_PUSH=off in the environment.
+"""
 
 import json
+import os
 import subprocess
 
 import dagster as dg
@@ -18,6 +26,7 @@ def sync_asset(name: str, changelog: str) -> dg.AssetsDefinition:
         done = subprocess.run(
             ["dbt-reverse-etl", "push", "--select", name, "--target", "prod", "--if-due", "--json"],
             cwd=PROJECT,
+            env={**os.environ, "DBT_REVERSE_ETL_PUSH": "on"},
             capture_output=True,
             text=True,
             check=False,

@@ -124,7 +124,7 @@ class _Listener:
         if succeeded and not good:
             from dbt.cli.exceptions import ResultExit
 
-            raise ResultExit(None)
+            raise ResultExit(_result_of_dbt())
 
     def _push(self) -> bool:
         """Whether all is well; what is not was said."""
@@ -352,6 +352,16 @@ def _told(what: str) -> Iterator[None]:
         yield
     except ReverseEtlError as error:
         raise DbtRuntimeError(redact(f"dbt-reverse-etl: {what}.\n{error}")) from None
+
+
+def _result_of_dbt() -> Any:
+    """What dbt's command has returned, for callers of dbtRunner. dbt hands it to nobody, but fires the event of its end in the frame that holds it."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "dbt.cli.requires" and "result" in frame.f_locals:
+            return frame.f_locals["result"]
+    return None
 
 
 def _is_interrupted(error: BaseException | None) -> bool:

@@ -283,10 +283,8 @@ def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger
         raise ReverseEtlError(
             Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps")
         )
-    schema = ".".join(quoted(part) for part in (node.get("database"), node["schema"]) if part)
-    spark.sql(f"create schema if not exists {schema}")
     ledger = DeltaLedger(spark, node["relation_name"])
-    ledger.create()
+    ledger.create(".".join(quoted(part) for part in (node.get("database"), node["schema"]) if part))
     return ledger
 
 

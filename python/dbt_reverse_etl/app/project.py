@@ -66,8 +66,11 @@ class Project:
         return read_json(self._results)
 
     def newest_results(self) -> str | None:
-        """The id of the invocation that wrote them; None: there are none."""
-        return str(self.run_results()["metadata"]["invocation_id"]) if self._results.exists() else None
+        """The id of the invocation that wrote them; None: there are none, or a dbt that was killed has left a part."""
+        try:
+            return str(self.run_results()["metadata"]["invocation_id"])
+        except (ReverseEtlError, KeyError, TypeError):
+            return None
 
     @property
     def _results(self) -> Path:

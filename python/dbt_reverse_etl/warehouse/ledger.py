@@ -191,10 +191,17 @@ class DeltaLedger:
         self.relation = relation
         self._commits = Commits(spark, relation)
 
-    def create(self) -> None:
-        """Make the table if the model `reverse_etl_ledger` was not run yet."""
-        if not self._spark.catalog.tableExists(self.relation):
-            self._spark.sql(sql.render("_create_ledger", self.relation, sql.render("_ledger_columns")))
+    def create(self, schema: str = "") -> None:
+        """Make the table if the model `reverse_etl_ledger` was not run yet.
+
+        Args:
+            schema: made, too, if it is missing; catalogs ask for that right even where it is there.
+        """
+        if self._spark.catalog.tableExists(self.relation):
+            return
+        if schema and not self._spark.catalog.databaseExists(schema):
+            self._spark.sql(f"create schema if not exists {schema}")
+        self._spark.sql(sql.render("_create_ledger", self.relation, sql.render("_ledger_columns")))
 
     def read(self, sync_id: str, fence: int | None = None) -> State:
         """The folded facts of one fence; of the newest by default."""

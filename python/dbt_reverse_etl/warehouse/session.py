@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -12,34 +13,42 @@ from pyspark.sql.utils import is_remote
 from dbt_reverse_etl.base.interrupts import apart
 
 # For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
-LOCAL = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.codegen.cache.maxEntries": "1000",
-}
+_OF_A_SESSION = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.snapshotPartitions": "2"}
+_OF_A_START = {"spark.sql.codegen.cache.maxEntries": "1000"}
+LOCAL = _OF_A_SESSION | _OF_A_START
 
 
 @apart
 def connect(parameters: Mapping[str, str]) -> SparkSession:
     """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
     builder = SparkSession.builder.enableHiveSupport()
-    is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
-    # A session that dbt has started keeps its settings.
-    defaults = LOCAL if is_local and not _has_session() else {}
+    is_first = not _has_session()
+    may_be_local = "spark.remote" not in parameters and "SPARK_REMOTE" not in os.environ
+    defaults = _OF_A_START if is_first and may_be_local else {}
     for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    # A session that dbt has started keeps its settings; of a new one, spark-defaults.conf may name the master and have them.
+    if is_first and _is_local(spark):
+        for name, value in _OF_A_SESSION.items():
+            if _is_unset(spark, name):
+                spark.conf.set(name, value)
+    return spark
 
 
 @apart
 def advice(spark: SparkSession) -> str:
     """One line for a session on one machine that works with Spark's settings for a cluster; else empty."""
-    if is_remote() or not (spark.sparkContext.master or "").startswith("local"):
+    if not _is_local(spark):
         return ""
     missing = [f'{name}: "{value}"' for name, value in LOCAL.items() if _is_unset(spark, name)]
     if not missing:
         return ""
     return f"Small runs on one machine take half the time with {', '.join(missing)} in server_side_parameters: docs/clusters.md"
+
+
+def _is_local(spark: SparkSession) -> bool:
+    return not is_remote() and (spark.sparkContext.master or "").startswith("local")
 
 
 def _is_unset(spark: SparkSession, name: str) -> bool:

@@ -74,6 +74,25 @@ def test_a_dbt_that_runs_no_model_in_full_needs_no_results(
     assert run(*arguments) == 0
 
 
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("left", ["", '{"metadata": {', "{}", "[]"])
+def test_what_a_killed_dbt_left_of_its_results_keeps_no_later_one_from_running(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    (shop / "target" / "run_results.json").write_text(left)
+    (shop / "target" / "manifest.json").write_text(json.dumps(manifest({"crm_c": {"destination": "crm"}})))
+    dbt(shop, monkeypatch, code=2)
+    assert run("run") == 2
+    dbt(shop, monkeypatch)
+    with pytest.raises(ReverseEtlError, match=r"found no new run_results\.json, so nothing was pushed"):
+        run("run")
+    pushed: list[Any] = []
+    monkeypatch.setattr(invocation, "after_dbt", lambda *_, **how: pushed.append(how) or [])
+    dbt(shop, monkeypatch, results="inv-1")
+    assert run("run") == 0
+    assert len(pushed) == 1
+
+
 def test_a_failure_of_dbt_is_its_own_and_the_switch_asks_for_no_push(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
 def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(told: Told) -> None:
     refused, waiting, mended, gone, _ = told.runs
     assert not refused.success
+    assert refused.statuses["contacts_changelog"] == "success", "a caller of dbtRunner gets dbt's own results"
     assert refused.sync("refused") == "+2 ~0 -0, 1 rejected"
     assert told.after[0]["refused"] == [(1, "Ann"), (3, "Cem")], "one bad row holds back no other"
     assert told.after[0]["undelivered"] == [('{"id":2}', "insert", "rejected", 1)]

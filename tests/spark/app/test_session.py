@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.warehouse.session import LOCAL, advice, connect
@@ -26,3 +31,23 @@ def test_a_session_on_one_machine_is_told_which_of_its_settings_are_for_a_cluste
     spark.conf.unset("spark.databricks.delta.snapshotPartitions")
     assert "snapshotPartitions" not in advice(spark), "that of its start holds"
     spark.conf.set("spark.databricks.delta.snapshotPartitions", before)
+
+
+@pytest.mark.full
+def test_a_new_session_on_one_machine_has_settings_for_it_but_for_what_spark_defaults_has(tmp_path: Path) -> None:
+    """A profile names no master where spark-defaults.conf does."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 7\nspark.ui.enabled false\n")
+    program = """
+from dbt_reverse_etl.warehouse.session import LOCAL, connect
+spark = connect({})
+print("found:", *[spark.conf.get(name) for name in LOCAL])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "found: 7 2 1000" in done.stdout

@@ -338,3 +338,18 @@ def test_an_acknowledgement_is_late_where_the_next_run_took_over_what_it_closes_
     ctes = sql.render("_acknowledged", ledger.relation, "a1", "'uuid'")
     found = ledger._spark.sql(f"with {ctes} select fence from acks where fact = 'wave_acknowledged' order by fence")
     assert [row.fence for row in found.collect()] == ([2] if is_late else [1, 2])
+
+
+def test_the_right_to_create_a_schema_is_needed_only_where_it_is_missing(
+    ledger: DeltaLedger, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(spark, "sql", lambda text: asked.append(text.split("(")[0].strip()))
+    ledger.create("ledger_tests")
+    assert asked == []
+    DeltaLedger(spark, "ledger_tests.missing").create("ledger_tests")
+    assert len(asked) == 1
+    assert asked[0].startswith("create table")
+    asked.clear()
+    DeltaLedger(spark, "nowhere.missing").create("nowhere")
+    assert asked[0] == "create schema if not exists nowhere"
