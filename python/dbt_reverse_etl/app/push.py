@@ -96,7 +96,9 @@ class Pusher(PushContext):
             message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))
         if is_interrupted:
             return self.left(resolved, begun=True)
-        here = one.stopped(status, message) if one else Standing(Health.FAILING, reason=f"{status}: {message}")
+        if one is not None:
+            return one.stopped(status, code, message)
+        here = Standing(Health.FAILING, reason=f"{status}: {message}")
         return Report(resolved.sync.name, resolved.label, status, code, message=message, standing=here)
 
     @staticmethod

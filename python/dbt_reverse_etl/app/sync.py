@@ -88,14 +88,13 @@ class OneSync:
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
         }
 
-    def stopped(self, status: str, message: str) -> Standing:
-        """How a sync stands whose push ended with an error."""
-        state = self.state
-        if status == Status.FAILED:  # the run may have acknowledged waves before
-            state = State()
-            with suppress(Exception):  # then nobody knows what it left
-                state = self._shared.ledger.read(self.id)
-        return self._standing(state, 0, refused=f"{status}: {message}")
+    def _state_after(self, status: str) -> State:
+        """Of a push that ended with an error: a run that failed may have acknowledged waves before."""
+        if status != Status.FAILED:
+            return self.state
+        with suppress(Exception):
+            return self._shared.ledger.read(self.id)
+        return State()  # nobody knows what it left
 
     def _found_head(self) -> tuple[Head | None, str]:
         """The head, or why a sync that has delivered has none."""
@@ -163,7 +162,7 @@ class OneSync:
 
     @property
     def _position(self) -> int:
-        return min(place.snapshot for place in self.state.positions)
+        return self.state.position
 
     def _known(self) -> HeadOfModel | None:
         changelog = self._resolved.sync.changelog
