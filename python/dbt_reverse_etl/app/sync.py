@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -40,7 +40,7 @@ class OneSync:
     def __init__(self, shared: PushContext, resolved: ResolvedSync, overview: Overview) -> None:
         self._shared, self._resolved, self._overview = shared, resolved, overview
         self._settings = resolved.sync.settings
-        self._make_sink = partial(resolved.destination.sink, resolved.destination.settings)
+        self._make_sink: Callable[[], Sink] = partial(resolved.destination.sink, resolved.destination.settings)
         self.sink: Sink = self._make_sink()
         self.label = resolved.label
         self.id = id_of(resolved)
