@@ -245,7 +245,7 @@ def push_all(
     tasks = [partial(pusher.push, one, overview) for one in syncs]
     with uncompressed_cache(pusher.spark):
         for left in overlap.run(tasks, ended):
-            ended(pusher.left(syncs[left.task], begun=left.begun))
+            ended(pusher.left(syncs[left.task], overview, begun=left.begun))
 
 
 def overview_of(

@@ -12,14 +12,15 @@ from typing import Any
 from dbt_reverse_etl.app.context import UNKNOWN_HEAD, HeadOfModel, PushContext
 from dbt_reverse_etl.app.guards import failed_tests
 from dbt_reverse_etl.app.identity import former_of, id_of, renamed
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
 from dbt_reverse_etl.app.versions import newer_macros
 from dbt_reverse_etl.base import owner
-from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range
-from dbt_reverse_etl.delivery.health import Health, Standing, explained, health, standing
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing, explained, health, standing
 from dbt_reverse_etl.delivery.lost import remaining, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Status
@@ -87,6 +88,18 @@ class OneSync:
             "last_run": (state.status if state.finished else "unfinished") if started else "never",
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
         }
+
+    def untouched(self, status: str, code: ExitCode, message: str) -> Report:
+        """Of a push that left the sync as the overview found it. Asks neither Spark nor the changelog: after a signal there is no time for it."""
+        state, name, changelog = self.state, self._resolved.sync.name, self._resolved.sync.changelog
+        known, refusal = self._shared.known.get(changelog.unique_id), self._overview.refused(name, self.id)
+        refused = f"{refusal.status}: {refusal.message}" if refusal else ""
+        here = NEVER_PUSHED
+        if state.fence or refused:
+            lag = max(0, known.snapshot - state.position) if known else 0
+            here = self._standing(state, state.allowed, refused=refused, lag=lag)
+        report = Report(name, self.label, status, code, position=state.position, message=message, standing=here)
+        return replace(report, sync_id=self.id, relation=changelog.relation_name, fence=state.fence)
 
     def _state_after(self, status: str) -> State:
         """Of a push that ended with an error: a run that failed may have acknowledged waves before."""
