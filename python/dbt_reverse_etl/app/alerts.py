@@ -96,7 +96,8 @@ def _still(changes: list[Change], pusher: Pusher, say: Say) -> list[Change]:
         reports = [
             one.report for one in changes if _is_newest(one.report, started[one.report.sync], pusher.invocation_id)
         ]
-        return changed(reports, now.heard)
+        before = {one.report.sync: one.before for one in changes}  # maybe under a former name
+        return changed(reports, {**before, **now.heard})
     return changes
 
 
@@ -156,6 +157,7 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
             "status": change.report.status,
             "counts": _counts(change.report),
             "message": change.report.why,
+            **({"renamed_from": change.before.former} if change.before.former else {}),
         }
         for change in changes
     ]
@@ -195,7 +197,8 @@ def _line(change: Change) -> str:
     report, counts = change.report, _counts(change.report)
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
     rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]
-    head = f"{change.word}: {report.sync} -> {report.destination}: {report.status}, {', '.join([delivered, *rest])}"
+    name = f"{report.sync} (formerly {change.before.former})" if change.before.former else report.sync
+    head = f"{change.word}: {name} -> {report.destination}: {report.status}, {', '.join([delivered, *rest])}"
     return f"{head}\n  {report.why}" if report.why else head
 
 

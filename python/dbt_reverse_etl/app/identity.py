@@ -64,11 +64,10 @@ def former_of(resolved: ResolvedSync, changelog: str, overview: Overview) -> For
 
 def renamed(resolved: ResolvedSync, former: Former) -> Renamed:
     """A first load beside a position of the same rows would leave orphans: what it delivered, nobody would delete."""
-    position = min(place.snapshot for place in former.state.positions)
     return Renamed(
         Problem(
             resolved.sync.name,
-            f"no position of its own, and one of {former.sync} for {resolved.label}, at snapshot {position}, which no sync has any more",
+            f"no position of its own, and one of {former.sync} for {resolved.label}, at snapshot {former.state.position}, which no sync has any more",
             "a sync that goes on where it was, or that is to begin anew",
             f"renamed_from: {written_name(resolved, former)} takes the position over: only what changed since is sent, and what is gone is deleted. "
             f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent anew, "

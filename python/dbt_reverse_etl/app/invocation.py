@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -245,7 +245,7 @@ def push_all(
     tasks = [partial(pusher.push, one, overview) for one in syncs]
     with uncompressed_cache(pusher.spark):
         for left in overlap.run(tasks, ended):
-            ended(pusher.left(syncs[left.task], begun=left.begun))
+            ended(pusher.left(syncs[left.task], overview, begun=left.begun))
 
 
 def overview_of(
@@ -257,6 +257,8 @@ def overview_of(
     asked = resolved if chosen is None else chosen
     changelogs = {one.sync.changelog.relation_name: one.sync.changelog.unique_id for one in asked}
     relations = {one.sync.name: one.sync.changelog.relation_name for one in asked}
+    formers = _formers(asked, {one.sync.name for one in resolved})
+    relations |= {former: relations[name] for name, former in formers.items()}
     names = {one.sync.position_of.rpartition(".")[2] for one in asked}.union(relations, changelogs, changelogs.values())
     overview = ledger.overview(names, {id_of(one) for one in resolved}, relations)
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
@@ -267,7 +269,18 @@ def overview_of(
         for name, asked_for in overview.requests.items()
         if (here := [one for one in asked_for if one.relation in ("", *changelogs)])
     }
-    return replace(overview, failing=failing, requests=requests)
+    heard = {
+        name: replace(overview.heard[former], former=former)
+        for name, former in formers.items()
+        if former in overview.heard
+    }
+    return replace(overview, failing=failing, requests=requests, heard={**heard, **overview.heard})
+
+
+def _formers(syncs: Iterable[ResolvedSync], present: Collection[str]) -> dict[str, str]:
+    """The name that a renamed sync had before, if no sync has it now."""
+    found = {one.sync.name: one.sync.position_of.rpartition(".")[2] for one in syncs}
+    return {name: former for name, former in found.items() if former not in present}
 
 
 @apart

@@ -81,12 +81,12 @@ class Pusher(PushContext):
             one = SyncPush(self, resolved, overview)
             report = act(one)
         except Exception as error:
-            report = self._stopped(resolved, one, error)
+            report = self._stopped(resolved, overview, one, error)
         sync_id = id_of(resolved)
         fence = one.fence if one else overview.states.get(sync_id, State()).fence
         return replace(report, sync_id=sync_id, relation=resolved.sync.changelog.relation_name, fence=fence)
 
-    def _stopped(self, resolved: ResolvedSync, one: SyncPush | None, error: Exception) -> Report:
+    def _stopped(self, resolved: ResolvedSync, overview: Overview, one: SyncPush | None, error: Exception) -> Report:
         if isinstance(error, ReverseEtlError):
             status, code, message = _status_of(error), error.exit_code, redact(str(error))
             is_interrupted = status == Status.FAILED and self.interrupt.is_set()
@@ -95,16 +95,18 @@ class Pusher(PushContext):
             status, code = Status.FAILED, ExitCode.FAILED
             message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))
         if is_interrupted:
-            return self.left(resolved, begun=True)
-        here = one.stopped(status, message) if one else Standing(Health.FAILING, reason=f"{status}: {message}")
+            return self.left(resolved, overview, begun=True)
+        if one is not None:
+            return one.stopped(status, code, message)
+        here = Standing(Health.FAILING, reason=f"{status}: {message}")
         return Report(resolved.sync.name, resolved.label, status, code, message=message, standing=here)
 
-    @staticmethod
-    def left(resolved: ResolvedSync, *, begun: bool) -> Report:
+    def left(self, resolved: ResolvedSync, overview: Overview, *, begun: bool) -> Report:
         """A sync that an interrupt kept from its end."""
         found = "it did not end in time: the next push settles what it sent" if begun else "it had not begun"
         message = f"interrupted: {found}"
-        return Report(resolved.sync.name, resolved.label, Status.INTERRUPTED, ExitCode.INTERRUPTED, message=message)
+        report = OneSync(self, resolved, overview).untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
+        return replace(report, standing=Standing(Health.UNSETTLED, reason=message)) if begun else report
 
     @apart
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:

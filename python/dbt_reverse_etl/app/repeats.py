@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.push_report import OVERTAKEN, Report
+from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.config.destinations import ResolvedSync
@@ -71,7 +72,7 @@ def still_due(
         else:
             message = "not pushed: a later run has captured more, and not all of its rows have arrived yet"
             say(f"{one.sync.name}: {message}", "warn")
-            left.overtaken.append(Report(one.sync.name, one.label, OVERTAKEN, ExitCode.OVERTAKEN, message=message))
+            left.overtaken.append(OneSync(pusher, one, overview).untouched(OVERTAKEN, ExitCode.OVERTAKEN, message))
     return left
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,14 +12,15 @@ from typing import Any
 from dbt_reverse_etl.app.context import UNKNOWN_HEAD, HeadOfModel, PushContext
 from dbt_reverse_etl.app.guards import failed_tests
 from dbt_reverse_etl.app.identity import former_of, id_of, renamed
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
 from dbt_reverse_etl.app.versions import newer_macros
 from dbt_reverse_etl.base import owner
-from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range
-from dbt_reverse_etl.delivery.health import Health, Standing, explained, health, standing
+from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Health, Standing, explained, health, standing
 from dbt_reverse_etl.delivery.lost import remaining, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Status
@@ -40,7 +41,7 @@ class OneSync:
     def __init__(self, shared: PushContext, resolved: ResolvedSync, overview: Overview) -> None:
         self._shared, self._resolved, self._overview = shared, resolved, overview
         self._settings = resolved.sync.settings
-        self._make_sink = partial(resolved.destination.sink, resolved.destination.settings)
+        self._make_sink: Callable[[], Sink] = partial(resolved.destination.sink, resolved.destination.settings)
         self.sink: Sink = self._make_sink()
         self.label = resolved.label
         self.id = id_of(resolved)
@@ -88,14 +89,25 @@ class OneSync:
             "last_run_at": started.at.isoformat(timespec="seconds") if started else "",
         }
 
-    def stopped(self, status: str, message: str) -> Standing:
-        """How a sync stands whose push ended with an error."""
-        state = self.state
-        if status == Status.FAILED:  # the run may have acknowledged waves before
-            state = State()
-            with suppress(Exception):  # then nobody knows what it left
-                state = self._shared.ledger.read(self.id)
-        return self._standing(state, 0, refused=f"{status}: {message}")
+    def untouched(self, status: str, code: ExitCode, message: str) -> Report:
+        """Of a push that left the sync as the overview found it. Asks neither Spark nor the changelog: after a signal there is no time for it."""
+        state, name, changelog = self.state, self._resolved.sync.name, self._resolved.sync.changelog
+        known, refusal = self._shared.known.get(changelog.unique_id), self._overview.refused(name, self.id)
+        refused = f"{refusal.status}: {refusal.message}" if refusal else ""
+        here = NEVER_PUSHED
+        if state.fence or refused:
+            lag = max(0, known.snapshot - state.position) if known else 0
+            here = self._standing(state, state.allowed, refused=refused, lag=lag)
+        report = Report(name, self.label, status, code, position=state.position, message=message, standing=here)
+        return replace(report, sync_id=self.id, relation=changelog.relation_name, fence=state.fence)
+
+    def _state_after(self, status: str) -> State:
+        """Of a push that ended with an error: a run that failed may have acknowledged waves before."""
+        if status != Status.FAILED:
+            return self.state
+        with suppress(Exception):
+            return self._shared.ledger.read(self.id)
+        return State()  # nobody knows what it left
 
     def _found_head(self) -> tuple[Head | None, str]:
         """The head, or why a sync that has delivered has none."""
@@ -163,7 +175,7 @@ class OneSync:
 
     @property
     def _position(self) -> int:
-        return min(place.snapshot for place in self.state.positions)
+        return self.state.position
 
     def _known(self) -> HeadOfModel | None:
         changelog = self._resolved.sync.changelog

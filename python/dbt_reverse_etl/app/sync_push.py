@@ -21,7 +21,7 @@ from dbt_reverse_etl.base import owner
 from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.admission import refuse_second
-from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.counts import NO_COUNTS, PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Range, RunStarted
 from dbt_reverse_etl.delivery.health import exit_code, reached_its_end
 from dbt_reverse_etl.delivery.lost import why_lost
@@ -43,7 +43,8 @@ from dbt_reverse_etl.warehouse.whole_push import WholePush
 class SyncPush(OneSync):
     """One sync that is pushed or planned."""
 
-    _begun = 0  # fence of the run of this push
+    _begun = 0  # fence of the run of this push that is under way
+    _replayed = NO_COUNTS  # by runs of this push before it
 
     def push(self, only: str | None = None) -> Report:
         """`only`: a key as JSON; its row is sent and no other."""
@@ -92,8 +93,8 @@ class SyncPush(OneSync):
             result.status,
             known,
             exit_code=ExitCode.OTHER_CHANGELOG if result.left and at_head else exit_code(result.status, here.health),
-            counts=result.counts,
-            planned=result.planned,
+            counts=self._replayed + result.counts,
+            planned=self._replayed.planned + result.planned,
             position=known.snapshot if at_head else self._position,
             message="; ".join(redact(note) for note in [said, *self._notes] if note),
             standing=here,
@@ -156,9 +157,15 @@ class SyncPush(OneSync):
         return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
 
     def _lost_report(self, lost: PositionLost) -> Report:
-        message = redact(str(lost))
-        here = self.stopped(lost.status, message)
-        return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
+        return self.stopped(lost.status, lost.exit_code, redact(str(lost)))
+
+    def stopped(self, status: str, code: ExitCode, message: str) -> Report:
+        """Of a push that ended with an error: the ledger has what its run delivered before."""
+        state = self._state_after(status)
+        run = state if state.fence == self._begun else State()
+        counts, here = self._replayed + run.counts, self._standing(state, 0, refused=f"{status}: {message}")
+        reached = (counts, counts.planned, run.head, state.position)
+        return Report(self._resolved.sync.name, self.label, status, code, *reached, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
         unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
@@ -184,6 +191,7 @@ class SyncPush(OneSync):
             result = self._watched(self._job(HeadOfModel(newest, known.changelog), spec), ports)
             if not reached_its_end(result.status):
                 return result
+            self._replayed += result.counts
             self._begin_anew()
         return None
 
@@ -208,6 +216,7 @@ class SyncPush(OneSync):
     def _begin_anew(self) -> None:
         """For another run of the same push."""
         self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
+        self._begun = 0
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, and a sample of their keys."""

@@ -20,6 +20,8 @@ from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watch
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
+_FOLLOWED = "followed"  # status of a run after which the same push began another one
+
 
 @contextmanager
 def traced(invocation_id: str, captures: Mapping[str, ChangelogResult] | None = None) -> Iterator[tuple[Watch, ...]]:
@@ -96,7 +98,10 @@ class Tracing:
             _end(span, wrong, _nanoseconds(result.ended))
 
     def begin(self, bound: Bound) -> Progress:
-        """As `Watch.begin`."""
+        """As `Watch.begin`. A push may make two runs: a full load that was given up and then the changes, or a replay before the newest ones."""
+        earlier = self._runs.pop(bound.sync, None)
+        if earlier is not None:
+            earlier.end(_FOLLOWED, "")
         run = self._runs[bound.sync] = _Run(self._tracer, self._root(), bound)
         return run.tell
 

@@ -19,7 +19,7 @@ from dbt_reverse_etl.terminal.output import put_json
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
 def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
-    from dbt_reverse_etl.terminal import console
+    from dbt_reverse_etl.terminal import console, output
 
     with Opened(place, selectors) as opened:
         reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
@@ -28,7 +28,7 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
     elif markdown:
         from dbt_reverse_etl.terminal.review import as_markdown
 
-        click.echo(as_markdown(reports))
+        output.put(as_markdown(reports))
     elif reports:
         say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
         for report in reports:
@@ -75,8 +75,7 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     rows = [row for some in found.values() for row in some[:limit]]
     if as_json:
         put_json(rows)
-        return ExitCode.OK
-    if rows:
+    elif rows:
         columns = ("sync", "key", "operation", "outcome", "attempts", "next_attempt", "reason")
         output.put(console.table(columns, rows))
     for name, some in found.items():

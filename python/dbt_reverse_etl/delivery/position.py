@@ -123,6 +123,11 @@ class State:
         return all(place.snapshot == 0 for place in self.positions)
 
     @property
+    def position(self) -> int:
+        """The newest snapshot to which every key was delivered."""
+        return min(place.snapshot for place in self.positions)
+
+    @property
     def reached(self) -> int:
         """The newest snapshot that was delivered, or may have been."""
         places: tuple[Range | Claim, ...] = (*self.positions, *self.claims)

@@ -130,7 +130,7 @@ def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
 def _outcome(report: Report) -> str:
     if report.status == _PLANNED:
         return changes(report.planned) if report.planned.total else "nothing to send"
-    if report.status == Status.IDLE:
+    if report.status == Status.IDLE and not report.counts.planned.total:
         left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
         return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
     if not reached_its_end(report.status):

@@ -128,11 +128,13 @@ class Heard:
         word: `failing` or `recovered`, which is also what stands for silence.
         is_sure: False: a push was about to tell it, and may have been killed before.
         relation: of the changelog of the sync.
+        former: the name under which they heard it, if the sync was renamed since.
     """
 
     word: str = RECOVERED
     is_sure: bool = True
     relation: str = field(default="", compare=False)
+    former: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

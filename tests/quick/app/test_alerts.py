@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.app import alerts
+from dbt_reverse_etl.app.invocation import overview_of
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
@@ -26,6 +28,7 @@ from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
+from tests.support.delivery.pushers import sync
 from tests.support.delivery.world import FakeClock, Killed
 from tests.support.effort import until
 
@@ -299,3 +302,24 @@ def test_what_another_push_has_said_or_delivered_meanwhile_is_not_contradicted_a
 def test_a_retry_and_a_queue_go_on_with_a_sync_of_whose_recovery_nobody_may_have_heard() -> None:
     for heard, is_owed in ((Heard("failing"), True), (Heard("recovered", is_sure=False), True), (Heard(), False)):
         assert Overview(heard={"crm": heard}).must_tell("crm") is is_owed
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_sync_that_was_renamed_while_it_failed_sends_its_recovery_once_and_with_its_former_name() -> None:
+    crm = sync("crm", "orders", renamed_from="old")
+    office, asked, sent = Office(PlainSink), list[dict[str, str]](), list[tuple[str, dict[str, Any]]]()
+    channel = SimpleNamespace(type="webhook", send=lambda _, text, data: sent.append((text, data)))
+    office.told["old"] = Heard("failing")
+    ledger: Any = SimpleNamespace(overview=lambda *about: asked.append(about[2]) or office.overview())
+    for report in (ended(Status.FAILED), ended(Status.SUCCEEDED), ended(Status.SUCCEEDED)):
+        office.tell(report, overview_of(ledger, [crm]), [channel])
+    [(text, data)] = sent
+    assert text.startswith("recovered: crm (formerly old) -> crm.contacts: ")
+    assert [(one["state"], one["renamed_from"]) for one in data["syncs"]] == [("recovered", "old")]
+    assert asked[0] == {"crm": "orders", "old": "orders"}, "another target records its own by the same name"
+
+
+def test_a_sync_that_has_the_former_name_of_another_one_keeps_what_was_heard_of_it() -> None:
+    syncs = [sync("crm", "orders", renamed_from="old"), sync("old", "people")]
+    ledger: Any = SimpleNamespace(overview=lambda *_: Overview(heard={"old": Heard("failing")}))
+    assert overview_of(ledger, syncs).heard == {"old": Heard("failing")}

@@ -22,6 +22,7 @@ from dbt_reverse_etl.commands import pushing
 from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation
 from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
 from tests.support.delivery.pushers import at, pusher, sync
 
@@ -114,6 +115,33 @@ def test_results_that_a_later_run_has_overtaken_are_not_pushed_and_are_no_succes
     assert [one.sync.name for one in due.push] == left
     assert [one.sync for one in due.overtaken] == overtaken
     assert worst(one.exit_code for one in due.overtaken) == ExitCode.OVERTAKEN
+
+
+@pytest.mark.parametrize(
+    ("told", "health", "position", "fence"),
+    [
+        (Overview(), "never pushed", 0, 0),
+        (at(A, 4), "behind", 4, 1),
+        (at(A, 5, status="partial", undelivered={"k": REJECTED}), "failing", 5, 1),
+        (replace(at(A, 4), refusals={"a": Refusal("blocked", "", NOW, id_of(A), 1)}), "failing", 4, 1),
+        (at(A, 4, status="interrupted"), "unsettled", 4, 1),
+    ],
+)
+def test_a_sync_that_was_overtaken_or_that_a_signal_left_out_is_reported_as_status_shows_it(
+    told: Overview, health: str, position: int, fence: int
+) -> None:
+    """Its changelog is at 6, and the artifacts are of snapshot 5."""
+    warehouse = pusher(orders=6)
+    [overtaken] = still_due(RUN, [A], told, warehouse, lambda *_: None).overtaken
+    for report in (overtaken, warehouse.left(A, told, begun=False)):
+        said = console.as_json(report)
+        assert (said["health"], said["position"], said["fence"]) == (health, position, fence)
+        assert (said["sync_id"], said["relation"]) == (id_of(A), "orders")
+        assert said["undelivered"] == len(told.states.get(id_of(A), State()).undelivered)
+        assert said["health"] == pusher(orders=6).status(A, told)["health"]
+    begun = console.as_json(warehouse.left(A, told, begun=True))
+    assert (begun["health"], begun["position"]) == ("unsettled", position)
+    assert begun["reason"] == "interrupted: it did not end in time: the next push settles what it sent"
 
 
 @pytest.mark.guarantee("dbt Cloud")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import pytest
+from click.testing import CliRunner
+
+from dbt_reverse_etl import cli
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.terminal.review import as_markdown
 
@@ -48,3 +54,11 @@ def test_a_plan_that_failed_is_not_said_to_send_nothing_and_its_words_stay_in_th
 
 def test_a_project_without_syncs_says_so() -> None:
     assert as_markdown([]) == "No sync is configured for this target."
+
+
+def test_letters_that_a_log_of_a_job_does_not_have_are_written_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = SimpleNamespace(pusher=SimpleNamespace(plan=lambda *_: CRM), overview=None, chosen=[None])
+    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    said = CliRunner(charset="ascii").invoke(cli.cli, ["plan", "--markdown"], standalone_mode=False)
+    assert said.exception is None
+    assert said.stdout.startswith("This would update 1\\xa0203 contacts in crm, delete 4.")

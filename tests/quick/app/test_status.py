@@ -159,3 +159,16 @@ def test_an_empty_list_of_undelivered_rows_is_no_promise_where_the_sync_is_not_o
     told: Overview, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert commanded(monkeypatch, told, "undelivered").output == said
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_json_list_of_undelivered_rows_is_not_cut_without_a_word_and_an_empty_one_is_no_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = {key: replace(LEFT["k"], key=key) for key in "kl"}
+    refused = at(A, 5, status="partial", undelivered=two)
+    cut = commanded(monkeypatch, refused, "undelivered", "--json", "--limit", "1")
+    assert [row["key"] for row in json.loads(cut.stdout)] == ["k"]
+    assert cut.stderr.splitlines()[0] == "a: 1 of 2 rows shown: --limit"
+    failed = commanded(monkeypatch, at(A, 5, status="failed", message="no answer"), "undelivered", "--json")
+    assert (json.loads(failed.stdout), failed.stderr) == ([], "a: failing: failed: no answer\nNo row is listed.\n")

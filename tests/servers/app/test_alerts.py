@@ -23,6 +23,7 @@ from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing
 from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.warehouse.ledger import Heard
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)
@@ -52,7 +53,7 @@ def http() -> Iterator[HttpServer]:
 def sent(channel: Channel, *reports: Report, told: str = "") -> list[tuple[str, str]]:
     """What the console heard while the changes went out."""
     heard: list[tuple[str, str]] = []
-    changes = alerts.changed(reports or [ended(Status.FAILED)], {"crm": told})
+    changes = alerts.changed(reports or [ended(Status.FAILED)], {"crm": Heard(told)} if told else {})
     alerts.send([channel], changes, "prod", "run-1", lambda text, level: heard.append((text, level)))
     return heard
 

@@ -116,6 +116,18 @@ def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_e
     assert whole.description == "crm_contacts: failed, crm_people: blocked, crm_plans: interrupted"
 
 
+def test_each_of_two_runs_of_one_push_has_a_span_of_its_own() -> None:
+    exporter, tracing = watched()
+    for run_id in ("full load", "changes"):
+        tracing.begin(Bound("crm_contacts", "crm.contacts", run_id, "invocation"))(Number.PLANNED, 10)
+    tracing.end("crm_contacts", "succeeded")
+    tracing.close()
+    spans = list(exporter.get_finished_spans())
+    assert [(push.attributes or {})["reverse_etl.run_id"] for push in named(spans, "push")] == ["full load", "changes"]
+    assert [(push.attributes or {})["reverse_etl.status"] for push in named(spans, "push")] == ["followed", "succeeded"]
+    assert [one.status.status_code for one in named(spans, "invocation")] == [StatusCode.OK]
+
+
 RESULTS = [
     ("success", "2026-01-01T00:00:01.000002Z", "2026-01-01T00:00:03Z"),
     ("error", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:09Z"),
