@@ -9,6 +9,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 
 # For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
@@ -21,14 +22,24 @@ LOCAL = {
 
 @apart
 def connect(parameters: Mapping[str, str]) -> SparkSession:
-    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
+    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ.
+
+    Raises:
+        ReverseEtlError: there is no Java that starts it.
+    """
     builder = SparkSession.builder.enableHiveSupport()
     is_local = "spark.remote" not in parameters and parameters.get("spark.master", "local").startswith("local")
     # A session that dbt has started keeps its settings.
     defaults = LOCAL if is_local and not _has_session() else {}
     for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        next_step = "install it and set JAVA_HOME, or correct what Java's own lines above name"
+        raise ReverseEtlError(Problem("Spark", "no Java that starts it", "Java 17 or 21", next_step)) from None
 
 
 @apart
