@@ -10,13 +10,14 @@ from urllib.parse import quote
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.paths import ProjectFile
 from dbt_reverse_etl.values.encoding import encode_rows, texts
 
 
 class FolderSettings(Settings):
-    """What profiles.yml says: unknown keys are refused; a secret would be a `SecretStr`."""
+    """What profiles.yml says: unknown keys are refused; a secret would be a `SecretStr`. A relative path is that of the project."""
 
-    path: str
+    path: ProjectFile
 
 
 class FolderSink(Sink):
@@ -30,7 +31,7 @@ class FolderSink(Sink):
 
     def __init__(self, settings: Settings) -> None:
         assert isinstance(settings, FolderSettings)  # noqa: S101  (the engine validates with settings_model)
-        self._path = Path(settings.path).expanduser().resolve()
+        self._path = Path(settings.path).resolve()
 
     @property
     def identity(self) -> str:
@@ -55,7 +56,11 @@ class FolderSink(Sink):
     def open(self, task: SinkTask) -> None:
         """Called once before the rows."""
         self._task, self._folder = task, self._path / task.object
-        self._folder.mkdir(exist_ok=True)
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            expected, next_step = "a folder that this user can make", "correct `path`, or its permissions"
+            raise DestinationError(Problem(str(self._folder), type(error).__name__, expected, next_step)) from None
 
     def deliver(self, batch: Batch) -> Delivery:
         """What is not mentioned in the answer was delivered."""

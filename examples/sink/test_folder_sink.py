@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from folder_sink import FolderSink
+from folder_sink import FolderSettings, FolderSink
 
+from dbt_reverse_etl.sinks.paths import PROJECT_DIR
 from dbt_reverse_etl.testing import ReadBack, SinkContract, Trouble
 from dbt_reverse_etl.values.encoding import encode_values
 
@@ -55,3 +56,7 @@ class TestFolder(SinkContract):
     def expected(self, field: pa.Field, value: Any) -> Any:
         (encoded,) = encode_values(pa.array([value], field.type)).rows
         return json.loads(encoded or b"null")
+
+    def test_a_relative_path_is_that_of_the_project(self, tmp_path: Path) -> None:
+        settings = FolderSettings.model_validate({"path": "out"}, context={PROJECT_DIR: tmp_path})
+        assert FolderSink(settings).identity == str(tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ _OLDEST_MANIFEST = 12
 _DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"})
 # Every row of a changelog has these, so that a test of theirs can pass.
 _ALWAYS_SET = frozenset({"_change", "_captured_at"})  # our records in it have no `_snapshot_id`
+_SPELLINGS = ("reverseetl", "dbtreverseetl")
+_CLOSE = 0.85  # reverse_elt is; reverse_etl_owner, which may be somebody's own key, is not
 _OWN_COLUMN = re.compile(r"\b_(change|snapshot_id)\b", re.IGNORECASE)
 
 
@@ -65,6 +68,7 @@ def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     _refuse_other_manifests(manifest)
     changelogs = _changelogs(manifest, problems)
     _refuse_dbt_tests(manifest, problems)
+    _refuse_misspelt(manifest, changelogs, problems)
     found = [_sync(node, manifest, changelogs, problems) for node in manifest["exposures"].values() if _blocks(node)]
     found += [_paused(node, changelogs) for node in _disabled_exposures(manifest)]
     result = sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id)
@@ -95,6 +99,26 @@ def _blocks(node: Node) -> list[Any]:
     """Our block of a node's meta, if there is one; dbt keeps `config.meta` and an older `meta` side by side."""
     metas = [node.get("config", {}).get("meta"), node.get("meta")]
     return [meta["reverse_etl"] for meta in metas if isinstance(meta, Mapping) and "reverse_etl" in meta]
+
+
+def _refuse_misspelt(manifest: Node, changelogs: Iterable[str], problems: list[Problem]) -> None:
+    """A block under another name, or in another place, would be ignored: nothing would ever be sent."""
+    exposures = manifest["exposures"].values()
+    over = [node for node in exposures if {*changelogs} & {*node.get("depends_on", {}).get("nodes", ())}]
+    for node in [*over, *(manifest["nodes"][unique_id] for unique_id in changelogs)]:
+        config = node.get("config", {})
+        places = [] if _blocks(node) else [config, config.get("meta"), node.get("meta")]
+        keys = [key for one in places for key, value in (one or {}).items() if isinstance(value, Mapping)]
+        for key in dict.fromkeys(filter(_means_ours, keys)):
+            where = Place(str(node.get("original_file_path", "manifest.json")), (node["name"],)).at()
+            ours = "config.meta.reverse_etl"
+            found, next_step = f"the key {key!r}, which nothing reads", f"write it as {ours}, or rename it"
+            problems.append(Problem(where, found, ours, next_step))
+
+
+def _means_ours(key: object) -> bool:
+    letters = re.sub("[^a-z]", "", str(key).lower())
+    return bool(difflib.get_close_matches(letters, _SPELLINGS, n=1, cutoff=_CLOSE))
 
 
 def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> S | None:

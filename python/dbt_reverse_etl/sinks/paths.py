@@ -12,12 +12,23 @@ _P = TypeVar("_P", str, Path)
 
 
 def in_project(path: _P, info: ValidationInfo) -> _P:
-    """The path below the dbt project, if that is known; absolute ones, and those of a home (`~`), stay as they are."""
+    """The path below a home (`~`) or, if the dbt project is known, below that; an absolute one stays as it is."""
     context: Any = info.context or {}
     folder = context.get(PROJECT_DIR)
-    if folder is None or not str(path) or str(path).startswith("~"):
+    if str(path).startswith("~"):
+        return type(path)(_in_home(Path(path)))
+    if folder is None or not str(path):
         return path
     return type(path)(Path(folder).resolve() / path)
+
+
+def _in_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(
+            "found ~ without such a home on this machine; expected the home of one of its users; next: write an absolute path"
+        ) from None
 
 
 def _ca_in_project(path: str, info: ValidationInfo) -> str:

@@ -56,7 +56,7 @@ class SinkContract(TransactionContract):
         texts = [repr(model), str(model), model.model_dump_json(), repr(sink), str(sink), sink.identity]
         assert not [secret for secret in secrets if any(secret in text for text in texts)]
 
-    def test_an_unreachable_destination_is_said_withoutsecrets_of(self, unreachable: dict[str, Any]) -> None:
+    def test_an_unreachable_destination_is_said_without_secrets(self, unreachable: dict[str, Any]) -> None:
         model = self.sink_class.settings_model.model_validate(unreachable)
         sink = self.sink_class(model)
         try:
@@ -65,6 +65,19 @@ class SinkContract(TransactionContract):
         finally:
             sink.close()
         assert not [secret for secret in secrets_of(model) if secret in f"{caught.value} {caught.value!r}"]
+
+    def test_opening_an_unreachable_destination_raises_no_other_error_and_shows_no_secret(
+        self, unreachable: dict[str, Any], make_task: MakeTask
+    ) -> None:
+        model = self.sink_class.settings_model.model_validate(unreachable)
+        sink, said = self.sink_class(model), ""
+        try:
+            sink.open(make_task())
+        except DestinationError as error:  # any other one fails the test: the engine would not know what it means
+            said = f"{error} {error!r}"
+        finally:
+            sink.close()
+        assert not [secret for secret in secrets_of(model) if secret in said]
 
     def test_close_is_allowed_before_open(self, make_sink: MakeSink) -> None:
         sink = make_sink()
@@ -320,8 +333,9 @@ class SinkContract(TransactionContract):
             changes.insert(7, ("delete", {"id": 99}))
         rows = batch_of(task, changes, extra=make_sink().extra_columns(task)).rows
         with opened(make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
-            entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9), rows.slice(0, 0)])
-            assert [len(some or ()) for some in (entries, *others)] == [len(changes), len(changes), 9, 0]
+            none = sink.prepare(rows.slice(0, 0))
+            entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9)])
+            assert [len(some or ()) for some in (none, entries, *others)] == [0, len(changes), len(changes), 9]
             assert entries is not None
             for first in range(3):  # as after a bisection: not neighbours, and not those that were prepared last
                 numbers = range(first, len(changes), 3)

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 
 # For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
@@ -20,20 +21,34 @@ LOCAL = _OF_A_SESSION | _OF_A_START
 
 @apart
 def connect(parameters: Mapping[str, str]) -> SparkSession:
-    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ."""
+    """The session of a dbt profile of `method: session`; like dbt-spark, with ANSI off, or casts would differ.
+
+    Raises:
+        ReverseEtlError: there is no Java that starts it.
+    """
     builder = SparkSession.builder.enableHiveSupport()
     is_first = not _has_session()
     may_be_local = "spark.remote" not in parameters and "SPARK_REMOTE" not in os.environ
     defaults = _OF_A_START if is_first and may_be_local else {}
     for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = _started(builder)
     # A session that dbt has started keeps its settings; of a new one, spark-defaults.conf may name the master and have them.
     if is_first and _is_local(spark):
         for name, value in _OF_A_SESSION.items():
             if _is_unset(spark, name):
                 spark.conf.set(name, value)
     return spark
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        next_step = "install it and set JAVA_HOME, or correct what Java's own lines above name"
+        raise ReverseEtlError(Problem("Spark", "no Java that starts it", "Java 17 or 21", next_step)) from None
 
 
 @apart

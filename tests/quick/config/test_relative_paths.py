@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.files.settings import FilesSettings
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
 from dbt_reverse_etl.sinks.singer.settings import SingerSettings
-from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
+from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings, SqliteSettings
 from tests.support.config.manifest import manifest
 
 PROFILE = "shop: {target: dev, outputs: {dev: {type: spark, method: session, schema: shop}}}\n"
@@ -28,6 +28,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "duckdb": {"type": "duckdb", "path": "crm.duckdb"},
     "files": {"type": "files", "path": "exports/../out"},
     "home": {"type": "sqlite", "path": "~/crm.db"},
+    "home of duckdb": {"type": "duckdb", "path": "~/crm.duckdb"},
+    "home of files": {"type": "files", "path": "~/out"},
     "absolute": {"type": "files", "path": "/tmp/out"},
     "bucket": {"type": "files", "path": "s3://lake/out"},
 }
@@ -106,6 +108,32 @@ def test_a_relative_file_of_a_destination_is_that_of_the_project(
         assert str(getattr(found, name)) == f"/shop/{written[name]}"
 
 
+@pytest.mark.parametrize("project_dir", [None, Path("/shop")])
+@pytest.mark.parametrize(("model", "written", "names"), FILES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_file_below_a_home_is_there(
+    model: type[Settings],
+    written: dict[str, Any],
+    names: list[str],
+    project_dir: Path | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/etl")
+    problems: list[Any] = []
+    below = written | {name: f"~/{written[name]}" for name in names}
+    found = validate(model, below, Where("profiles.yml", (), project_dir=project_dir), problems)
+    assert not problems
+    for name in names:
+        assert str(getattr(found, name)) == f"/home/etl/{written[name]}"
+
+
+def test_a_home_that_nobody_has_is_refused() -> None:
+    problems: list[Any] = []
+    for model, written in ((SqliteSettings, {"path": "~nobody-known/crm.db"}), (FilesSettings, {"path": "~no one/x"})):
+        assert validate(model, written, Where("profiles.yml", ("crm",)), problems) is None
+    assert [problem.where for problem in problems] == ["profiles.yml: crm.path"] * 2
+    assert {problem.next_step for problem in problems} == {"write an absolute path"}
+
+
 def test_words_in_the_place_of_a_ca_and_files_of_a_certificate() -> None:
     where = Where("profiles.yml", (), project_dir=Path("/shop"))
     postgres = validate(PostgresSettings, {**SERVER, "sslrootcert": "system"}, where, [])
@@ -126,6 +154,15 @@ def test_the_configuration_of_a_project_has_no_relative_path(shop: Path) -> None
     (resolved,), (alert,) = found.resolved, found.alerts
     assert resolved.destination.settings == FilesSettings(path=str(shop / "exports"))
     assert alert.ca_file == str(shop / "ca.pem")
+
+
+def test_a_path_below_a_home_has_the_identity_of_the_same_path_written_out(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/etl")
+    found = identities(shop, shop)
+    assert found["home of duckdb"] == "duckdb:///home/etl/crm.duckdb"
+    assert all("/home/etl/" in found[name] for name in ("home", "home of files"))
 
 
 @pytest.mark.guarantee("Configuration")

@@ -118,6 +118,8 @@ class TestMistakes:
             "misses_key.config.meta.reverse_etl.push_on.0: found 'test'; expected 'run' or 'build'",
             "misses_key.config.meta.reverse_etl.guards.max_delete: found an unknown key; expected one of max_deletes",
             "mirror_two.config.meta.reverse_etl.mode: found mirror, as in mirror_one, of one object 'd'",
+            "misspelt: found the key 'reverse-etl', which nothing reads; expected config.meta.reverse_etl",
+            "without_meta: found the key 'reverse_etl', which nothing reads; expected config.meta.reverse_etl",
         ):
             assert expected in text
         assert "canary" not in text

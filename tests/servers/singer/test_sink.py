@@ -320,9 +320,22 @@ def test_a_log_file_that_cannot_be_written_is_said_before_any_row_and_leaves_no_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(DestinationError, match="could not be started: No such file"):
+    with pytest.raises(DestinationError, match="log_file cannot be opened: No such file") as caught:
         hostile("obeys", tmp_path, log_file=str(tmp_path / "no such folder" / "log")).open(task_of())
+    assert "look at log_file" not in str(caught.value), "there is none"
+    assert "correct config" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_check_looks_for_a_place_of_the_log_and_makes_no_file(tmp_path: Path) -> None:
+    program = tmp_path / "a file"
+    program.touch(mode=0o755)
+    for log in (tmp_path, tmp_path / "no such folder" / "log", program / "log"):
+        with pytest.raises(DestinationError, match="found a log_file that cannot be written"):
+            hostile("obeys", tmp_path, log_file=str(log)).check()
+    for log in (tmp_path / "log", program, Path(os.devnull)):
+        hostile("obeys", tmp_path, log_file=str(log)).check()
+    assert list(tmp_path.iterdir()) == [program]
 
 
 @pytest.mark.guarantee("Singer")
@@ -414,6 +427,23 @@ def test_a_row_that_json_cannot_hold_or_without_a_key_is_refused_alone(tmp_path:
         delivery = sink.deliver(batch_of(task_of(), changes))
     assert outcomes(delivery, 4) == [Outcome.DELIVERED] * 2 + [Outcome.REJECTED] * 2
     assert [row["id"] for row in rows_in(tmp_path / "out")] == [0, 1]
+
+
+@pytest.mark.guarantee("Singer")
+@pytest.mark.parametrize("nan", ["reject", "null"])
+def test_a_key_that_is_no_number_is_refused_alone_even_where_such_a_value_is_written_as_null(
+    nan: Any, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.float64()), ("score", pa.float64())])
+    task = task_of(schema=schema, options=MIRROR.model_copy(update={"nan": nan}))
+    keys = [1.0, float("nan"), float("inf"), 2.0]
+    changes = [("insert", {"id": key, "score": 1.0}) for key in keys]
+    with opened(hostile("obeys", tmp_path), task) as sink:
+        delivery = sink.deliver(batch_of(task, [*changes, ("delete", {"id": float("nan")})]))
+    refused = [Outcome.REJECTED]
+    assert outcomes(delivery, 5) == [Outcome.DELIVERED, *refused * 2, Outcome.DELIVERED, *refused]
+    assert {result.reason for result in delivery.results} == {"field id: NaN or Infinity has no JSON form"}
+    assert [row["id"] for row in rows_in(tmp_path / "out")] == [1.0, 2.0]
 
 
 def engine_run(sink: SingerSink, rows: int) -> Any:

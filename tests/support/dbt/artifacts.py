@@ -108,6 +108,8 @@ WRONG = {
         ),
         exposure("mirror_one", "orders_changelog", meta=block(destination="crm", object="d", mode="mirror")),
         exposure("mirror_two", "orders_changelog", meta=block(destination="crm", object="d", mode="mirror")),
+        exposure("misspelt", "orders_changelog", meta={"reverse-etl": {"destination": "crm", "object": "e"}}),
+        exposure("without_meta", "orders_changelog") | {"config": block(destination="crm", object="f")},
     ],
 }
 

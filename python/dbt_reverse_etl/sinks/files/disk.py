@@ -17,7 +17,7 @@ class Directory:
     """A directory of this machine."""
 
     def __init__(self, path: str) -> None:
-        self._root = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  (resolve() does I/O)
+        self._root = Path(os.path.abspath(path))  # noqa: PTH100  (resolve() does I/O)
 
     @property
     def uri(self) -> str:

@@ -136,7 +136,10 @@ def _started(program: Program, config: Path, line: socket.socket) -> subprocess.
 def _log(path: Path | None) -> int:
     if path is None:
         return subprocess.DEVNULL
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise NotStartedError(f"log_file cannot be opened: {error.strerror}") from None
 
 
 class _Talk:

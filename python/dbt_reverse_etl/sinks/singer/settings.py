@@ -125,7 +125,7 @@ class SingerOptions(Options):
 
     Attributes:
         deletes: `sdc_deleted_at`: a delete sets the column `_sdc_deleted_at`, a write sets it to NULL; the row stays.
-        nan: NaN and Infinity: refuse the row, or write null.
+        nan: NaN and Infinity: refuse the row, or write null. In a key the row is refused.
     """
 
     deletes: Literal["sdc_deleted_at"] | None = None

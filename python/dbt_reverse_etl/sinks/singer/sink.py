@@ -72,8 +72,12 @@ class SingerSink(Sink):
             raise ConfigurationError(*problems)
 
     def check(self) -> None:
-        """Look for the program; it is not started."""
+        """Look for the program and a place for its log; nothing is started or made."""
         self._program()
+        log = self._settings.log_file
+        if log is not None and not _is_writable(log):
+            expected = "a file, or a new one in a folder that exists, which this user may write"
+            raise self._problem("a log_file that cannot be written", expected, "correct log_file, or make its folder")
 
     def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
         """The target alone knows its destination."""
@@ -86,6 +90,8 @@ class SingerSink(Sink):
         failed = self._told((), _PROBE)
         if failed is not None:
             self._task = None
+            if failed[0] is Outcome.FATAL:
+                raise self._problem(failed[1], "a target that starts", "correct command or log_file")
             expected = "a target that takes the schema, writes STATE back and ends with exit code 0"
             next_step = f"{self._where_to_look()}, and correct config"
             raise self._problem(f"without any row: {failed[1]}", expected, next_step)
@@ -139,6 +145,8 @@ class SingerSink(Sink):
         is_delete = pc.equal(rows.column(OPERATION), "delete")
         table = rows.drop_columns([OPERATION, EVENT_ID])
         refused = null_keys(table, task.key)
+        if options.nan == "null":  # a NaN in the key would become another row's key, or a NULL that ends the target
+            refused |= encode_rows(table.select(task.key)).rejected
         if task.mode is Mode.MIRROR:
             kind = _fields(task).field(DELETED_AT).type
             when = pc.if_else(is_delete, pa.scalar(self._now, kind), pa.scalar(None, kind))
@@ -194,6 +202,12 @@ class SingerSink(Sink):
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+
+
+def _is_writable(file: Path) -> bool:
+    if os.access(file, os.F_OK):
+        return os.access(file, os.W_OK) and not file.is_dir()
+    return os.access(file.parent, os.W_OK | os.X_OK) and file.parent.is_dir()
 
 
 def _fields(task: SinkTask) -> pa.Schema:

@@ -176,7 +176,7 @@ class DuckdbDialect(FileDialect):
 
     @property
     def path(self) -> Path:
-        return Path(self.settings.path).expanduser().resolve()
+        return Path(self.settings.path).resolve()
 
     @property
     def identity(self) -> str:

@@ -107,7 +107,7 @@ class SqliteDialect(FileDialect):
 
     @property
     def path(self) -> Path:
-        return Path(self.settings.path).expanduser().resolve()
+        return Path(self.settings.path).resolve()
 
     def place_problem(self) -> Wrong | None:
         if sqlite3.sqlite_version_info < OLDEST:
