@@ -50,6 +50,7 @@
         )
     {%- endcall -%}
     {%- if columns.gone and query.compare == 'feed' -%}{%- do reverse_etl._stage_emptied(target, stage, head, columns) -%}{%- endif -%}
+    {%- if query.sequence in columns.names -%}{%- do reverse_etl._stage_known(target, stage, columns, query.sequence) -%}{%- endif -%}
     {%- set counts = reverse_etl._stage_counts(stage, head, columns, query) -%}
     {%- set quarantined = reverse_etl._check_keys(target, stage, counts, columns, query, settings) -%}
     {%- do facts.setdefault('quarantined', quarantined) -%}

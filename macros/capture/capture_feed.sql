@@ -98,6 +98,21 @@
 {% endmacro %}
 
 
+{# What a rollback takes back is old to the feed, also once prune has removed its rows: a tombstone keeps the greatest sequence of each key that changes. #}
+{% macro _stage_known(target, stage, columns, sequence) %}
+    {%- set remembered = columns.key + ([sequence] | reject('in', columns.key) | list) -%}
+    {%- set forgotten = columns.model | rejectattr('name', 'in', remembered) | list + columns.dropped + [{'name': '_row_hash', 'type': 'bigint'}, {'name': '_old_snapshot_id', 'type': 'bigint'}] -%}
+    {%- call statement('known') -%}
+        insert into {{ stage }} by name
+        select 'tombstone' as _stage, {{ reverse_etl._columns(columns.key, 'l') }}, {{ 'max(l.' ~ reverse_etl._quote(sequence) ~ ') as ' ~ reverse_etl._quote(sequence) ~ ', ' if sequence not in columns.key }}{{ reverse_etl._null_columns(forgotten) }}
+        from {{ target }} l
+        left semi join {{ stage }} s on {{ reverse_etl._same_key(columns.key, 'l', 's') }} and s._stage in ('insert', 'update', 'delete')
+        where l._change in ('insert', 'update_postimage', 'checkpoint', 'tombstone')
+        group by {{ reverse_etl._columns(columns.key, 'l') }}
+    {%- endcall -%}
+{% endmacro %}
+
+
 {# The events that are not known yet, and maybe some that are: their columns and _operation. With a label, of the part that `capture.labels` says. #}
 {% macro _feed_events(capture) %}
     {%- if capture.labels -%}{{ return('select * except (_reached, _next_label) from ' ~ capture.labels.events ~ ' where ' ~ capture.labels.part) }}{%- endif -%}

@@ -73,7 +73,8 @@
         {{ exceptions.raise_compiler_error(
             'changelog ' ~ target ~ ': found a RESTORE (version ' ~ lost.restored ~ ' of the table) that took it back to snapshot ' ~ lost.kept ~ ', while snapshot ' ~ lost.newest
             ~ ' was captured before; expected a changelog that only grows; nothing was committed. Next: ' ~ reverse_etl._command('undo_restore', 'model: ' ~ reverse_etl._named_by(target))
-            ~ ' brings the snapshots back, then dbt run; rollback goes back on purpose'
+            ~ ' brings the snapshots back, then dbt run; if their files are gone: ' ~ reverse_etl._command('reset', 'model: ' ~ reverse_etl._named_by(target))
+            ~ ', dbt run, then adopt or resync for each sync. To go back on purpose: rollback'
         ) }}
     {%- endif -%}
 {% endmacro %}

@@ -62,6 +62,15 @@ group by syncs.sync_id, syncs.sync
 {%- endmacro %}
 
 
+{# The snapshots at which an `adopt` was asked for that no run has carried out: request, sync, snapshot_id. The run that does has the id of the request. #}
+{% macro adopts_asked(ledger, changelog_uuid) -%}
+select run_id as request, sync, said.snapshot as snapshot_id
+from (select *, from_json(body, 'operation string, changelog string, snapshot bigint') as said from {{ ledger }} where fact = 'request')
+left anti join (select run_id from {{ ledger }} where fact = 'run_started') using (run_id)
+where said.operation = 'adopt' and said.changelog = {{ reverse_etl._string(changelog_uuid) }}
+{%- endmacro %}
+
+
 {% macro _needed_type() -%}
     {%- set range = 'lo:bigint,hi:bigint,snapshot:bigint' -%}
     changelog string, head bigint, lo bigint, hi bigint, snapshot bigint, closes array<string>, releases array<string>,

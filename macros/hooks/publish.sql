@@ -73,7 +73,7 @@
     {%- if existing is not none and existing.type != 'view' -%}
         {%- do reverse_etl._operation_refuse('publish', changelog.name, existing ~ ', a ' ~ existing.type, 'a free name or a view', 'take another name in meta.reverse_etl.publish') -%}
     {%- elif existing is none or before is none or [before.snapshot_id, before.view] != [snapshot_id, name] -%}
-        {%- do reverse_etl._show(view, changelog, changelog.target, snapshot_id) -%}
+        {%- do reverse_etl._show(view, changelog.columns, changelog.target, snapshot_id) -%}
         {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "', 'dbt_reverse_etl.published_as' = " ~ reverse_etl._string(name) ~ ')') -%}
         {%- set left = '' if before is none or before.view in [none, name] else '; ' ~ before.view ~ ' follows no longer: drop it, for prune does not keep what it shows' -%}
         {%- do reverse_etl._operation_done('publish', changelog, name ~ ' shows snapshot ' ~ snapshot_id ~ ', ' ~ changelog.head.live_rows ~ ' rows' ~ left) -%}
@@ -84,8 +84,8 @@
 {% macro _published_view(node, name) %}{{ return(api.Relation.create(database=node.database, schema=node.schema, identifier=name, type='view')) }}{% endmacro %}
 
 
-{% macro _show(view, changelog, table, snapshot_id) %}
-    {%- do run_query('create or replace view ' ~ view ~ ' as select * from ' ~ reverse_etl.as_of(table, snapshot=snapshot_id, key=changelog.columns.key, columns=changelog.columns.names)) -%}
+{% macro _show(view, columns, table, snapshot_id) %}
+    {%- do run_query('create or replace view ' ~ view ~ ' as select * from ' ~ reverse_etl.as_of(table, snapshot=snapshot_id, key=columns.key, columns=columns.names)) -%}
 {% endmacro %}
 
 

@@ -50,7 +50,7 @@
         {%- do reverse_etl._operation_refuse('prune', changelog.name, "without_syncs: '" ~ name ~ "'", 'a sync over this changelog in the ledger (' ~ (syncs | map(attribute='sync') | unique | join(', ') or 'there is none') ~ ')', 'correct --args') -%}
     {%- endfor -%}
     {%- for sync in syncs if sync.sync not in without_syncs and sync.sync_id not in without_syncs -%}
-        {%- set place = 'the sync ' ~ sync.sync ~ ' (' ~ sync.sync_id ~ ')' -%}
+        {%- set place = ('an adopt that was asked for of ' if sync.is_asked else '') ~ 'the sync ' ~ sync.sync ~ ' (' ~ sync.sync_id ~ ')' -%}
         {%- if not sync.understood -%}
             {%- do needs.append({'why': place ~ ', whose facts in the ledger are not understood,', 'snapshot_id': 1}) -%}
         {%- elif sync.snapshot_id is not none -%}
@@ -69,6 +69,9 @@
         {%- set runs = run_query(reverse_etl._newest_runs(ledger)).rows -%}
         {%- for row in run_query(reverse_etl.snapshots_needed(ledger, changelog.head.changelog_uuid, runs)).rows if runs -%}
             {%- do syncs.append({'sync_id': row[0], 'sync': row[1], 'snapshot_id': row[2], 'understood': row[3]}) -%}
+        {%- endfor -%}
+        {%- for row in run_query(reverse_etl.adopts_asked(ledger, changelog.head.changelog_uuid)).rows -%}
+            {%- do syncs.append({'sync_id': row[0], 'sync': row[1], 'snapshot_id': row[2], 'understood': true, 'is_asked': true}) -%}
         {%- endfor -%}
     {%- endif -%}
     {{ return(syncs) }}

@@ -5,18 +5,54 @@
 {% macro reset(model) %}
     {%- set node = reverse_etl._changelog_node(model) -%}
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
-    {%- set published = reverse_etl._published(target) if target is not none else none -%}
-    {%- set view = reverse_etl._published_view(node, published.view) if published and published.view else none -%}
-    {%- set shown = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) if view else none -%}
-    {%- set is_shown = shown and shown.type == 'view' and reverse_etl._found(node).head is not none -%}
-    {%- set changelog = reverse_etl._opened_changelog('reset', model) if is_shown else none -%}
-    {%- set aside = reverse_etl._set_aside(node, '__reset_') -%}
-    {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt.', info=true) -%}
-    {#- Its view names the table, and so would show the snapshots of the new one before they passed their tests. -#}
-    {%- if changelog -%}
-        {%- do reverse_etl._show(view, changelog, aside, published.snapshot_id) -%}
-        {%- do log('reset ' ~ model ~ ': ' ~ published.view ~ ' shows snapshot ' ~ published.snapshot_id ~ ' of ' ~ aside ~ ' until another one is published: keep that table till then.', info=true) -%}
+    {%- if target is not none or not reverse_etl._finish_reset(node) -%}
+        {%- set shown = reverse_etl._shown_of(node, target) if target is not none else none -%}
+        {%- set aside = reverse_etl._set_aside(node, '__reset_') -%}
+        {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt.', info=true) -%}
+        {%- if shown -%}{%- do reverse_etl._show_aside(node, shown, aside) -%}{%- endif -%}
     {%- endif -%}
+{% endmacro %}
+
+
+{#
+  The rest of a reset that was killed after it set the table aside: its view names the table, and so would show the snapshots of the new one before they
+  passed their tests. Returns whether there was any.
+#}
+{% macro _finish_reset(node) %}
+    {%- set aside = reverse_etl._newest_reset(node) -%}
+    {%- set shown = reverse_etl._shown_of(node, aside) if aside is not none else none -%}
+    {%- if shown -%}{%- do reverse_etl._show_aside(node, shown, aside) -%}{%- endif -%}
+    {{ return(shown is not none) }}
+{% endmacro %}
+
+
+{# The table that the newest reset of a changelog set aside, or none. #}
+{% macro _newest_reset(node) %}
+    {%- set table, names = api.Relation.create(database=node.database, schema=node.schema, identifier=node.alias, type='table'), [] -%}
+    {%- for row in run_query('show tables in ' ~ table.without_identifier() ~ " like '" ~ node.alias ~ "__reset_*'").rows -%}
+        {%- if modules.re.fullmatch(modules.re.escape(node.alias) ~ '__reset_[0-9]{14}', row[1], modules.re.IGNORECASE) -%}{%- do names.append(row[1]) -%}{%- endif -%}
+    {%- endfor -%}
+    {{ return(table.incorporate(path={'identifier': names | max}) if names else none) }}
+{% endmacro %}
+
+
+{# What the published view shows of a table, {view, name, snapshot_id, columns}; none: nothing, or it was moved to the table already. #}
+{% macro _shown_of(node, table) %}
+    {%- set published = reverse_etl._published(table) -%}
+    {%- set view = reverse_etl._published_view(node, published.view) if published and published.view else none -%}
+    {%- set found = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) if view else none -%}
+    {%- set head = reverse_etl._head(table) if found and found.type == 'view' else none -%}
+    {%- if head is none -%}{{ return(none) }}{%- endif -%}
+    {%- set columns = reverse_etl._columns_at(head, [], reverse_etl._columns_of(table)[reverse_etl._own_columns() | length:]) -%}
+    {{ return({'view': view, 'name': published.view, 'snapshot_id': published.snapshot_id, 'columns': columns}) }}
+{% endmacro %}
+
+
+{# A table that was set aside keeps what was published until its view names it. #}
+{% macro _show_aside(node, shown, aside) %}
+    {%- do reverse_etl._show(shown.view, shown.columns, aside, shown.snapshot_id) -%}
+    {%- do run_query('alter table ' ~ aside ~ " unset tblproperties if exists ('dbt_reverse_etl.published', 'dbt_reverse_etl.published_as')") -%}
+    {%- do log('reset ' ~ reverse_etl._named(node) ~ ': ' ~ shown.name ~ ' shows snapshot ' ~ shown.snapshot_id ~ ' of ' ~ aside ~ ' until another one is published: keep that table till then.', info=true) -%}
 {% endmacro %}
 
 

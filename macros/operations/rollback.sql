@@ -63,10 +63,11 @@
         {%- set facts = {'kind': 'rollback', 'frozen': true, 'positions': {}} -%}
         {%- do facts.update(labels) -%}
         {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on from its own ones. -#}
-        {%- for name, position in changelog.head.positions.items() if (capture if capture is string else capture.strategy) == 'feed' and name.split('/')[0] in ['kafka', 'files', 'sequence'] -%}
+        {%- set is_feed = (capture if capture is string else capture.strategy) == 'feed' -%}
+        {%- for name, position in changelog.head.positions.items() if is_feed and name.split('/')[0] in ['kafka', 'files', 'sequence'] -%}
             {%- do facts.positions.update({name: position}) -%}
         {%- endfor -%}
-        {%- set result = reverse_etl._capture_image(changelog, columns, image, facts) -%}
+        {%- set result = reverse_etl._capture_image(changelog, columns, image, facts, capture.sequence if is_feed else none) -%}
         {%- do reverse_etl._operation_done(
             'rollback', changelog, 'back to ' ~ place ~ ' (' ~ result.message ~ '). It is frozen: dbt run captures nothing and pushes this; dbt-reverse-etl plan shows what it sends. To capture again: '
             ~ reverse_etl._command('release', 'model: ' ~ changelog.name)
@@ -85,12 +86,12 @@
 {% endmacro %}
 
 
-{# One snapshot, as a capture makes it, of any rows: a query that stands behind `from`. #}
-{% macro _capture_image(changelog, columns, rows, facts) %}
+{# One snapshot, as a capture makes it, of any rows: a query that stands behind `from`. `sequence`: see `_stage_known`; or none. #}
+{% macro _capture_image(changelog, columns, rows, facts, sequence=none) %}
     {%- do reverse_etl._add_header_fields(changelog.target, changelog.present) -%}
     {%- set view = reverse_etl._quote(changelog.target.identifier ~ '__model_' ~ changelog.uuid[:8]) -%}
     {%- call statement('image') -%} create or replace temporary view {{ view }} as select {{ reverse_etl._columns(columns.names) }} from {{ rows }} {%- endcall -%}
-    {%- set query = {'name': view, 'rows': view, 'columns': columns.model, 'stored': false, 'candidates': none, 'types': {}} -%}
+    {%- set query = {'name': view, 'rows': view, 'columns': columns.model, 'stored': false, 'candidates': none, 'types': {}, 'sequence': sequence} -%}
     {%- set settings = {'key': columns.key, 'compare': 'hash', 'on_bad_key': 'fail', 'capture': {'strategy': 'compare'}} -%}
     {%- set result = reverse_etl._captured([reverse_etl._capture(changelog.target, changelog.head, columns, query, changelog.uuid, settings, facts)]) -%}
     {%- do reverse_etl._drop_model_query(query) -%}

@@ -92,10 +92,10 @@ def _restored_changelog(job: Job, state: State, sink: Sink) -> RestoredChangelog
     if others:
         found = f"a position at snapshot {others[0]}, which is another one now"
     found += ": the changelog was taken back, by RESTORE or as an older copy"
-    undo = (
-        f"dbt run-operation undo_restore --args '{{model: {job.model}}}', which brings the snapshots back, then dbt run"
-    )
-    next_step = f"{undo}; where it cannot: {_ways_out(job, sink)}"
+    operation = f"--args '{{model: {job.model}}}'"
+    undo = f"dbt run-operation undo_restore {operation}, which brings the snapshots back, then dbt run"
+    reset = f"if dbt run still names the RESTORE, dbt run-operation reset {operation} and dbt run; then"
+    next_step = f"{undo}; where it cannot: {reset} {_ways_out(job, sink)}"
     problem = Problem(job.task.sync, found, "a changelog that only grows", next_step)
     return RestoredChangelog(problem, "the changelog was taken back behind what was delivered")
 

@@ -48,3 +48,14 @@ def test_a_ledger_of_the_version_before_names_no_ledger_and_goes_on() -> None:
     for mark in ("", "of a newer version"):
         job = Job("run2", "changelog 1", 2, "spec", "{}", task, "here", mark=mark, captures={1: "a", 2: "b"})
         assert why_lost(job, fold([before]), Watched()) is None
+
+
+def test_a_position_of_a_changelog_that_was_taken_back_names_undo_restore_and_what_to_do_where_it_cannot() -> None:
+    started = RunStarted(
+        "s", 1, "run", NOW, 3, "spec", {}, (Range(0, BUCKETS, 3, "spec"),), (), (), NOW, "here", "sync", "changelog 1"
+    )
+    task = SinkTask("s", "sync", 0, "object", Mode.UPSERT, ("key",), SCHEMA)
+    job = Job("run2", "changelog 1", 1, "spec", "{}", task, "here", model="people")
+    said = str(why_lost(job, fold([started]), Watched()))
+    operations = [said.index(f"dbt run-operation {name}") for name in ("undo_restore", "reset", "resync")]
+    assert operations == sorted(operations), said

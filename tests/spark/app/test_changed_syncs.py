@@ -13,7 +13,7 @@ import pytest
 
 from dbt_reverse_etl.base.errors import ExitCode
 from tests.support.dbt.command import call, counts, found_by
-from tests.support.dbt.project import Project
+from tests.support.dbt.project import Project, Result
 from tests.support.servers.http import http_server
 from tests.support.servers.people_api import PeopleApi
 
@@ -164,6 +164,32 @@ def test_a_key_under_another_name_is_refused_before_the_destination_has_each_row
     for name in ("nobody", "dashboard"):
         nobody = project.dbt("run-operation", "adopt", "--args", f"{{sync: {name}}}")
         assert f"found '{name}', that is no exposure with meta.reverse_etl; expected one of crm_people." in nobody.text
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_column_that_is_renamed_in_the_table_is_refused_once_a_sync_was_pushed_and_may_be_renamed_in_the_model(
+    project: Project,
+) -> None:
+    def run(name: str, first: str) -> Result:
+        sql = f"select id, name as {name} from values (1, '{first}'), (2, 'Bob') as t (id, name)"
+        project.changelog("people", sql, settings={"on_column_change": "sync_all_columns"})
+        project.sync("crm_people", "people", object="people", mode="mirror", fields={"id": "id", name: "name"})
+        return project.run()
+
+    assert run("name", "Ada").sync("crm_people") == "+2 ~0 -0"
+    table = f"{project.schema}.people"
+    project.spark.sql(f"alter table {table} set tblproperties ('delta.columnMapping.mode' = 'name')")
+    project.spark.sql(f"alter table {table} rename column name to title")
+    refused = run("title", "Ann")
+    assert not refused.success
+    assert (
+        "column name is no column of the table any more; expected it to stay, because a sync was pushed" in refused.text
+    )
+    project.spark.sql(f"alter table {table} rename column title to name")
+    again = run("title", "Ann")
+    assert again.success, again.text
+    assert again.sync("crm_people") == "+0 ~1 -0"
+    assert project.crm("select id, name from people order by id") == [(1, "Ann"), (2, "Bob")]
 
 
 @pytest.mark.guarantee("What is sent")

@@ -215,6 +215,7 @@ def test_a_changelog_that_was_restored_is_named_in_every_command_and_one_operati
     assert not refused.pushed(), "a capture failed, so nothing is pushed"
     assert "that took it back to snapshot 1, while snapshot 3 was captured before" in refused.text
     assert "undo_restore --args '{model: people}'" in refused.text
+    assert "if their files are gone: dbt run-operation reset --args '{model: people}'" in refused.text
     status = read(call(shop.project, "status", "--json"))
     assert {(row["position"], row["head"], row["health"]) for row in status} == {(3, 1, "failing")}
     assert all("undo_restore" in row["reason"] for row in status)

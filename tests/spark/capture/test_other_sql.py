@@ -108,16 +108,23 @@ def test_a_rollback_under_a_feed_leaves_the_positions_of_the_feed_and_no_others(
     project.changelog("feed_log", f"select * from {events}", settings={"capture": FEED})
     assert (yield).messages["back_log"] == "+20 ~0 -0, snapshot 1"
     project.spark.sql(f"update {relation} set cents = 1, at = if(id = 3, 50, 100) where id in (3, 4)")
-    project.spark.sql(f"insert into {events} values (1, 11, 2, 'U')")
+    project.spark.sql(f"insert into {events} values (1, 11, 2, 'U'), (2, 20, 2, 'I')")
     assert (yield).messages["back_log"] == "+0 ~2 -0, snapshot 2"
     project.changelog("back_log", f"select * from {events}", settings={"capture": FEED})
     for name in ("back_log", "feed_log"):
         assert project.dbt("run-operation", "rollback", "--args", f"{{model: {name}, to: 1}}").success
         assert project.dbt("run-operation", "release", "--args", f"{{model: {name}}}").success
     assert positions(project, "feed_log") == {"sequence/at": "2"}
+    pruned = project.dbt("run-operation", "prune", "--args", "{model: feed_log, keep: 1}").text
+    assert "removed 2 snapshots (1 to 2)" in pruned
     project.changelog("back_log", f"select * from {relation}", settings=rows)
     none_left = "(full compare: the head has no positions, as after a rollback)"
-    assert (yield).messages["back_log"] == f"+0 ~2 -0, snapshot 5 {none_left}"
+    captured = (yield).messages
+    assert captured["back_log"] == f"+0 ~2 -0, snapshot 5 {none_left}"
+    assert captured["feed_log"].startswith("+0 ~0 -0"), "what was taken back is read again, and is old"
+    project.spark.sql(f"insert into {events} values (1, 12, 3, 'U'), (2, 21, 3, 'U')")
+    assert (yield).messages["feed_log"].startswith("+1 ~1 -0")
+    assert project.image("feed_log", "id, cents") == [(1, 12), (2, 21)]
 
 
 @pytest.mark.full

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -190,6 +192,33 @@ def test_bad_data_that_was_pushed_is_rolled_back_planned_pushed_and_released_and
     assert again.sync("crm_contacts") == "+1 ~1 -0"
     assert again.sync("crm_people") == "+7 ~0 -0"
     assert project.crm() == project.crm("select * from people order by 1") == [*{**good, 6: "Fay", 8: "Hal"}.items()]
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_prune_keeps_the_snapshot_at_which_an_adopt_was_asked_for_until_a_push_carries_it_out(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = operations.project
+    project.table("source", "select * from values (1, 'Ann'), (2, 'Bob') as t (id, v)")
+    project.sync("crm_contacts", "things", mode="mirror")
+    assert project.dbt("run", "--select", "things", "reverse_etl_ledger").success
+    with closing(sqlite3.connect(project.folder / "crm.db", isolation_level=None)) as loaded_by_hand:
+        loaded_by_hand.execute("create table contacts (id integer primary key, v text)")
+        loaded_by_hand.execute("insert into contacts values (1, 'Ann'), (2, 'Bob')")
+    assert operations.run("adopt", sync="crm_contacts").success
+    project.table("source", "select * from values (1, 'Ann'), (2, 'Bea') as t (id, v)")
+    assert operations.run("capture_rows", model="things", rows=f"{project.schema}.source").success
+
+    kept = operations.done("prune", keep=1)
+    assert "nothing to do: an adopt that was asked for of the sync crm_contacts (" in kept
+    assert ") needs snapshot 1" in kept
+    given_up = operations.done("prune", keep=1, dry_run=True, without_syncs=["crm_contacts"])
+    assert "would remove 1 snapshots" in given_up
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH")
+    assert project.run().sync("crm_contacts") == "+0 ~1 -0"
+    assert project.crm() == [(1, "Ann"), (2, "Bea")]
+    assert "removed 1 snapshots" in operations.done("prune", keep=1)
 
 
 @pytest.mark.full

@@ -159,6 +159,31 @@ def test_another_name_gets_a_view_at_once_and_a_reset_moves_no_view_before_the_t
     assert live(shop) == [0, 1]
 
 
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_a_reset_that_is_killed_once_the_table_is_set_aside_is_ended_by_the_next_run_or_by_its_repeat(
+    shop: Project,
+) -> None:
+    def build(query: str) -> str:
+        shop.table("source", query)
+        return shop.dbt("build", "--exclude", "package:reverse_etl").text
+
+    def reset() -> str:
+        return shop.dbt("run-operation", "reset", "--args", "{model: things}").text
+
+    assert "live shows snapshot 1, 3 rows" in build("select id, id as n from range(3)")
+    with killed_after(1, ("alter table",)):
+        reset()
+    assert "not published, for tests did not pass" in build("select id, -1L as n from range(2)")
+    assert live(shop) == [0, 1, 2], "snapshot 1 of the new changelog is captured, and not shown"
+    assert "live shows snapshot 2, 2 rows" in build("select id, id as n from range(2)")
+    with killed_after(1, ("alter table",)):
+        reset()
+    assert "live shows snapshot 2 of" in reset()
+    assert live(shop) == [0, 1]
+    assert "found no such table" in reset()
+
+
 @pytest.mark.guarantee("Capture")
 def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Project) -> None:
     shop.table("live", "select 'precious' as n")
