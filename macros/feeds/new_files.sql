@@ -16,7 +16,7 @@
         {%- if not source.reading -%} false {%- elif since is none -%} true
         {%- else -%} _file_modified >= timestamp_micros({{ since | int }}) - interval {{ reverse_etl._string(overlap) }} {%- endif -%}
     {%- endset -%}
-    {%- set checked = schema and format in ('csv', 'json') and options.keys() | map('lower') | reject('in', ['mode', 'columnnameofcorruptrecord']) | list | length == options | length -%}
+    {%- set checked = format | lower in ('csv', 'json') and reverse_etl._is_mode_ours(path, options) -%}
     {%- set landing, views = reverse_etl._feed_relation('landing', [path, format, schema, options]), [] -%}
     {%- if format | lower in ('csv', 'json', 'parquet', 'orc', 'avro', 'text', 'xml', 'binaryfile') -%}
         {%- set rows = reverse_etl._landing_rows(landing, path, format, schema, options, checked) -%}
@@ -44,20 +44,45 @@
 {%- endmacro %}
 
 
+{# Whether we choose what becomes of a row that is none. Errors of FAILFAST quote it, and dbt logs them. #}
+{% macro _is_mode_ours(path, options) -%}
+    {%- set own = {} -%}
+    {%- for name, value in options.items() -%}{%- do own.update({name | lower: value | string | upper}) -%}{%- endfor -%}
+    {%- set found = 'the mode FAILFAST, whose errors show rows' if own.get('mode') == 'FAILFAST' else 'columnNameOfCorruptRecord without a mode' if 'columnnameofcorruptrecord' in own and 'mode' not in own -%}
+    {%- if found -%}
+        {%- do reverse_etl._view_refuse(
+            'new_files ' ~ path, found, 'no mode, so that rows which do not fit are counted and refused, or PERMISSIVE or DROPMALFORMED; nothing was captured', 'correct the options'
+        ) -%}
+    {%- endif -%}
+    {{ return('mode' not in own) }}
+{%- endmacro %}
+
+
 {#
   Files that Spark reads itself: a table over the folder, for the moment, because a temporary view hides when a file was modified. Dropping it leaves the files.
-  Whatever is no row of the schema is counted and refused; without a schema Spark fails at the first one.
+  checked: whatever is no row of the schema, given or inferred, stands in _malformed, to be counted and refused.
 #}
 {% macro _landing_rows(landing, path, format, schema, options, checked) %}
     {%- set all = {} -%}
     {%- if format | lower == 'csv' -%}{%- do all.update({'header': 'true', 'enforceSchema': 'false'}) -%}{%- endif -%}
-    {%- do all.update({'columnNameOfCorruptRecord': '_malformed'} if checked else {'mode': 'FAILFAST'}) -%}
+    {%- if checked -%}{%- do all.update({'columnNameOfCorruptRecord': '_malformed'}) -%}
+    {%- elif format | lower not in ('csv', 'json') -%}{%- do all.update({'mode': 'FAILFAST'}) -%}
+    {%- endif -%}
     {%- do all.update(options) -%}
     {%- do run_query('drop table if exists ' ~ landing) -%}
     {%- do run_query(
         'create table ' ~ landing ~ (' (' ~ schema ~ (', _malformed string' if checked else '') ~ ')' if schema else '') ~ ' using ' ~ format ~ ' '
         ~ reverse_etl._source_options(all) ~ ' location ' ~ reverse_etl._string(path)
     ) -%}
+    {%- if checked and not schema -%}
+        {%- set names = reverse_etl._columns_of(landing) | map(attribute='name') | list -%}
+        {%- if names == ['_malformed'] -%}
+            {%- do run_query('drop table ' ~ landing) -%}
+            {%- do reverse_etl._view_refuse('new_files ' ~ path, 'no row that is ' ~ format, 'one row a line, for columns without a schema; nothing was captured', 'correct the files, or pass the options that they need, such as multiLine') -%}
+        {%- elif '_malformed' not in names -%}
+            {%- do run_query('alter table ' ~ landing ~ ' add columns (_malformed string)') -%}
+        {%- endif -%}
+    {%- endif -%}
     {{ return('(select *, _metadata.file_modification_time as _file_modified from ' ~ landing ~ ')') }}
 {% endmacro %}
 

@@ -27,7 +27,8 @@ from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.answer import Failure
 from dbt_reverse_etl.sinks.paths import ProjectFile
 
-TIMEOUT = 10.0  # seconds for each step of a request: a push must not wait for its messenger
+TIMEOUT = 10.0  # seconds for one message: a push must not wait for its messenger
+_CONNECT = 3.0  # of them, for a connection of HTTP
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -233,7 +234,7 @@ def _is_of_another_target(targets: object, target: str) -> bool:
 def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
     from dbt_reverse_etl.sinks.http.transport import Client
 
-    client = Client(TIMEOUT, TIMEOUT, tls)
+    client = Client(_CONNECT, TIMEOUT - _CONNECT, tls)
     headers = {"Content-Type": "application/json", **headers}
     answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body), wants_body=False)
     client.close()

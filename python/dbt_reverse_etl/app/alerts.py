@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from dbt_reverse_etl.alerts.channels import Channel
+from dbt_reverse_etl.alerts.channels import TIMEOUT, Channel
 from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, RestoredChangelog, ReverseEtlError, unexpected
+from dbt_reverse_etl.base.interrupts import within
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.health import Health
@@ -173,7 +175,7 @@ def send(channels: Sequence[Channel], changes: Sequence[Change], target: str, in
 
 def _is_taken(number: int, channel: Channel, message: tuple[str, str, dict[str, Any]], say: Say) -> bool:
     try:
-        note = channel.send(*message)
+        note = within(partial(channel.send, *message), TIMEOUT)
     except Exception as error:
         say(f"alert {number} ({channel.type}) was not sent: {_why(error)}", "error")
         return False

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
 INTERRUPTED = 130  # what a shell says of a process that SIGINT ended
@@ -17,6 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GLANCE = 0.2  # seconds between two looks at a signal
 P = ParamSpec("P")
 T = TypeVar("T")
+_Answer = tuple[list[T], BaseException | None]
 
 
 class Interrupts:
@@ -87,6 +88,18 @@ def in_time(work: Callable[[], object], seconds: float) -> None:
     thread.join(seconds)
 
 
+def within(work: Callable[[], T], seconds: float) -> T:
+    """What `work` returns or raises. It runs in a thread of its own, for a socket's timeout starts again with each byte.
+
+    Raises:
+        TimeoutError: it did not end in time. Nobody waits for it any more.
+    """
+    try:
+        return _result(_begun(work, "within").get(timeout=seconds))
+    except queue.Empty:
+        raise TimeoutError from None
+
+
 def apart(work: Callable[P, T]) -> Callable[P, T]:
     """`work`, called in a thread of its own where the caller is the main one.
 
@@ -98,25 +111,35 @@ def apart(work: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         if threading.current_thread() is not threading.main_thread():
             return work(*args, **kwargs)
-        answers: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
-
-        def answer() -> None:
-            try:
-                answers.put(([work(*args, **kwargs)], None))
-            except BaseException as error:
-                answers.put(([], error))
-
         with interrupts() as signals:
-            # A daemon: what hangs must not keep an interrupted process alive.
-            threading.Thread(target=contextvars.copy_context().run, args=(answer,), daemon=True, name="apart").start()
+            answers = _begun(partial(work, *args, **kwargs), "apart")
             while True:
                 signals.look()
                 try:
-                    found, error = answers.get(timeout=_GLANCE)
+                    answer = answers.get(timeout=_GLANCE)
                 except queue.Empty:
                     continue
-                if error is not None:
-                    raise error
-                return found[0]
+                return _result(answer)
 
     return called
+
+
+def _begun(work: Callable[[], T], name: str) -> queue.SimpleQueue[_Answer[T]]:
+    """Where the answer of `work` will be; a daemon, for what hangs must not keep an interrupted process alive."""
+    answers: queue.SimpleQueue[_Answer[T]] = queue.SimpleQueue()
+
+    def answer() -> None:
+        try:
+            answers.put(([work()], None))
+        except BaseException as error:
+            answers.put(([], error))
+
+    threading.Thread(target=contextvars.copy_context().run, args=(answer,), daemon=True, name=name).start()
+    return answers
+
+
+def _result(answer: _Answer[T]) -> T:
+    found, error = answer
+    if error is not None:
+        raise error
+    return found[0]

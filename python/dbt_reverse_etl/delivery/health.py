@@ -11,6 +11,7 @@ from itertools import groupby
 
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.facts import NOT_WELL, PARKED, Undelivered
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
@@ -119,7 +120,7 @@ def health(state: State, allowed: int | None, *, refused: bool = False, lag: int
 def standing(  # noqa: PLR0913  (each is a fact about the sync)
     state: State, allowed: int | None, now: datetime, *, refused: str = "", lag: int = 0, park_doubt: bool = False
 ) -> Standing:
-    """How a sync stands and what is left of it.
+    """How a sync stands and what is left of it, without secrets that rows of an earlier version of the ledger hold.
 
     Args:
         refused: why the newest push ended before a run began, or why the next one will.
@@ -130,7 +131,7 @@ def standing(  # noqa: PLR0913  (each is a fact about the sync)
     left = (*_by_reason(undelivered, now, park_doubt=park_doubt), *_not_acknowledged(state, len(undelivered)))
     reason = refused or _reason(state, word, allowed, lag, len(undelivered))
     return Standing(
-        word, tuple(sorted(left, key=lambda one: -one.rows)), len(state.undelivered) - len(undelivered), reason
+        word, tuple(sorted(left, key=lambda one: -one.rows)), len(state.undelivered) - len(undelivered), redact(reason)
     )
 
 
@@ -211,7 +212,9 @@ def _by_reason(rows: Iterable[Undelivered], now: datetime, *, park_doubt: bool) 
         same = list(group)
         times = [row.next_attempt_at for row in same if row.next_attempt_at is not None] if again == AT_A_TIME else []
         since = min(row.first_failed_at for row in same)
-        found.append(Left(outcome, reason, len(same), again, min(times, default=None), max(times, default=None), since))
+        found.append(
+            Left(outcome, redact(reason), len(same), again, min(times, default=None), max(times, default=None), since)
+        )
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ from functools import reduce
 
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.admission import refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
 from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
@@ -253,7 +254,7 @@ class _Run:
         """Send one wave and acknowledge it; the next claim, and how the run ends if it must end here."""
         began = self._clock.monotonic()
         self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
-        sent = sender.send(claim)
+        sent = sender.send(claim).redacted()
         self._given_up = sender.given_up
         self._step("wave.delivered")
         self._count(claim, sent)
@@ -352,6 +353,7 @@ class _Run:
         counts, planned = self._counts + self._not_counted(), self._histogram.total
         if not (counts.balanced and counts.planned == planned):
             status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
+        message = redact(message)  # of an error, too, which may quote a secret
         wave, sent = self._unrecorded, self._sent.id if self._sent and not self._unrecorded else None
         state = apply(self._recorded, wave) if wave else self._recorded
         finished = RunFinished(
@@ -362,7 +364,7 @@ class _Run:
             status=status,
             counts=counts,
             planned=planned,
-            message=message or (reasons(state) if status == Status.PARTIAL else ""),
+            message=message or (redact(reasons(state)) if status == Status.PARTIAL else ""),
             releases=tuple(claim for claim in self._own[-2:] if claim != sent),
             allowed=self._ports.allowed(state) if reached_its_end(status) else 0,
         )

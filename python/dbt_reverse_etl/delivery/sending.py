@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim, Undelivered
@@ -83,6 +84,13 @@ class Sent:
             self.stop or other.stop,
             self.any_unknown or other.any_unknown,
         )
+
+    def redacted(self) -> Sent:
+        """The same without secrets in what the ledger will keep of a row: a sink may quote one, and an executor knows none to take out."""
+        known = {reason: redact(reason) for reason in {row.reason for row in self.undelivered}}
+        if all(text == reason for reason, text in known.items()):
+            return self
+        return replace(self, undelivered=tuple(replace(row, reason=known[row.reason]) for row in self.undelivered))
 
 
 NOTHING_SENT = Sent()

@@ -12,6 +12,7 @@ from pyspark.sql import Row
 from dbt_reverse_etl.app.keys import fitting, stored_key
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
@@ -102,6 +103,12 @@ def _read(
 def _deliveries(pusher: Pusher, names: Mapping[str, str], changelog: str, stored: str, bucket: int) -> list[Delivery]:
     query = sql.render("key_deliveries", pusher.ledger.relation, list(names), changelog, stored, bucket)
     return [
-        Delivery(names[row.sync_id], row.fence, row.recorded_at.astimezone(timezone.utc), row.snapshot, row.reason)
+        Delivery(
+            names[row.sync_id],
+            row.fence,
+            row.recorded_at.astimezone(timezone.utc),
+            row.snapshot,
+            row.reason and redact(row.reason),
+        )
         for row in pusher.spark.sql(query).collect()
     ]

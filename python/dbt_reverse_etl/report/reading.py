@@ -13,6 +13,7 @@ from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.manifest import changelogs
@@ -132,7 +133,8 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
 def _run(row: Row) -> Run:
     counted = [PerOperation(*(row[f"{outcome}_{word}s"] for word in ("insert", "update", "delete"))) for outcome in _OUTCOMES]  # fmt: skip
     ended = _utc(row.finished_at) if row.finished_at else None
-    return Run(row.fence, _utc(row.started_at), ended, row.status, row.snapshot_id, row.message or "", Counts(*counted))
+    message = redact(row.message or "")
+    return Run(row.fence, _utc(row.started_at), ended, row.status, row.snapshot_id, message, Counts(*counted))
 
 
 def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest: int) -> list[Snapshot]:

@@ -13,6 +13,7 @@ from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.health import Health, exit_code, explained, health, next_attempt, standing
@@ -208,6 +209,15 @@ def test_it_is_said_how_many_rows_are_undelivered_why_and_when_each_is_tried_aga
     many = standing(left(*(row(str(n), "rejected", f"reason {n}") for n in range(9))), 0, NOW)
     assert len(explained(many)) == 6
     assert explained(many)[-1] == "undelivered: 4 for 4 other reasons: see reverse_etl_undelivered"
+
+
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_secret_in_what_an_earlier_version_wrote_into_the_ledger_is_not_shown() -> None:
+    register_secret("s3cr3t-OfAnOldRow")
+    told = replace(left(row("a", "rejected", "at s3cr3t-OfAnOldRow")), status="failed", message="s3cr3t-OfAnOldRow")
+    here = standing(told, 0, NOW)
+    assert "s3cr3t" not in str(here)
+    assert (here.reason, here.left[0].reason) == ("failed: ***", "at ***")
 
 
 def test_the_ledger_keeps_why_the_rows_of_a_partial_run_are_undelivered() -> None:

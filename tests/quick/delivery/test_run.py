@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -9,18 +10,22 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.base.errors import DestinationError, OtherChangelog, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import DestinationError, OtherChangelog, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.outcome import Delivery
+from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Fact, Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Retries
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource
 from tests.support.delivery.world import Plan, World
+
+SECRET = "s3cr3t-DriverOnly"
 
 
 def kinds(desk: Desk) -> list[str]:
@@ -80,6 +85,40 @@ def test_a_long_wait_renews_the_lease() -> None:
     desk.sink.script = {"k0": ["retryable"] * 9}
     assert desk.push({"k0": 1, "k1": 2}).status == Status.SUCCEEDED
     assert any(isinstance(fact, Heartbeat) for fact in desk.ledger.facts)
+
+
+class Talkative(PlainSink):
+    """Quotes its login in all that it says."""
+
+    def deliver(self, batch: Batch) -> Delivery:
+        answer = super().deliver(batch)
+        results = tuple(replace(one, reason=f"{one.reason} by crm://push:{SECRET}@crm") for one in answer.results)
+        stop = f"no more for {SECRET}" if self.stops else None
+        return replace(answer, results=results, stop=stop)
+
+    stops = False
+
+    def finish(self, claim: str) -> None:
+        if "k9" in self.destination.rows:
+            raise DestinationError(Problem("memory", f"no place at {SECRET}", "a place", "make it"))
+
+
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("word", ["rejected", "retryable", "unknown_lost", "no_match", "fatal", "stop", "finish"])
+def test_a_secret_that_a_sink_quotes_comes_neither_into_the_ledger_nor_into_the_result(word: str) -> None:
+    register_secret(SECRET)
+    desk = Desk(Talkative)
+    rows = {f"k{n}": n for n in range(9)}
+    desk.sink.script = {"k1": [word] * 99}
+    if word in ("stop", "finish"):
+        desk.sink.script = {"k1": ["rejected"]}
+        desk.sink.stops, rows = word == "stop", rows | ({"k9": 9} if word == "finish" else {})
+    with suppress(DestinationError):
+        result = desk.push(rows)
+        assert SECRET not in f"{result.message} {result.state}"
+    facts = str(desk.ledger.facts)
+    assert SECRET not in facts
+    assert "***" in facts
 
 
 # --- full loads

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from email import message_from_bytes, policy
 from pathlib import Path
@@ -210,6 +214,39 @@ def test_a_mail_server_that_cannot_be_trusted_gets_no_login_and_a_wrong_login_is
     assert "SMTPAuthenticationError" in wrong
     assert CANARY[:-1] not in wrong
     assert box.taken == []
+
+
+@pytest.fixture
+def drip() -> Iterator[int]:
+    """The port of a server that answers with a byte ten times a second, and never with a whole line."""
+    over = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while not over.wait(0.1):
+                connection.sendall(b"2")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: answer(server.accept()[0]), daemon=True).start()
+        yield server.getsockname()[1]
+        over.set()
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("type_", ["email", "slack"])
+def test_a_server_that_drips_its_answer_holds_no_push_beyond_the_time_of_a_channel(
+    type_: str, drip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "TIMEOUT", 1.0)
+    mail = {"host": "127.0.0.1", "port": drip, "security": "none", "sender": "a@example.com", "to": ["b@example.com"]}
+    given: dict[str, Any] = mail if type_ == "email" else {"url": f"http://127.0.0.1:{drip}/hook"}
+    began = time.monotonic()
+    [(text, level)] = sent((Mail if type_ == "email" else Slack)(type=type_, **given))
+    assert time.monotonic() - began < 3
+    assert (text, level) == (
+        f"alert 0 ({type_}) was not sent: found TimeoutError; expected an answer. Next: check its settings in profiles.yml",
+        "error",
+    )
 
 
 def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> tuple[list[Channel], list[str]]:

@@ -104,7 +104,7 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
 
     def changelog(*formats: str) -> None:
         feeds = [
-            f"reverse_etl.new_files('{landing}', format='{form}', options={{'pathGlobFilter': '*.{name}', 'mode': 'FAILFAST'}})"
+            f"reverse_etl.new_files('{landing}', format='{form}', options={{'pathGlobFilter': '*.{name}'}})"
             for form, name in (one.split() for one in formats)
         ]
         rows = " union all ".join(f"select id, first, last, op, number from {{{{ {feed} }}}}" for feed in feeds)
@@ -135,6 +135,54 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
         ("2", "Bob", "Kim"),
         ("4", "Ada", "Ray"),
     ]
+
+
+GOOD = {
+    "csv": "id,value,op,number\n1,a,I,1\n",
+    "json": '{"id": 1, "value": "a", "op": "I", "number": 1, "deep": {"a b": 1}}\n',
+}
+BAD = {"csv": "id,value,op,number\n2,canary,I,2,more\n", "json": '{"id": 2, "value": "canary\n'}
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Secrets and row values")
+def test_a_malformed_line_shows_no_value_where_the_schema_is_inferred_and_a_mode_that_would_show_it_is_refused(
+    project: Project,
+) -> None:
+    landing = project.folder / "landing"
+    calls = {
+        "csv_changelog": ("csv", "format='csv'"),
+        "json_changelog": ("json", "format='JSON'"),
+        "dropping": ("json", "format='json', options={'mode': 'DROPMALFORMED'}"),
+        "fast": ("csv", "schema='id string', options={'mode': 'failfast'}"),
+        "named": ("csv", "options={'columnNameOfCorruptRecord': '_bad'}"),
+        "nothing": ("none", "format='json'"),
+    }
+    for name, (folder, arguments) in calls.items():
+        feed = f"reverse_etl.new_files('{landing / folder}', {arguments})"
+        rows = f"select id, value, op, cast(number as bigint) as number from {{{{ {feed} }}}}"
+        project.changelog(
+            name, rows, settings={"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
+        )
+    for folder in ("csv", "json", "none"):
+        (landing / folder).mkdir(parents=True)
+        (landing / folder / "1.txt").write_text(GOOD.get(folder, BAD["json"]))
+    read, refused = ("csv_changelog", "json_changelog", "dropping"), ("fast", "named", "nothing")
+    first = project.run()
+    assert [first.statuses[name] for name in (*read, *refused)] == ["success"] * 3 + ["error"] * 3, first.text
+    assert "found the mode FAILFAST, whose errors show rows; expected no mode, " in first.messages["fast"]
+    assert "found columnNameOfCorruptRecord without a mode; expected no mode, " in first.messages["named"]
+    assert "found no row that is json; expected one row a line" in first.messages["nothing"]
+    for folder, line in BAD.items():
+        (landing / folder / "2.txt").write_text(line)
+    second = project.dbt("run", "--select", *read)
+    assert [second.statuses[name] for name in read] == ["error", "error", "success"], second.text
+    for name, form in (("csv_changelog", "csv"), ("json_changelog", "JSON")):
+        assert f"found 1 rows in 1 files that are no {form} of the schema; expected" in second.messages[name]
+        assert len(project.image(name, "id, value")) == 1, "of the first capture"
+        assert_nothing_left(project, name)
+    written = [first.text, second.text, *(path.read_text() for path in project.folder.glob("logs/*.log"))]
+    assert "canary" not in "".join([*written, (project.folder / "target/run_results.json").read_text()])
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -14,6 +14,11 @@ from dbt_reverse_etl.sinks.paths import in_project
 
 _REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
 _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
+
+_NO_ENDPOINT = (
+    "found a login, a query or no host; expected https://host[:port]; "
+    "next: correct it, and put a login into access_key and secret_key"
+)
 
 
 class StorageSettings(Settings):
@@ -25,6 +30,8 @@ class StorageSettings(Settings):
         timeout: seconds to connect, and for each request.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
     endpoint: str | None = None
     region: str | None = None
     access_key: str | None = None
@@ -35,7 +42,15 @@ class StorageSettings(Settings):
     @field_validator("endpoint")
     @classmethod
     def _is_safe(cls, endpoint: str | None) -> str | None:
-        url = urlsplit(endpoint or "https://default")
+        if not endpoint:
+            return endpoint
+        try:
+            url = urlsplit(endpoint)
+            is_place = bool(url.hostname) and url.port != 0
+        except ValueError:  # its text quotes the endpoint, and with it a login
+            is_place = False
+        if not is_place or "@" in endpoint or "?" in endpoint or "#" in endpoint:
+            raise ValueError(_NO_ENDPOINT)
         if url.scheme == "https" or (url.scheme == "http" and is_loopback(url.hostname or "")):
             return endpoint
         raise ValueError("found an endpoint without TLS; expected https:// away from this machine; next: correct it")
@@ -89,6 +104,8 @@ class FilesSettings(Settings):
         keep_days: when a run ends, older parts leave the manifest; the next run deletes their files, so that readers can end
             first. Files that a full load replaced stay as long; without `keep_days`, until the next run.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     path: str = Field(pattern=r"\S")
     storage: StorageSettings = Field(default_factory=StorageSettings)

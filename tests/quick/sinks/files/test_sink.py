@@ -23,7 +23,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.files import disk
 from dbt_reverse_etl.sinks.files.manifest import ManifestFile
-from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
+from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, StorageSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
 from dbt_reverse_etl.values.encoding import encode_values
@@ -228,6 +228,32 @@ def test_a_prefix_that_no_object_storage_can_name_is_refused_before_anything_is_
     for right in ("", "/", "/exports", "/a/b/", "/a/.b/c..d", "/exports//"):
         assert FilesSettings(path=place + right)
     assert FilesSettings(path="/srv//exports/../x")
+
+
+@pytest.mark.guarantee("Files")
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://AKIA:s3cr3tvalue@minio.example.com",
+        "https://s3cr3tvalue@minio.example.com",
+        "https://AKIA:s3cr3tvalue/@minio.example.com",
+        "https://minio.example.com?key=s3cr3tvalue",
+        "https://minio.example.com#s3cr3tvalue",
+        "https://minio.example.com:s3cr3tvalue",
+        "https://[s3cr3tvalue",
+        "http://s3cr3tvalue.example.com",
+        "https:///s3cr3tvalue",
+        "s3cr3tvalue",
+    ],
+)
+def test_an_endpoint_with_a_login_a_query_or_no_host_is_refused_without_showing_it(endpoint: str) -> None:
+    storage = {"endpoint": endpoint}
+    for model, values in ((FilesSettings, {"path": "s3://bucket", "storage": storage}), (StorageSettings, storage)):
+        with pytest.raises(ValidationError) as refused:
+            model.model_validate(values)
+        assert "s3cr3tvalue" not in str(refused.value)
+    for right in (None, "", "https://minio.example.com", "https://minio.example.com:9000/", "http://127.0.0.1:9000"):
+        assert FilesSettings.model_validate({"path": "s3://bucket", "storage": {"endpoint": right}})
 
 
 @pytest.mark.parametrize("foreign", [b'{"metadata": {}}', b"[]", b"{"])
