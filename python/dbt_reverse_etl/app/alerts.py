@@ -64,6 +64,8 @@ def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
             heard = {change.report.sync: replace(change.before, relation=change.report.relation) for change in changes}
     else:  # nobody is left to hear of a recovery; of a failure hears whoever is added
         heard = {sync: one for sync, one in heard.items() if one.word == RECOVERED}
+    formers = {one.before.former: heard[one.report.sync] for one in changes if one.report.sync in heard}
+    heard |= {former: one for former, one in formers.items() if former}
     if heard:
         with _said_if_not("alerts", say):
             ledger.record_alerts(heard, by, now())

@@ -191,8 +191,8 @@ class SyncPush(OneSync):
             result = self._watched(self._job(HeadOfModel(newest, known.changelog), spec), ports)
             if not reached_its_end(result.status):
                 return result
-            self._replayed += result.counts
             self._begin_anew()
+            self._replayed += result.counts
         return None
 
     def _refuse_before_older_events(self, known: HeadOfModel) -> None:

@@ -23,6 +23,7 @@ _DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"
 # Every row of a changelog has these, so that a test of theirs can pass.
 _ALWAYS_SET = frozenset({"_change", "_captured_at"})  # our records in it have no `_snapshot_id`
 _SPELLINGS = ("reverseetl", "dbtreverseetl")
+_LONGER = re.compile(r"(dbt[_-])?reverse[_-]etl[_-]\w", re.IGNORECASE)  # may be a key of somebody else
 _CLOSE = 0.85  # reverse_elt is; reverse_etl_owner, which may be somebody's own key, is not
 _OWN_COLUMN = re.compile(r"\b_(change|snapshot_id)\b", re.IGNORECASE)
 
@@ -118,6 +119,8 @@ def _refuse_misspelt(manifest: Node, changelogs: Iterable[str], problems: list[P
 
 def _means_ours(key: object) -> bool:
     letters = re.sub("[^a-z]", "", str(key).lower())
+    if _LONGER.match(str(key)):
+        return False
     return bool(difflib.get_close_matches(letters, _SPELLINGS, n=1, cutoff=_CLOSE))
 
 

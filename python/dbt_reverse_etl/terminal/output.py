@@ -50,7 +50,7 @@ def _text(env: Mapping[str, str], *, timed: bool, to_stderr: bool) -> Write:
 def _json_lines(*, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:
         line = orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode()
-        click.echo(_unmoving(line).encode(), err=to_stderr)  # JSON is UTF-8, whatever the terminal takes
+        _put_utf_8(_unmoving(line).encode(), err=to_stderr)
 
     return write
 
@@ -62,7 +62,13 @@ def put(text: str) -> None:
 
 def put_json(document: object) -> None:
     """One JSON document on stdout, in UTF-8 whatever the terminal takes."""
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    _put_utf_8(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def _put_utf_8(text: bytes, *, err: bool = False) -> None:
+    """JSON is UTF-8. A stream that stands in for the terminal, as in a notebook, may take text alone."""
+    is_binary = hasattr(sys.stderr if err else sys.stdout, "buffer")
+    click.echo(text if is_binary else text.decode(), err=err)
 
 
 def _in_letters_of(stream: TextIO, text: str) -> str:

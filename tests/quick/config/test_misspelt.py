@@ -46,7 +46,15 @@ def test_a_block_beside_meta_is_refused(of: str, key: str) -> None:
 
 @pytest.mark.parametrize(
     "meta",
-    [{}, {"owner": {"team": "crm"}}, {"reverse_etl_owner": {"team": "crm"}}, {"reverse-etl": True}, {"etl": BLOCK}],
+    [
+        {},
+        {"owner": {"team": "crm"}},
+        {"reverse_etl_owner": {"team": "crm"}},
+        {"reverse_etl_sla": {"hours": 4}},
+        {"dbt-reverse-etl-ui": {"colour": "red"}},
+        {"reverse-etl": True},
+        {"etl": BLOCK},
+    ],
 )
 def test_an_exposure_with_other_keys_is_no_sync(meta: dict[str, Any]) -> None:
     assert [sync.name for sync in syncs(project("exposure", {"meta": meta}, meta))] == ["sound"]

@@ -250,6 +250,16 @@ def test_json_is_json_in_utf_8_whatever_the_terminal_takes(monkeypatch: pytest.M
     assert json.loads(written.getvalue().decode()) == [name]
 
 
+def test_json_goes_to_a_stream_that_takes_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook or a task of Airflow, which run the command in their own process."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO())
+    output.put_json(["é"])
+    output.screen("json", {}, quiet=False, verbose=False, document=True).say("é", "info")
+    assert json.loads(sys.stdout.getvalue()) == ["é"]
+    assert json.loads(sys.stderr.getvalue())["message"] == "é"
+
+
 @pytest.mark.guarantee("Secrets and row values")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_key_or_name_moves_the_cursor_or_turns_a_line_around(

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
+from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink, _like
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.dbt.command import call, found_by
 from tests.support.dbt.project import Project
@@ -44,6 +44,15 @@ def test_a_table_with_a_column_that_delta_numbers_and_with_capital_letters_is_a_
     assert first.success, first.text
     assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")
     assert shop.rows("select count(distinct sk) from {s}_lake.people") == [(2000,)]
+
+
+def test_the_session_of_a_table_is_sized_as_that_of_the_push(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        assert _like(spark).conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.mark.full
