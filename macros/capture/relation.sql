@@ -156,7 +156,7 @@
         {%- elif types_before[column.name | lower] != column.type -%}{%- do reconciled.widened.append(column.name) -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- do problems.extend(reverse_etl._vanished_columns(target, types_before.keys() | reject('in', present_names) | list)) -%}
+    {%- do problems.extend(reverse_etl._vanished_columns(target, types_before, present_names)) -%}
     {%- do reverse_etl._refuse_columns(target, head, reconciled, settings, problems) -%}
     {%- do reverse_etl._add_header_fields(target, found) -%}
     {%- do reverse_etl._alter_columns(target, changes) -%}
@@ -165,11 +165,11 @@
 
 
 {# Columns of the head that the table has no more: a sync that was pushed reads what it delivered by their names. A row in the changelog names its ledger. #}
-{% macro _vanished_columns(target, names) %}
+{% macro _vanished_columns(target, types, present) %}
     {%- set problems = [] -%}
-    {%- for name in names if run_query('select 1 from ' ~ target ~ " where _snapshot_id is null and _change = 'ledger' limit 1").rows | length -%}
+    {%- for name, type in types.items() if name not in present and run_query('select 1 from ' ~ target ~ " where _snapshot_id is null and _change = 'ledger' limit 1").rows | length -%}
         {%- do problems.append('column ' ~ name ~ ' is no column of the table any more; expected it to stay, because a sync was pushed; if it was renamed, rename it back: alter table ' ~ target
-            ~ ' rename column NEW_NAME to ' ~ reverse_etl._quote(name) ~ ', and rename it in the model alone; otherwise start anew on purpose with the operation reset') -%}
+            ~ ' rename column NEW_NAME to ' ~ reverse_etl._quote(name) ~ ', and rename it in the model alone; if it was dropped, give it back: alter table ' ~ target ~ ' add columns (' ~ reverse_etl._quote(name) ~ ' ' ~ type ~ '), and drop it in the model alone') -%}
     {%- endfor -%}
     {{ return(problems) }}
 {% endmacro %}

@@ -61,7 +61,8 @@
 
 {# Whether --defer put the changelog of another target in the place of one that did not run. #}
 {% macro _is_deferred(node) %}
-    {{ return(node.defer_relation and (invocation_args_dict.get('favor_state') or adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) is none)) }}
+    {%- set is_other = node.defer_relation and node.defer_relation.relation_name != node.relation_name -%}
+    {{ return(is_other and (invocation_args_dict.get('favor_state') or adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) is none)) }}
 {% endmacro %}
 
 

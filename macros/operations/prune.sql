@@ -107,7 +107,7 @@
     }) }}
 {% endmacro %}
 
-{# A tombstone outlives its snapshot: a feed may bring an event about a key that was deleted long ago. #}
+{# A tombstone outlives its snapshot: a feed may bring an event about a key that was deleted or rolled back long ago. #}
 {% macro _below(base, savepoints, prefix='') -%}
     {{ prefix }}_snapshot_id < {{ base }} and {{ prefix }}_change not in ('pruned', 'tombstone') {%- if savepoints %} and {{ prefix }}_snapshot_id not in ({{ savepoints | join(', ') }}){% endif -%}
 {%- endmacro %}

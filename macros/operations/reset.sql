@@ -7,6 +7,7 @@
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- if target is not none or not reverse_etl._finish_reset(node) -%}
         {%- set shown = reverse_etl._shown_of(node, target) if target is not none else none -%}
+        {%- if shown -%}{%- do run_query('alter table ' ~ target ~ " set tblproperties ('dbt_reverse_etl.resetting' = 'true')") -%}{%- endif -%}
         {%- set aside = reverse_etl._set_aside(node, '__reset_') -%}
         {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt.', info=true) -%}
         {%- if shown -%}{%- do reverse_etl._show_aside(node, shown, aside) -%}{%- endif -%}
@@ -20,7 +21,8 @@
 #}
 {% macro _finish_reset(node) %}
     {%- set aside = reverse_etl._newest_reset(node) -%}
-    {%- set shown = reverse_etl._shown_of(node, aside) if aside is not none else none -%}
+    {%- set is_open = aside is not none and 'dbt_reverse_etl.resetting' in reverse_etl._table_properties(aside) -%}
+    {%- set shown = reverse_etl._shown_of(node, aside) if is_open else none -%}
     {%- if shown -%}{%- do reverse_etl._show_aside(node, shown, aside) -%}{%- endif -%}
     {{ return(shown is not none) }}
 {% endmacro %}
@@ -51,7 +53,7 @@
 {# A table that was set aside keeps what was published until its view names it. #}
 {% macro _show_aside(node, shown, aside) %}
     {%- do reverse_etl._show(shown.view, shown.columns, aside, shown.snapshot_id) -%}
-    {%- do run_query('alter table ' ~ aside ~ " unset tblproperties if exists ('dbt_reverse_etl.published', 'dbt_reverse_etl.published_as')") -%}
+    {%- do run_query('alter table ' ~ aside ~ " unset tblproperties if exists ('dbt_reverse_etl.resetting', 'dbt_reverse_etl.published', 'dbt_reverse_etl.published_as')") -%}
     {%- do log('reset ' ~ reverse_etl._named(node) ~ ': ' ~ shown.name ~ ' shows snapshot ' ~ shown.snapshot_id ~ ' of ' ~ aside ~ ' until another one is published: keep that table till then.', info=true) -%}
 {% endmacro %}
 

@@ -176,12 +176,11 @@ def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:
         if tested.get("config", {}).get("materialized") == "changelog" and not _can_pass(node, test["name"]):
             name, column = test["name"], node.get("column_name") or "a column"
             where = f"{node.get('original_file_path')}: {tested['name']}.{column}"
-            expected = (
-                f"reverse_etl.current_{name}, which tests the rows as they stand: a changelog also holds former ones"
-            )
-            problems.append(
-                Problem(where, f"dbt's test {name}", expected, f"write reverse_etl.current_{name} in its place")
-            )
+            expected = f"reverse_etl.current_{name}, which tests the rows as they are now: a changelog also holds former ones"
+            next_step = f"write reverse_etl.current_{name} in its place"
+            if column == "_snapshot_id":  # which the current rows do not have
+                expected, next_step = "no such test: some records of ours have none", "remove it"
+            problems.append(Problem(where, f"dbt's test {name}", expected, next_step))
 
 
 def _tested(node: Node) -> str:

@@ -185,6 +185,7 @@ def test_a_column_that_is_renamed_in_the_table_is_refused_once_a_sync_was_pushed
     assert (
         "column name is no column of the table any more; expected it to stay, because a sync was pushed" in refused.text
     )
+    assert f"give it back: alter table {table} add columns (name string)" in refused.text.replace("`", "")
     project.spark.sql(f"alter table {table} rename column title to name")
     again = run("title", "Ann")
     assert again.success, again.text

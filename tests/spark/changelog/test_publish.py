@@ -172,16 +172,20 @@ def test_a_reset_that_is_killed_once_the_table_is_set_aside_is_ended_by_the_next
         return shop.dbt("run-operation", "reset", "--args", "{model: things}").text
 
     assert "live shows snapshot 1, 3 rows" in build("select id, id as n from range(3)")
-    with killed_after(1, ("alter table",)):
+    with killed_after(2, ("alter table",)):
         reset()
     assert "not published, for tests did not pass" in build("select id, -1L as n from range(2)")
     assert live(shop) == [0, 1, 2], "snapshot 1 of the new changelog is captured, and not shown"
     assert "live shows snapshot 2, 2 rows" in build("select id, id as n from range(2)")
-    with killed_after(1, ("alter table",)):
+    with killed_after(2, ("alter table",)):
         reset()
     assert "live shows snapshot 2 of" in reset()
     assert live(shop) == [0, 1]
     assert "found no such table" in reset()
+    assert "live shows snapshot 1, 2 rows" in build("select id, id as n from range(2)")
+    shop.rows("drop view {s}.live")
+    reset()
+    assert "__reset_" not in build("select id, -1L as n from range(2)"), "a reset that was ended is not ended again"
 
 
 @pytest.mark.guarantee("Capture")
