@@ -161,8 +161,6 @@ class SyncPush(OneSync):
         return Report(self._resolved.sync.name, self.label, lost.status, lost.exit_code, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
-        unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
-        job = replace(job, unsure=tuple((place.lo, place.hi) for place in unsure))
         guard = partial(self._guard, of_one_row=job.only is not None)
         ports = replace(self._ports(spec, self._head), guard=guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
