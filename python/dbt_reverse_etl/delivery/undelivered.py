@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import BUCKETS, PARKED, Undelivered
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.wave import RowFailure
+from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.ranges import Ranges
 
 KEY, BUCKET = "_key", "_bucket"
@@ -127,6 +128,13 @@ def not_delivered(  # noqa: PLR0913, PLR0917  (each is a part of the order)
 def _placed_rows(table: pa.Table, known: Mapping[str, Undelivered], in_doubt: InDoubt) -> pa.Table:
     """What an entry says of where its row is."""
     return table.select(_POSITION).append_column(IN_FLIGHT, _may_have_arrived(table, known, in_doubt))
+
+
+def in_mode(mode: Mode, entry: Undelivered) -> Undelivered:
+    """The entry as a run with this mode takes it: only `update_only` cannot make a row that the destination lacks."""
+    if mode is Mode.UPDATE_ONLY or entry.outcome != Outcome.NO_MATCH:
+        return entry
+    return replace(entry, outcome=Outcome.RETRYABLE.value, attempts=0, next_attempt_at=None)
 
 
 def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:

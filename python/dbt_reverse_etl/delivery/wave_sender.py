@@ -18,7 +18,7 @@ from dbt_reverse_etl.delivery.ports import Job, Ports, Remote
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
-from dbt_reverse_etl.delivery.undelivered import InDoubt
+from dbt_reverse_etl.delivery.undelivered import InDoubt, in_mode
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Waves
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SinkTask, sent_columns
@@ -58,7 +58,8 @@ class WaveSender:
 
     def send(self, claim: Claim) -> Sent:
         """Send the rows of a claim. Raises LeaseLost; ReverseEtlError where the stream holds other rows than the plan."""
-        known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
+        listed, mode = self._state.undelivered, self._task.mode
+        known = {key: in_mode(mode, row) for key, row in listed.items() if claim.lo <= row.bucket < claim.hi}
         order = Order(
             claim,
             known,

@@ -209,6 +209,22 @@ def test_rows_beside_one_that_is_sent_alone_go_with_the_next_push_unless_a_reque
     assert desk.sent - before == Counter(["k16"])
 
 
+@pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.MIRROR])
+def test_rows_that_the_destination_lacked_are_made_at_once_when_update_only_ends(mode: Mode) -> None:
+    desk = ChangingDesk()
+    desk.mode = Mode.UPDATE_ONLY
+    desk.sink.script = {"k1": ["no_match"], "k2": ["no_match"]}
+    assert desk.push(image(1)).counts.no_match.total == 2
+    desk.mode, desk.spec = mode, desk.after
+    desk.sink.script = {"k2": ["fatal"]}
+    result = desk.push()
+    assert (result.status, result.counts.no_match.total) == (Status.FAILED, 0)
+    assert not [row for row in desk.state().undelivered.values() if row.outcome == "no_match"]
+    assert desk.push().status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(1)
+    assert not desk.state().undelivered
+
+
 def test_a_ledger_of_an_earlier_build_parks_each_row_in_doubt() -> None:
     row = Undelivered("k", 1, None, 1, True, True, 1, "insert", "unknown", "why", 1, NOW, None)
     assert row.waits(NOW, park_doubt=True)
