@@ -338,11 +338,8 @@ class SyncPush(OneSync):
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
-        """Ranges where nobody knows what this sync left at the destination: an earlier mode sent only some operations, or some fields paused."""
-        if spec.mode is Mode.INSERT_ONLY:
-            return []
-        partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {spec.mode}
-        return [place for place, one in _earlier(state) if one.mode in partial or spec.resumes(one)]
+        """Ranges where nobody knows what this sync left at the destination."""
+        return [place for place, one in _earlier(state) if spec.sends_all_after(one)]
 
     @staticmethod
     def _kept_places(state: State, spec: Spec) -> list[Range]:
