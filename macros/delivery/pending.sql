@@ -75,7 +75,7 @@ images as (
         {{ 'max_by(_captured_at, _order) as _captured_at,' if '_captured_at' in extra }}
         {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
         {{ "max_by(_change <> 'delete' and _is_shared, _order) as _is_shared," if shared_by }}
-        {{ reverse_etl._left(mirrored_by) ~ ' as _left,' if mirrored_by }}
+        {{ reverse_etl._left(mirrored_by, mode) ~ ' as _left,' if mirrored_by }}
         {{ 'if(any_value(_position) = 0, ' ~ reverse_etl._string(begun_by) ~ ', null) as _begun_by,' if begun_by }}
         if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
     from projected
@@ -178,10 +178,20 @@ left anti join images using (_key)
 {%- endmacro %}
 
 
-{# Whether a row was, at some snapshot since the position, in neither the filter of the sync nor that of a mirror. #}
-{% macro _left(mirrored_by) -%}
-    count_if(_snapshot_id > _position and _change <> 'update_preimage' and (_change = 'delete' or _now is null
+{#
+  Whether a row changed since the position and was, at some snapshot since, in neither the filter of the sync nor that of a mirror. From one that only updates a
+  mirror keeps nothing, and it makes the row again without the fields of that sync: then whether the row came back to a mirror since the position.
+#}
+{% macro _left(mirrored_by, mode) -%}
+{%- set since = "_snapshot_id > _position and _change <> 'update_preimage'" -%}
+{%- if mode == 'update_only' -%}
+    count_if({{ since }}) > 0 and ({% for _ in mirrored_by %}{% set mirrored = '_mirrored_' ~ loop.index %}(max_by(_change <> 'delete' and {{ mirrored }}, _order)
+        and (not coalesce({{ reverse_etl._image_at(mirrored, '_position') }}, false)
+            or count_if({{ since }} and (_change = 'delete' or not {{ mirrored }})) > 0)){{ ' or ' if not loop.last }}{% endfor %})
+{%- else -%}
+    count_if({{ since }} and (_change = 'delete' or _now is null
         and ({% for _ in mirrored_by %}not _mirrored_{{ loop.index }}{{ ' or ' if not loop.last }}{% endfor %}))) > 0
+{%- endif -%}
 {%- endmacro %}
 
 

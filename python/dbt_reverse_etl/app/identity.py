@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dbt_reverse_etl.base.errors import Problem, Renamed
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.ledger import Overview, Request
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,41 @@ def written_name(resolved: ResolvedSync, former: Former) -> str:
     """As `renamed_from` takes it."""
     _, project, name = former.exposure.split(".")
     return name if project == resolved.sync.unique_id.split(".")[1] else f"{project}.{name}"
+
+
+def requests_of(
+    resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]
+) -> tuple[list[Request], list[Request]]:
+    """What was asked of a sync, oldest first; and what was asked of its former name, and is for the sync that has this name now.
+
+    Until a renamed sync is pushed by its new name, it carries out what was asked of its former one. Of two that swapped names, each does;
+    else the sync that has the former name now.
+    """
+    own, name = id_of(resolved), resolved.sync.name
+    former = overview.names.get(own, name)
+    mine = _asked(resolved, overview, name)
+    if former == name:
+        return mine, []
+    if any(known == name and one != own and one in overview.configured for one, known in overview.names.items()):
+        mine = []
+    asked = _asked(resolved, overview, former)
+    now = next((one for one in others if one.sync.enabled and one.sync.name == former), None)
+    if asked and now is not None and overview.names.get(id_of(now), former) == former:
+        return mine, asked
+    return sorted([*asked, *mine], key=lambda one: one.at), []
+
+
+def is_asked(resolved: ResolvedSync, overview: Overview) -> bool:
+    """Whether a request waits under its name, or the one by which it was pushed last."""
+    names = {resolved.sync.name, overview.names.get(id_of(resolved), "")}
+    return not names.isdisjoint(overview.requests)
+
+
+def _asked(resolved: ResolvedSync, overview: Overview, name: str) -> list[Request]:
+    sync = resolved.sync
+    mine = [f"{sync.unique_id.rpartition('.')[0]}.{name}"]
+    mine += [sync.position_of] if sync.position_of.endswith(f".{name}") else []
+    return [one for one in overview.requests.get(name, ()) if one.concerns(mine, sync.changelog.relation_name)]
 
 
 def left_elsewhere(resolved: ResolvedSync, overview: Overview) -> str:

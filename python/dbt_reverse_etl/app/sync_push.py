@@ -12,7 +12,7 @@ from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
-from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed
+from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed, requests_of
 from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.app.push_report import Report
@@ -70,12 +70,12 @@ class SyncPush(OneSync):
             return self._left_to_a_later_run(known)
         if self._is_behind_others(known, spec):
             return self._superseded(known, "another sync of this object was pushed at a newer snapshot")
+        if former := self._former(known, requests):
+            self._give_up(former, job, spec)
         for request in requests:
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
             job = self._job(known, spec)
-        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
-            self._give_up(former, job, spec)
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
         stopped = self._stopped(spec)
         if only is not None:
@@ -104,21 +104,31 @@ class SyncPush(OneSync):
         told = {"head": known.snapshot, "position": self._position, **told}
         return Report(self._resolved.sync.name, self.label, status, **told)
 
+    def _former(self, known: HeadOfModel, requests: Iterable[Request]) -> Former | None:
+        """What a first load would leave behind. An adopt begins none."""
+        if self.state.fence or any(one.operation == "adopt" for one in requests):
+            return None
+        return former_of(self._resolved, known.changelog, self._overview)
+
     def _give_up(self, former: Former, job: Job, spec: Spec) -> None:
-        """Forget a position under a former name, if that was asked for; else refuse to begin anew beside it."""
+        request = self._forget_of(former)
+        task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
+        mark = self._head().marks.get(former.sync_id, "")
+        job = replace(job, task=task, exposure=former.exposure, mark=mark)
+        carry_out(request, former.state, job, self._ports(spec, self._head), self._policy)
+        self._begin_anew()
+
+    def _forget_of(self, former: Former) -> Request:
+        """What gives up the position under the former name. Raises Renamed: nobody asked for it."""
         names, requests = self._overview.aliases[former.sync_id], self._overview.requests
         project = former.exposure.rpartition(".")[0]
         sync = self._resolved.sync
         mine, relation = [sync.unique_id, *(f"{project}.{name}" for name in names)], sync.changelog.relation_name
         asked = [one for name in names for one in requests.get(name, ()) if one.concerns(mine, relation)]
-        asked = [one for one in asked if one.operation == "forget"]
-        if not asked:
+        forgets = [one for one in asked if one.operation == "forget"]
+        if not forgets:
             raise renamed(self._resolved, former)
-        task = replace(job.task, sync_id=former.sync_id, sync=former.sync)
-        mark = self._head().marks.get(former.sync_id, "")
-        job = replace(job, task=task, exposure=former.exposure, mark=mark)
-        carry_out(asked[-1], former.state, job, self._ports(spec, self._head), self._policy)
-        self._begin_anew()
+        return forgets[-1]
 
     def _is_overtaken(self, known: HeadOfModel, job: Job) -> bool:
         """Whether a later run has delivered, or may have delivered, rows of a newer snapshot, which nobody reads for an older one."""
@@ -168,8 +178,6 @@ class SyncPush(OneSync):
         return Report(self._resolved.sync.name, self.label, status, code, *reached, message=message, standing=here)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
-        unsure = self._unsure(self.state, spec) + self._kept_places(self.state, spec)
-        job = replace(job, unsure=tuple((place.lo, place.hi) for place in unsure))
         guard = partial(self._guard, of_one_row=job.only is not None)
         ports = replace(self._ports(spec, self._head), guard=guard, full_load=partial(self._full_load, spec))
         result = self._watched(job, ports)
@@ -206,9 +214,10 @@ class SyncPush(OneSync):
 
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
-        sync, relation = self._resolved.sync, self._resolved.sync.changelog.relation_name
-        named = self._overview.requests.get(sync.name, ())
-        asked = [one for one in named if one.concerns([sync.unique_id], relation)]
+        asked, left = requests_of(self._resolved, self._overview, self._shared.resolved)
+        for one in left:
+            said = f"{one.operation} of {one.sync}, the former name of this sync,"
+            self._note(f"{said} is left to the sync that has it now")
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
         return [one for one in asked if one.changelog in ("", changelog)]
@@ -229,13 +238,13 @@ class SyncPush(OneSync):
         lost = why_lost(job, self.state, self.sink)
         if lost is not None and not requests:
             return self._lost_report(lost)
+        if former := self._former(known, requests):
+            said = f"{self._forget_of(former).operation} of {former.sync}"
+            self._note(f"{said} was asked for: the next push carries it out first")
         for request in requests:
             self._note(f"{request.operation} was asked for: the next push carries it out first")
             self.state = as_carried_out(request, self.state, job, lost, self._shared.clock.now())
             lost = None
-        if not self.state.fence and (former := former_of(self._resolved, known.changelog, self._overview)):
-            found = str(renamed(self._resolved, former))
-            return Report(self._resolved.sync.name, self.label, "renamed", ExitCode.OTHER_CHANGELOG, message=found)
         source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
         try:
             planned = source.planned().total
@@ -338,11 +347,8 @@ class SyncPush(OneSync):
 
     @staticmethod
     def _unsure(state: State, spec: Spec) -> list[Range]:
-        """Ranges where nobody knows what this sync left at the destination: an earlier mode sent only some operations, or some fields paused."""
-        if spec.mode is Mode.INSERT_ONLY:
-            return []
-        partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {spec.mode}
-        return [place for place, one in _earlier(state) if one.mode in partial or spec.resumes(one)]
+        """Ranges where nobody knows what this sync left at the destination."""
+        return [place for place, one in _earlier(state) if spec.sends_all_after(one)]
 
     @staticmethod
     def _kept_places(state: State, spec: Spec) -> list[Range]:

@@ -176,7 +176,9 @@ def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:
         if tested.get("config", {}).get("materialized") == "changelog" and not _can_pass(node, test["name"]):
             name, column = test["name"], node.get("column_name") or "a column"
             where = f"{node.get('original_file_path')}: {tested['name']}.{column}"
-            expected = f"reverse_etl.current_{name}, which tests the rows as they are now: a changelog also holds former ones"
+            expected = (
+                f"reverse_etl.current_{name}, which tests the rows as they are now: a changelog also holds former ones"
+            )
             next_step = f"write reverse_etl.current_{name} in its place"
             if column == "_snapshot_id":  # which the current rows do not have
                 expected, next_step = "no such test: some records of ours have none", "remove it"

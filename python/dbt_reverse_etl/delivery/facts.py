@@ -75,6 +75,7 @@ class Undelivered(_Told):
         attempts: runs in a row in which the destination refused this value or had no such row, or that left it unknown.
         next_attempt_at: UTC; earlier runs skip the row. None: the next run sends it (unless it is parked).
         asked_by: id of the resync or repair that asked for the row; part of `_event_id`, or a destination that remembers ids would ignore it.
+        in_flight: of a row in doubt: see `may_have_arrived`. Older versions kept `doubt` alone, and parked each such row.
     """
 
     key: str
@@ -91,13 +92,19 @@ class Undelivered(_Told):
     first_failed_at: datetime
     next_attempt_at: datetime | None
     asked_by: str | None = None
+    in_flight: bool = True
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Nobody knows how a request with it ended. False of a row that only a resync or a change of the sync put in doubt."""
+        return self.doubt and self.in_flight
 
     def waits(self, now: datetime, *, park_doubt: bool = False) -> bool:
-        """Not to be sent yet, as long as its value stays the same; one whose doubt is parked, whatever its value is.
+        """Not to be sent yet, as long as its value stays the same; one that may have arrived and is parked, whatever its value is.
 
         A wait beyond the longest one was written by a clock that was ahead.
         """
-        parked = self.outcome == PARKED or (park_doubt and self.doubt)
+        parked = self.outcome == PARKED or (park_doubt and self.may_have_arrived)
         return parked or (self.next_attempt_at is not None and now < self.next_attempt_at <= now + LONGEST_WAIT)
 
 

@@ -221,7 +221,7 @@ def _by_reason(rows: Iterable[Undelivered], now: datetime, *, park_doubt: bool) 
 def _again(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
     if not row.waits(now, park_doubt=park_doubt):
         return NEXT_RUN
-    if park_doubt and row.doubt:
+    if park_doubt and row.may_have_arrived:
         return ON_RETRY
     return ON_CHANGE if row.outcome == PARKED else AT_A_TIME
 

@@ -92,7 +92,6 @@ class Job:
         task: for the sink; the run fills in sync_id's `fence` and `first`.
         owner: names the process, for the question whether it is alive.
         exposure: unique id of the exposure from which the id of the sync is made.
-        unsure: bucket ranges in which every row is in doubt although no request left it so: the mode did not send all.
         newest: snapshot of the changelog, where `head` is an older one.
         model: name of the changelog.
         mark: of the ledger whose positions hold, as the changelog says; empty: it does not say, or was not asked.
@@ -109,7 +108,6 @@ class Job:
     task: SinkTask
     owner: str
     invocation_id: str = ""
-    unsure: tuple[tuple[int, int], ...] = ()
     exposure: str = ""
     newest: int = 0
     model: str = ""

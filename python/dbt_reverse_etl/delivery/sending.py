@@ -19,7 +19,7 @@ from dbt_reverse_etl.delivery.gate import LeaseLost, Stop
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.undelivered import (
     BUCKET,
-    SentInDoubt,
+    InDoubt,
     alone,
     held_back,
     left_in_doubt,
@@ -51,7 +51,7 @@ class Order:
     now: datetime
     rejections: Rejections
     retry_now: bool
-    in_doubt: SentInDoubt = field(default_factory=SentInDoubt)
+    in_doubt: InDoubt = field(default_factory=InDoubt)
     only: str | None = None
 
 
@@ -107,8 +107,8 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
     Raises:
         LeaseLost: after every request that was under way has ended; it names the buckets of what was sent.
     """
-    known = {} if order.retry_now else order.known
-    rows, wait = split(table, known, order.now, order.in_doubt) if order.only is None else alone(table, order.only)
+    waiting = {} if order.retry_now else order.known
+    rows, wait = split(table, waiting, order.now, order.in_doubt) if order.only is None else alone(table, order.only)
     new, refused = refused_before(rows, order.known)
     sent = _waiting(wait, order)
     others = wait.num_rows + refused.num_rows
@@ -128,7 +128,10 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
 def _waiting(wait: pa.Table, order: Order) -> Sent:
     """What is said of rows that are not sent now."""
     left = left_in_doubt if order.only is None else held_back
-    listed, planned = still_waiting(wait, order.known, order.now, left), count_operations(wait.column(OPERATION))
+    listed, planned = (
+        still_waiting(wait, order.known, order.now, order.in_doubt, left),
+        count_operations(wait.column(OPERATION)),
+    )
     no_match = PerOperation.of(row.operation for row in listed if row.outcome == Outcome.NO_MATCH)
     return Sent(Counts(planned=planned, skipped=planned - no_match, no_match=no_match), (*listed,))
 
@@ -150,7 +153,7 @@ def _sent(engine: Engine, order: Order, rows: pa.Table, stop: Stop | None, **par
     except LeaseLost as lost:
         lost.buckets = _buckets(rows.take(pa.array(lost.rows, pa.int64())))
         raise
-    failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections)
+    failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections, order.in_doubt)
     counts, requests, nothing_applied = result.counts, result.requests, result.nothing_applied
     return Sent(counts, tuple(failed), requests, nothing_applied, result.stop, result.any_unknown)
 

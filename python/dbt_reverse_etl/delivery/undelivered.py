@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,34 +14,37 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import BUCKETS, PARKED, Undelivered
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.wave import RowFailure
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.ranges import Ranges
 
 KEY, BUCKET = "_key", "_bucket"
 BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed"
-ASKED_BY = "_asked_by"
+ASKED_BY, IN_FLIGHT = "_asked_by", "_in_flight"
 _POSITION = [KEY, BUCKET, "_operation", BEFORE, AFTER, MAYBE, DOUBT, CHANGED, ASKED_BY]
 
 
 @dataclass(frozen=True)
-class SentInDoubt:
-    """Bucket ranges whose rows are sent even if the destination may hold them already.
+class InDoubt:
+    """Bucket ranges that decide what becomes of rows in doubt.
 
     Attributes:
-        all: it was asked for.
-        unlisted: the mode changed, and no request left them in doubt; those that the ledger lists wait.
+        in_flight: of the claims of earlier runs: a request with such a row may have arrived.
+        sent: such a row is sent even so.
     """
 
-    all: tuple[tuple[int, int], ...] = ((0, BUCKETS),)
-    unlisted: tuple[tuple[int, int], ...] = ()
+    in_flight: Ranges = ()
+    sent: Ranges = ((0, BUCKETS),)
 
 
 def split(
-    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, in_doubt: SentInDoubt
+    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, in_doubt: InDoubt
 ) -> tuple[pa.Table, pa.Table]:
     """The rows of a wave to send now, and those that wait or are parked.
 
-    A row whose value changed since it was rejected does not wait. One in doubt does, unless it is sent all the same.
+    A row whose value changed since it was rejected does not wait. One that may have arrived does, unless it is sent all the same.
     """
-    return _divided(table, pc.or_(_waits(table, known, now), _in_doubt(table, known, in_doubt)))
+    held = pc.and_(_may_have_arrived(table, known, in_doubt), pc.invert(_within(table, in_doubt.sent)))
+    return _divided(table, pc.or_(_waits(table, known, now), held))
 
 
 def alone(table: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
@@ -76,27 +79,25 @@ def _unchanged(table: pa.Table, known: Mapping[str, Undelivered], chosen: Callab
     return pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(same, pa.int64()))
 
 
-def _in_doubt(table: pa.Table, known: Mapping[str, Undelivered], sent: SentInDoubt) -> pa.ChunkedArray:
-    doubt = table.column(DOUBT)
-    for place in sent.all:
-        doubt = pc.and_(doubt, _outside(table, place))
-    if sent.unlisted:
-        keys = pa.array([key for key, row in known.items() if row.doubt], table.schema.field(KEY).type)
-        listed = pc.is_in(table.column(KEY), keys)
-        for place in sent.unlisted:
-            doubt = pc.and_(doubt, pc.or_(listed, _outside(table, place)))
-    return doubt
+def _may_have_arrived(table: pa.Table, known: Mapping[str, Undelivered], in_doubt: InDoubt) -> pa.ChunkedArray:
+    listed = pa.array([key for key, row in known.items() if row.may_have_arrived], table.schema.field(KEY).type)
+    in_flight = pc.or_(pc.is_in(table.column(KEY), listed), _within(table, in_doubt.in_flight))
+    return pc.and_(table.column(DOUBT), in_flight)
 
 
-def _outside(table: pa.Table, place: tuple[int, int]) -> pa.ChunkedArray:
+def _within(table: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
     bucket = table.column(BUCKET)
-    return pc.or_(pc.less(bucket, place[0]), pc.greater_equal(bucket, place[1]))
+    inside = pc.less(bucket, 0)
+    for lo, hi in ranges:
+        inside = pc.or_(inside, pc.and_(pc.greater_equal(bucket, lo), pc.less(bucket, hi)))
+    return inside
 
 
 def still_waiting(
     table: pa.Table,
     known: Mapping[str, Undelivered],
     now: datetime,
+    in_doubt: InDoubt,
     new: Callable[[Mapping[str, Any], datetime], Undelivered],
 ) -> list[Undelivered]:
     """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added.
@@ -104,23 +105,36 @@ def still_waiting(
     Args:
         new: the entry of a row that the ledger does not list.
     """
-    rows = table.select(_POSITION).to_pylist()
+    rows = _placed_rows(table, known, in_doubt).to_pylist()
     return [_placed(row, known[row[KEY]]) if row[KEY] in known else new(row, now) for row in rows]
 
 
-def not_delivered(
+def not_delivered(  # noqa: PLR0913, PLR0917  (each is a part of the order)
     table: pa.Table,
     failures: Mapping[int, RowFailure],
     known: Mapping[str, Undelivered],
     now: datetime,
     policy: Rejections,
+    in_doubt: InDoubt,
 ) -> list[Undelivered]:
     """One entry for each failure; `failures` by row number of `table`."""
-    rows = table.select(_POSITION).take(pa.array([*failures], pa.int64())).to_pylist()
+    rows = _placed_rows(table, known, in_doubt).take(pa.array([*failures], pa.int64())).to_pylist()
     return [
         _failed(row, failure, known.get(row[KEY]), now, policy)
         for row, failure in zip(rows, failures.values(), strict=True)
     ]
+
+
+def _placed_rows(table: pa.Table, known: Mapping[str, Undelivered], in_doubt: InDoubt) -> pa.Table:
+    """What an entry says of where its row is."""
+    return table.select(_POSITION).append_column(IN_FLIGHT, _may_have_arrived(table, known, in_doubt))
+
+
+def in_mode(mode: Mode, entry: Undelivered) -> Undelivered:
+    """The entry as a run with this mode takes it: only `update_only` cannot make a row that the destination lacks."""
+    if mode is Mode.UPDATE_ONLY or entry.outcome != Outcome.NO_MATCH:
+        return entry
+    return replace(entry, outcome=Outcome.RETRYABLE.value, attempts=0, next_attempt_at=None)
 
 
 def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
@@ -135,13 +149,13 @@ def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
 
 
 def left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
-    """The entry of a row in doubt that is not sent again."""
+    """The entry of a row that may have arrived and is not sent again."""
     return _not_attempted(row, now, Outcome.UNKNOWN, "an earlier run may have sent it")
 
 
 def held_back(row: Mapping[str, Any], now: datetime) -> Undelivered:
     """The entry of a row of the same bucket as the one row that is sent."""
-    outcome = Outcome.UNKNOWN if row[DOUBT] else Outcome.RETRYABLE
+    outcome = Outcome.UNKNOWN if row[IN_FLIGHT] else Outcome.RETRYABLE
     return _not_attempted(row, now, outcome, "held back while one other row was sent")
 
 
@@ -173,6 +187,7 @@ def _failed(
         row,
         maybe=row[MAYBE] or (unknown and row[AFTER] is not None),
         doubt=row[DOUBT] or unknown,
+        in_flight=row[IN_FLIGHT] or unknown,
         outcome=outcome,
         reason=failure.reason,
         attempts=attempts,
@@ -192,6 +207,7 @@ def _entry(row: Mapping[str, Any], **changes: Any) -> Undelivered:
         "changed": row[CHANGED],
         "operation": row["_operation"],
         "asked_by": row[ASKED_BY],
+        "in_flight": row[IN_FLIGHT],
     }
     return Undelivered(**{**place, **changes})
 

@@ -18,12 +18,12 @@ from dbt_reverse_etl.delivery.ports import Job, Ports, Remote
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
 from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
-from dbt_reverse_etl.delivery.undelivered import SentInDoubt
+from dbt_reverse_etl.delivery.undelivered import InDoubt, in_mode
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Waves
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SinkTask, sent_columns
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
-from dbt_reverse_etl.sinks.ranges import minus
+from dbt_reverse_etl.sinks.ranges import union
 
 _OUT_OF_TIME = Stop(
     StopKind.UNAVAILABLE,
@@ -58,14 +58,15 @@ class WaveSender:
 
     def send(self, claim: Claim) -> Sent:
         """Send the rows of a claim. Raises LeaseLost; ReverseEtlError where the stream holds other rows than the plan."""
-        known = {key: row for key, row in self._state.undelivered.items() if claim.lo <= row.bucket < claim.hi}
+        listed, mode = self._state.undelivered, self._task.mode
+        known = {key: in_mode(mode, row) for key, row in listed.items() if claim.lo <= row.bucket < claim.hi}
         order = Order(
             claim,
             known,
             self._ports.clock.now(),
             self._policy.rejections,
             self._policy.retry_now,
-            self._sent_in_doubt(),
+            self._in_doubt(),
             self._job.only.key if self._job.only else None,
         )
         if self._plan.remote is not None:
@@ -110,13 +111,12 @@ class WaveSender:
         stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
         return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
 
-    def _sent_in_doubt(self) -> SentInDoubt:
-        if not self._policy.park_doubt or self._policy.retry_now:
-            return SentInDoubt()
+    def _in_doubt(self) -> InDoubt:
         claims = self._state.claims
-        ordered = tuple((claim.lo, claim.hi) for claim in claims if claim.ordered)
-        others = [(claim.lo, claim.hi) for claim in claims if not claim.ordered]
-        return SentInDoubt(ordered, minus(self._job.unsure, others))
+        in_flight = union((claim.lo, claim.hi) for claim in claims if not claim.ordered)
+        if not self._policy.park_doubt or self._policy.retry_now:
+            return InDoubt(in_flight)
+        return InDoubt(in_flight, union((claim.lo, claim.hi) for claim in claims if claim.ordered))
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()

@@ -223,4 +223,5 @@ def after_a_lost_attempt(sent: Sent) -> Sent:
 
 
 def _in_doubt(row: Undelivered) -> Undelivered:
-    return replace(row, outcome=Outcome.UNKNOWN.value, doubt=True, maybe=row.maybe or row.after_hash is not None)
+    maybe = row.maybe or row.after_hash is not None
+    return replace(row, outcome=Outcome.UNKNOWN.value, doubt=True, in_flight=True, maybe=maybe)

@@ -99,8 +99,8 @@ def beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync]) -> list[Resolve
 def mirrors(
     spark: SparkSession, mine: ResolvedSync, resolved: Iterable[ResolvedSync], columns: Sequence[tuple[str, str]]
 ) -> Sequence[str | None]:
-    """Filters of the mirrors over the same changelog which may delete rows that a sync leaves in the object."""
-    leaves = mine.sync.settings.mode in _LEAVING
+    """Filters of the mirrors over the same changelog which may delete rows that a sync leaves in the object, or updates there."""
+    leaves = mine.sync.settings.mode in (*_LEAVING, Mode.UPDATE_ONLY)
     return _filters(spark, mine, _in_object(mine, resolved, (Mode.MIRROR,)), columns) if leaves else ()
 
 

@@ -96,6 +96,16 @@ class Spec:
         """This spec with the fields that another one sends, too: what differs in others is nothing that the other one would send."""
         return replace(self, fields=tuple(field for field in self.fields if field[1] in other.names))
 
+    def sends_all_after(self, earlier: Spec) -> bool:
+        """Whether the destination may hold something else than the rows of the earlier one: its mode sent only some operations, or events
+        in place of rows, or some of its fields paused.
+        """
+        if self.mode is Mode.INSERT_ONLY:
+            return False
+        partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {self.mode}
+        is_other_form = Mode.CHANGELOG in {self.mode} ^ {earlier.mode}
+        return earlier.mode in partial or is_other_form or self.resumes(earlier)
+
     def resumes(self, earlier: Spec) -> bool:
         """Whether it sends a field that was stopped, has another type, or another case in its name: no image, and no hash, tells what the
         destination holds of it.

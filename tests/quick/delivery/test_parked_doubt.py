@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given, settings
@@ -11,16 +12,17 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.fault_points import no_step
-from dbt_reverse_etl.delivery.ports import Job
-from dbt_reverse_etl.delivery.position import Claim, Range, State
-from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.ports import OneRow
+from dbt_reverse_etl.delivery.position import Claim, Range, State, Undelivered
+from dbt_reverse_etl.delivery.run import Status, run
 from dbt_reverse_etl.delivery.waves import WaveSize
-from dbt_reverse_etl.sinks.base import Batch
+from dbt_reverse_etl.sinks.base import Batch, Mode
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink
-from tests.support.delivery.reference import DictSource, Spec
+from tests.support.delivery.reference import DictSource, Spec, bucket
 from tests.support.effort import scaled
 
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 KEYS = [f"k{number}" for number in range(6)]
 PARKING = replace(POLICY.parking_doubt(), waves=WaveSize(2, grow_below=-1))
 RETRY = replace(PARKING, retry_now=True)
@@ -136,6 +138,99 @@ def test_a_resync_that_was_asked_for_sends_every_row_again() -> None:
     assert desk.sent == dict.fromkeys(KEYS, 2)
 
 
+def asked_for(desk: ParkingDesk) -> None:
+    """Every row is to be sent again, although no request may have arrived."""
+    if isinstance(desk, ChangingDesk):
+        desk.spec = desk.after
+    else:
+        desk.ask("resync")
+
+
+BOTH = pytest.mark.parametrize("by", ["resync", "a change of the sync"])
+
+
+def desk_of(by: str) -> ParkingDesk:
+    return ParkingDesk() if by == "resync" else ChangingDesk()
+
+
+@BOTH
+@pytest.mark.guarantee("Refusals and outages")
+def test_rows_that_a_resync_or_a_change_of_the_sync_could_not_deliver_are_not_parked(by: str) -> None:
+    desk = desk_of(by)
+    desk.push(image(1))
+    asked_for(desk)
+    desk.sink.script = {"k3": ["fatal"]}
+    assert desk.push().status == Status.FAILED
+    left = desk.state().undelivered
+    assert "k3" in left
+    assert all(row.doubt and not row.may_have_arrived for row in left.values())
+    assert desk.push(image(2)).status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(2)
+
+
+@BOTH
+def test_a_corrected_row_of_a_resync_or_a_change_of_the_sync_is_sent_at_once(by: str) -> None:
+    desk = desk_of(by)
+    desk.push(image(1))
+    asked_for(desk)
+    desk.sink.script = {"k1": ["rejected"]}
+    assert desk.push().status == Status.PARTIAL
+    before = desk.sent["k1"]
+    assert desk.push().status == Status.IDLE, "it waits for its time"
+    assert desk.push(image(2)).status == Status.SUCCEEDED
+    assert desk.sent["k1"] == before + 1
+
+
+def test_a_row_that_an_update_only_resync_did_not_find_is_looked_for_again() -> None:
+    desk = ParkingDesk()
+    desk.mode = Mode.UPDATE_ONLY
+    desk.push(image(1))
+    desk.ask("resync")
+    desk.sink.script = {"k1": ["no_match"]}
+    desk.push()
+    before = desk.sent["k1"]
+    desk.clock.sleep(6 * 3600)
+    assert desk.push().status == Status.SUCCEEDED
+    assert desk.sent["k1"] == before + 1
+
+
+def test_rows_beside_one_that_is_sent_alone_go_with_the_next_push_unless_a_request_may_have_arrived() -> None:
+    keys = ["k0", "k8", "k16"]  # of one bucket
+    desk = ParkingDesk()
+    desk.sink.script = {"k8": ["unknown_lost"]}
+    desk.push(image(1, keys))
+    desk.ask("resync")
+    desk.sink.script = {"k8": ["unknown_lost"]}
+    only = replace(desk._job(), only=OneRow("k0", bucket("k0")))
+    assert run(only, desk._ports(), desk.policy).counts.skipped.total == 2
+    assert {key: row.outcome for key, row in desk.state().undelivered.items()} == {"k8": "unknown", "k16": "retryable"}
+    before = Counter(desk.sent)
+    assert desk.push().status == Status.PARTIAL
+    assert desk.sent - before == Counter(["k16"])
+
+
+@pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.MIRROR])
+def test_rows_that_the_destination_lacked_are_made_at_once_when_update_only_ends(mode: Mode) -> None:
+    desk = ChangingDesk()
+    desk.mode = Mode.UPDATE_ONLY
+    desk.sink.script = {"k1": ["no_match"], "k2": ["no_match"]}
+    assert desk.push(image(1)).counts.no_match.total == 2
+    desk.mode, desk.spec = mode, desk.after
+    desk.sink.script = {"k2": ["fatal"]}
+    result = desk.push()
+    assert (result.status, result.counts.no_match.total) == (Status.FAILED, 0)
+    assert not [row for row in desk.state().undelivered.values() if row.outcome == "no_match"]
+    assert desk.push().status == Status.SUCCEEDED
+    assert desk.sink.destination.rows == image(1)
+    assert not desk.state().undelivered
+
+
+def test_a_ledger_of_an_earlier_build_parks_each_row_in_doubt() -> None:
+    row = Undelivered("k", 1, None, 1, True, True, 1, "insert", "unknown", "why", 1, NOW, None)
+    assert row.waits(NOW, park_doubt=True)
+    assert not replace(row, in_flight=False).waits(NOW, park_doubt=True)
+
+
 def test_a_destination_that_leaves_every_row_in_doubt_stops_the_sync_instead_of_parking_all_of_it() -> None:
     class Hanging(CountingSink):
         def deliver(self, batch: Batch) -> Delivery:
@@ -179,18 +274,15 @@ def test_a_lost_lease_parks_what_was_sent_and_nothing_else(sent_rows: int) -> No
 
 
 class ChangingDesk(ParkingDesk):
-    """A sync whose mode was insert_only up to a push, as `push` tells the run of it."""
+    """A sync whose mode was another one up to a push, as `SyncPush` plans it."""
 
     before, after = Spec(), Spec(hide=10**6)
 
     def _unsure(self) -> list[Range]:
         return [place for place in self.state().positions if place.snapshot and place.spec != self.spec.id]
 
-    def _job(self) -> Job:
-        return replace(super()._job(), unsure=tuple((place.lo, place.hi) for place in self._unsure()))
-
     def _source_for(self, state: State) -> DictSource:
-        claims = [Claim("mode", place.lo, place.hi, place.snapshot, place.spec, True) for place in self._unsure()]
+        claims = [Claim("mode", one.lo, one.hi, one.snapshot, one.spec, True, ordered=True) for one in self._unsure()]
         state = replace(state, claims=state.claims + tuple(claims))
         specs = {spec.id: spec for spec in (self.before, self.after)}
         return DictSource(self.changelog, state, self.changelog.head, self.spec, specs)

@@ -25,6 +25,22 @@ ID, A, B = ("id", "int"), ("a", "int"), ("b", "string")
 
 
 @pytest.mark.guarantee("What is sent")
+def test_every_row_is_sent_where_an_earlier_mode_sent_events_in_place_of_rows_or_only_some_operations() -> None:
+    again = {
+        (before.value, now.value)
+        for before in Mode
+        for now in Mode
+        if replace(spec(ID, A), mode=now).sends_all_after(replace(spec(ID, A), mode=before))
+    }
+    kept = ("upsert", "mirror")
+    events = {("changelog", mode) for mode in (*kept, "update_only")} | {
+        (mode, "changelog") for mode in (*kept, "update_only", "insert_only")
+    }
+    some = {(one, mode) for one in ("insert_only", "update_only") for mode in (*kept, "changelog")}
+    assert again == events | some | {("insert_only", "update_only")}
+
+
+@pytest.mark.guarantee("What is sent")
 def test_a_spec_of_an_older_ledger_reads_as_before_and_keeps_its_id() -> None:
     fields = [["id", "id", "int"], ["a", "a", "int"]]
     stored = json.dumps({"fields": fields, "where": None, "mode": "mirror", "given": "given"})

@@ -191,3 +191,26 @@ def test_a_sync_sends_again_what_a_mirror_of_its_object_deleted_since_its_last_p
     assert project.crm("select id from shared where id < 10") == [(2,)]
     assert held("b") == [(1,), (2,)]
     os.chdir(here)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_sync_that_only_updates_sends_again_what_a_mirror_of_its_object_made_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path.cwd()
+    project.sync("crm_mirror", "people", object="shared", mode="mirror", where="plan = 'a'", fields=["id", "name"])
+    project.sync("crm_scores", "people", object="shared", mode="update_only", fields=["id", "score"])
+    with closing(sqlite3.connect(project.folder / "crm.db")) as crm:
+        crm.execute("create table shared (id integer primary key, name text, score integer)")
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    for plan in ("a", "b", "a"):
+        others = "select id + 10, 'a', 'Cem', 7L from range(20)"
+        project.changelog("people", f"select 1L as id, '{plan}' as plan, 'Ann' as name, 5L as score union all {others}")
+        assert project.run().success
+        with monkeypatch.context() as pushing:
+            pushing.delenv("DBT_REVERSE_ETL_PUSH")
+            for name in ("crm_mirror", "crm_scores"):
+                pushed = call(project, "push", "--select", name)
+                assert (pushed.exception, pushed.return_value) == (None, ExitCode.OK), pushed.output
+        assert project.crm("select * from shared where id < 10") == ([(1, "Ann", 5)] if plan == "a" else []), plan
+    os.chdir(here)

@@ -21,7 +21,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.undelivered import not_delivered
+from dbt_reverse_etl.delivery.undelivered import InDoubt, not_delivered
 from dbt_reverse_etl.delivery.wave import RowFailure
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
@@ -201,7 +201,7 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
         left = not_delivered(
             pa.Table.from_pylist([refused[key] for key in found]),
             {n: RowFailure(Outcome.REJECTED, "no", 1) for n in range(len(found))},
-            {}, NOW, Rejections(),
+            {}, NOW, Rejections(), InDoubt(),
         )  # fmt: skip
         assert ids(SNAPSHOTS, (), {row.key: row for row in left}) == found
     after_a_loss = [ids(0, claims, {}, {"mark": "resync-3", "known_from": 3}) for claims in ((), (in_doubt,))]
@@ -323,5 +323,34 @@ def test_a_row_that_a_mirror_of_the_object_may_have_deleted_meanwhile_is_inserte
             if is_back and any(map(operator.and_, free, changed)):
                 returned += name not in wanted
                 wanted[name] = "insert"
+        assert found == wanted, (position, own, below)
+    assert returned > 10
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_row_that_a_mirror_made_again_is_updated_though_it_is_as_it_was(
+    spark: SparkSession, relation: str, images: list[Image], hashes: dict[Any, int | None]
+) -> None:
+    truth, places = Truth(images, hashes), bucket_of(spark, sorted({key for image in images for key in image}))
+    columns = (("case", "int"), ("key", "string"), ("value", "int"))
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    returned = 0
+    for position, own, below in itertools.product(range(1, SNAPSHOTS), ("all", "filtered"), (3, 9)):
+        state = State(1, "c", (Range(0, BUCKETS, position, own),), specs={own: SPECS[own].text})
+        spec = replace(SPECS[own], mode=Mode.UPDATE_ONLY)
+        source = PendingRows(spark, Pending(relation, head, "abc", own, spec, state, mirrored_by=[f"value < {below}"]))
+        try:
+            found = {row["_key"] for row in source.wave(0, BUCKETS).to_pylist()}
+        finally:
+            source.close()
+        planned = truth.pending(state, own, SNAPSHOTS, places)
+        wanted = {key for key, one in planned.items() if one.operation != "delete"}
+        for key, (name, _) in places.items():
+            values = [images[at].get(key, "absent") for at in range(position, SNAPSHOTS + 1)]
+            mirrored = [value not in ("absent", None) and int(value) < below for value in values]
+            came_back = mirrored[-1] and not all(mirrored)
+            if came_back and truth.hash(own, SNAPSHOTS, key) is not None:
+                returned += name not in wanted
+                wanted.add(name)
         assert found == wanted, (position, own, below)
     assert returned > 10
