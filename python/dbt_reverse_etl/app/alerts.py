@@ -22,7 +22,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.warehouse.ledger import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
 
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
 _LOST = frozenset(lost.status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))

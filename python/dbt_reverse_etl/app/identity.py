@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dbt_reverse_etl.base.errors import Problem, Renamed
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import Overview, Request
+from dbt_reverse_etl.warehouse.overview import Overview, Request
 
 
 @dataclass(frozen=True)

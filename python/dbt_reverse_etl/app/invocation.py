@@ -30,7 +30,8 @@ from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
-from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Overview
+from dbt_reverse_etl.warehouse.ledger import DeltaLedger
+from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
 
 _LAST_WORDS = 2.0  # seconds after a signal; what is not said by then, the next push says

@@ -26,7 +26,7 @@ from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.starting import begin, late_facts, run_started
 from dbt_reverse_etl.sinks.base import close_quietly
-from dbt_reverse_etl.warehouse.ledger import Request
+from dbt_reverse_etl.warehouse.overview import Request
 
 
 def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Policy) -> None:

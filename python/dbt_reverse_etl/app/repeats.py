@@ -14,7 +14,7 @@ from dbt_reverse_etl.config.artifacts import Invocation
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import ended, reached_its_end
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import OVER, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import OVER, Overview, Refusal
 
 
 def left_behind(resolved: Iterable[ResolvedSync], overview: Overview) -> set[str]:

@@ -28,7 +28,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Sink, SinkTask, SparkSink
 from dbt_reverse_etl.warehouse.head import Head, visible_rows
 from dbt_reverse_etl.warehouse.held import History, Others, others
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import one_wave

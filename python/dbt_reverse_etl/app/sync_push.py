@@ -33,9 +33,10 @@ from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image, read_head
 from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
-from dbt_reverse_etl.warehouse.ledger import DeltaLedger, Request
 from dbt_reverse_etl.warehouse.marks import name_ledger
+from dbt_reverse_etl.warehouse.overview import Request
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
+from dbt_reverse_etl.warehouse.prefetched import Prefetched
 from dbt_reverse_etl.warehouse.spec import Spec
 from dbt_reverse_etl.warehouse.whole_push import WholePush
 
@@ -261,7 +262,7 @@ class SyncPush(OneSync):
 
         shared = self._shared
         return Ports(
-            _Prefetched(shared.ledger, self.state, self._name_ledger),
+            Prefetched(shared.ledger, self.state, self._name_ledger),
             source_for,
             self.sink,
             shared.clock,
@@ -382,24 +383,3 @@ def _begins_anew(requests: Iterable[Request]) -> bool:
 
 def _earlier(state: State) -> list[tuple[Range, Spec]]:
     return [(place, Spec.of(state.specs[place.spec])) for place in state.positions if place.snapshot]
-
-
-class _Prefetched:
-    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
-    fence, so that this one cannot start. `began` hears of each start.
-    """
-
-    def __init__(self, ledger: DeltaLedger, state: State, began: Callable[[RunStarted], None]) -> None:
-        self._ledger, self._state, self._began = ledger, state, began
-        self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
-
-    def start(self, started: RunStarted) -> State | None:
-        """As the ledger's."""
-        before = self._ledger.start(started, self._state)
-        if before is not None:
-            self._began(started)
-        return before
-
-    def read(self, sync_id: str, fence: int | None = None) -> State:
-        """As the ledger's."""
-        return self._state if fence is None else self._ledger.read(sync_id, fence)

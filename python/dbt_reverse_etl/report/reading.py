@@ -22,7 +22,7 @@ from dbt_reverse_etl.delivery.health import Health, Left
 from dbt_reverse_etl.report.key_reading import read_keys
 from dbt_reverse_etl.report.lineage import upstream
 from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync, worst_first
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.wide.picture import pictures
 
 _OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped", "no_match")

@@ -18,7 +18,7 @@ from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.health import explained, next_attempt, reached_its_end
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 
 _WIDTH = 80
 _PLANNED = "planned"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,10 +21,9 @@ from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.warehouse.commits import Commits, said
+from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal, Request
 
 REQUEST = "request"
-OVER = "ok"
-FAILING, RECOVERED = "failing", "recovered"  # what a channel hears
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
 REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
 ALERT = "alert"  # sync_id of what the channels of alerts have heard
@@ -76,108 +75,6 @@ def decode(word: str, body: str) -> Fact:
     expected = f"what version {VERSION} knows"
     next_step = "upgrade dbt-reverse-etl to the release that wrote it: pip install --upgrade dbt-reverse-etl"
     raise ReverseEtlError(Problem("the ledger", found, expected, next_step))
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a `dbt run-operation` asked of a sync: `resync`, `adopt` or `forget`; carried out once, by the next push.
-
-    Attributes:
-        changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
-        exposure: unique id; empty: the project had none of that name any more, or an older version asked.
-        relation: of its changelog, which another target has elsewhere; empty: the same.
-    """
-
-    id: str
-    sync: str
-    operation: str
-    at: datetime
-    changelog: str = ""
-    snapshot: int = 0
-    exposure: str = ""
-    relation: str = ""
-
-    def concerns(self, exposures: Collection[str], relation: str) -> bool:
-        """Whether it is for one of these exposures, over this relation of the changelog."""
-        return self.exposure in ("", *exposures) and self.relation in ("", relation)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A push that ended before a run began. Without `at`: now.
-
-    Attributes:
-        status: how it ended; `OVER`: nothing is in the way any more.
-        sync_id, relation: of the sync, and of its changelog.
-        fence: of the newest run that this push knew: clocks differ, and a run may have begun before this was recorded.
-    """
-
-    status: str = ""
-    message: str = ""
-    at: datetime | None = None
-    sync_id: str = ""
-    fence: int = 0
-    relation: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What the channels of alerts heard last of a sync.
-
-    Attributes:
-        word: `failing` or `recovered`, which is also what stands for silence.
-        is_sure: False: a push was about to tell it, and may have been killed before.
-        relation: of the changelog of the sync.
-        former: the name under which they heard it, if the sync was renamed since.
-    """
-
-    word: str = RECOVERED
-    is_sure: bool = True
-    relation: str = field(default="", compare=False)
-    former: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
-class Overview:
-    """What the ledger says of a number of syncs, from two queries.
-
-    Attributes:
-        states: by sync id: of every sync of these names; and of all others, if a configured one has no run yet.
-        names: sync id -> the name of its newest run.
-        requests: by name, also others, oldest first, that no run has carried out.
-        started: the first fact of the newest run, by sync id.
-        failing: tests that have failed and not passed since, by the relation of their changelog.
-        refusals: the newest one, by name; of this target, as `heard`.
-        heard: by name.
-        configured: ids of all syncs as they are configured now.
-        aliases: sync id -> every name that it had.
-    """
-
-    states: dict[str, State] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    requests: dict[str, list[Request]] = field(default_factory=dict)
-    started: dict[str, RunStarted] = field(default_factory=dict)
-    failing: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    refusals: dict[str, Refusal] = field(default_factory=dict)
-    heard: dict[str, Heard] = field(default_factory=dict)
-    configured: frozenset[str] = frozenset()
-    aliases: dict[str, set[str]] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> frozenset[int]:
-        """The snapshots to which positions and claims refer, and whose captures are known."""
-        return frozenset(snapshot for state in self.states.values() for snapshot in state.captures)
-
-    def must_tell(self, sync: str) -> bool:
-        """Whether a channel may believe that it fails: once it does not, that has to be said."""
-        heard = self.heard.get(sync, Heard())
-        return heard.word == FAILING or not heard.is_sure
-
-    def refused(self, sync: str, sync_id: str) -> Refusal | None:
-        """Why the newest push of a sync ended before a run began, if it did."""
-        found, state = self.refusals.get(sync, Refusal(OVER)), self.states.get(sync_id, State())
-        is_newest = (found.sync_id, found.fence) == (sync_id, state.fence)
-        return found if is_newest and found.status != OVER else None
 
 
 class DeltaLedger:

@@ -25,7 +25,7 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
-from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.pushers import sync

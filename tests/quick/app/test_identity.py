@@ -13,7 +13,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
 from dbt_reverse_etl.config.destinations import resolve
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from tests.support.config.written import Written
 from tests.support.effort import scaled
 

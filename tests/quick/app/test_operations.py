@@ -12,7 +12,7 @@ from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
-from dbt_reverse_etl.warehouse.ledger import Overview, Request
+from dbt_reverse_etl.warehouse.overview import Overview, Request
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.histories import settle
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink

@@ -23,7 +23,7 @@ from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation
 from dbt_reverse_etl.delivery.facts import Claim, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.terminal import console
-from dbt_reverse_etl.warehouse.ledger import Heard, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal
 from tests.support.delivery.pushers import at, pusher, sync
 
 HOUR = timedelta(hours=1)

@@ -32,7 +32,7 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
-from dbt_reverse_etl.warehouse.ledger import Overview, Request
+from dbt_reverse_etl.warehouse.overview import Overview, Request
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.delivery.pushers import at, pusher, sync
 from tests.support.delivery.world import FakeClock, MemoryLedger

@@ -19,7 +19,7 @@ from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Undelivered
-from dbt_reverse_etl.warehouse.ledger import Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import Overview, Refusal
 from tests.support.delivery.pushers import at, looks_at, pusher, sync
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.terminal import console
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.delivery.pushers import at, pusher, sync
 from tests.support.delivery.world import MemoryLedger

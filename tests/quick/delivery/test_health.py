@@ -22,7 +22,8 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Batch, Mode
 from dbt_reverse_etl.terminal import console
-from dbt_reverse_etl.warehouse.ledger import Heard, decode, encode
+from dbt_reverse_etl.warehouse.ledger import decode, encode
+from dbt_reverse_etl.warehouse.overview import Heard
 from tests.support.delivery.account import ATTEMPTS, CAP, FIRST, Account
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink

@@ -27,7 +27,7 @@ from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left, Standing
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.warehouse.ledger import Heard
+from dbt_reverse_etl.warehouse.overview import Heard
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)

@@ -18,7 +18,7 @@ from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.interrupts import INTERRUPTED, apart, interrupts
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from tests.support.config.written import Written
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]

@@ -18,7 +18,7 @@ from dbt_reverse_etl.base.redaction import register_secret
 from dbt_reverse_etl.config.artifacts import ChangelogResult, Invocation, run
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress, Watches
 from dbt_reverse_etl.terminal.screen import Screen
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from tests.support.dbt.artifacts import CONTACTS, ORDERS, good_project
 from tests.support.delivery.pushers import pusher
 from tests.support.delivery.pushers import sync as resolved

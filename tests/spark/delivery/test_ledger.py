@@ -37,7 +37,8 @@ from dbt_reverse_etl.delivery.facts import (
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
-from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, Heard, Refusal, _row
+from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row
+from dbt_reverse_etl.warehouse.overview import Heard, Refusal
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World

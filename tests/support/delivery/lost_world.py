@@ -18,7 +18,7 @@ from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SinkTask, refuse_newer
-from dbt_reverse_etl.warehouse.ledger import Request
+from dbt_reverse_etl.warehouse.overview import Request
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
 from tests.support.delivery.world import FakeClock, Killed, MemoryLedger

@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Options
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.head import Head
-from dbt_reverse_etl.warehouse.ledger import Overview
+from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 

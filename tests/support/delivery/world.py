@@ -22,7 +22,7 @@ from dbt_reverse_etl.delivery.streams import Stripes
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
-from dbt_reverse_etl.warehouse.ledger import Request
+from dbt_reverse_etl.warehouse.overview import Request
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
 from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
 
