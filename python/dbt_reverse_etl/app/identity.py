@@ -82,39 +82,28 @@ def written_name(resolved: ResolvedSync, former: Former) -> str:
     return name if project == resolved.sync.unique_id.split(".")[1] else f"{project}.{name}"
 
 
-def requests_of(
-    resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]
-) -> tuple[list[Request], list[Request]]:
-    """What was asked of a sync, oldest first; and what was asked of its former name, and is for the sync that has this name now.
+def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync] = ()) -> list[Request]:
+    """What was asked of a sync, oldest first. A request names the position, which stays when the sync is renamed.
 
-    Until a renamed sync is pushed by its new name, it carries out what was asked of its former one. Of two that swapped names, each does;
-    else the sync that has the former name now.
+    Args:
+        others: as configured now. A new sync of the former name takes what was asked by that name.
     """
-    own, name = id_of(resolved), resolved.sync.name
-    former = overview.names.get(own, name)
-    mine = _asked(resolved, overview, name)
-    if former == name:
-        return mine, []
-    if any(known == name and one != own and one in overview.configured for one, known in overview.names.items()):
-        mine = []
-    asked = _asked(resolved, overview, former)
-    now = next((one for one in others if one.sync.enabled and one.sync.name == former), None)
-    if asked and now is not None and overview.names.get(id_of(now), former) == former:
-        return mine, asked
-    return sorted([*asked, *mine], key=lambda one: one.at), []
-
-
-def is_asked(resolved: ResolvedSync, overview: Overview) -> bool:
-    """Whether a request waits under its name, or the one by which it was pushed last."""
-    names = {resolved.sync.name, overview.names.get(id_of(resolved), "")}
-    return not names.isdisjoint(overview.requests)
-
-
-def _asked(resolved: ResolvedSync, overview: Overview, name: str) -> list[Request]:
     sync = resolved.sync
-    mine = [f"{sync.unique_id.rpartition('.')[0]}.{name}"]
-    mine += [sync.position_of] if sync.position_of.endswith(f".{name}") else []
-    return [one for one in overview.requests.get(name, ()) if one.concerns(mine, sync.changelog.relation_name)]
+    rest = [one.sync for one in others if one.sync.enabled and one.sync.name != sync.name]
+    taken = {one.name for one in rest if one.position_of == sync.position_of}
+    # What was asked before `renamed_from` was written names the sync itself.
+    mine = {sync.position_of} | ({sync.unique_id} - {one.position_of for one in rest})
+    return sorted(
+        (
+            one
+            for name, asked in overview.requests.items()
+            for one in asked
+            if name not in taken
+            and (one.exposure or name == sync.name)
+            and one.concerns(mine, sync.changelog.relation_name)
+        ),
+        key=lambda one: one.at,
+    )
 
 
 def left_elsewhere(resolved: ResolvedSync, overview: Overview) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.configuration import Configuration
 from dbt_reverse_etl.app.context import HeadOfModel
-from dbt_reverse_etl.app.identity import id_of, is_asked
+from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.overlap import Overlap
 from dbt_reverse_etl.app.project import OFF, PLAN, Ask, Project, overrides_of
 from dbt_reverse_etl.app.push import Display, Pusher, Say
@@ -153,7 +153,7 @@ def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overv
         return told
     left = behind(chosen, overview, pusher) if ask is Ask.PUSH else left_behind(chosen, overview)
     due_anyway = set() if ask is Ask.PUSH else {one.sync.name for one in told.push}
-    asked = {one.sync.name for one in chosen if is_asked(one, overview)}
+    asked = {one.sync.name for one in chosen if requests_of(one, overview)}
     names = {*left, *asked, *due_anyway} - {one.sync.name for one in told.plan}
     return Due([one for one in chosen if one.sync.name in names], told.plan)
 

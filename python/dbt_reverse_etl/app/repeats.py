@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dbt_reverse_etl.app.identity import id_of, is_asked
+from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.push import Pusher, Say
 from dbt_reverse_etl.app.push_report import OVERTAKEN, Report
 from dbt_reverse_etl.app.sync import OneSync
@@ -90,7 +90,7 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
     def is_pushed(one: ResolvedSync) -> bool:
         started = overview.started.get(id_of(one))
         same = started is not None and started.invocation_id == invocation.invocation_id
-        is_open = is_asked(one, overview) or overview.must_tell(one.sync.name)
+        is_open = bool(requests_of(one, overview)) or overview.must_tell(one.sync.name)
         ran = reached_its_end(overview.states.get(id_of(one), State()).status)  # an operation sends nothing
         return same and ran and not is_open and pusher.health(one, overview).is_well
 

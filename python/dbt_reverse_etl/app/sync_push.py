@@ -215,10 +215,7 @@ class SyncPush(OneSync):
 
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
-        asked, left = requests_of(self._resolved, self._overview, self._shared.resolved)
-        for one in left:
-            said = f"{one.operation} of {one.sync}, the former name of this sync,"
-            self._note(f"{said} is left to the sync that has it now")
+        asked = requests_of(self._resolved, self._overview, self._shared.resolved)
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
         return [one for one in asked if one.changelog in ("", changelog)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.app import sync_push
-from dbt_reverse_etl.app.identity import id_of, is_asked
+from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ExitCode
@@ -39,7 +39,7 @@ CONTACTS = named("contacts", "x")
 def ledger_of(
     before: Iterable[ResolvedSync], now: Iterable[ResolvedSync], *asked: str, project: str = "shop"
 ) -> Overview:
-    """`before` was pushed; `asked` says `resync contacts` and the like, in this order."""
+    """`before` was pushed; `asked` says `resync contacts` and the like, in this order, while the position had that name."""
     states, names, started, aliases = (
         dict[str, State](),
         dict[str, str](),
@@ -140,10 +140,18 @@ def test_what_was_asked_of_the_former_name_is_carried_out_for_the_position(
     assert carried_out == [f"{operation} contacts for people of x", "resync people for people of x", "sent"]
 
 
-def test_what_was_asked_of_the_former_name_after_a_push_by_the_new_one_is_left(carried_out: list[str]) -> None:
-    overview = ledger_of([TAKEN], [TAKEN], "forget contacts")
-    assert pushed(TAKEN, [TAKEN], overview).message == ""
-    assert carried_out == ["sent"]
+@pytest.mark.guarantee("Configuration")
+def test_of_two_requests_of_the_former_name_a_killed_push_leaves_the_second_to_the_next(carried_out: list[str]) -> None:
+    overview = ledger_of([TAKEN], [TAKEN], "adopt contacts")  # the first has begun a run by the new name
+    pushed(TAKEN, [TAKEN], overview)
+    assert carried_out == ["adopt contacts for people of x", "sent"]
+
+
+def test_what_an_earlier_build_asked_of_a_name_alone_is_for_that_name(carried_out: list[str]) -> None:
+    overview = ledger_of([TAKEN], [TAKEN], "forget contacts", "resync people")
+    asked = {name: [replace(one, exposure="") for one in some] for name, some in overview.requests.items()}
+    pushed(TAKEN, [TAKEN], replace(overview, requests=asked))
+    assert carried_out == ["resync people for people of x", "sent"]
 
 
 def test_what_was_asked_of_a_former_name_in_another_project_is_left(carried_out: list[str]) -> None:
@@ -152,25 +160,28 @@ def test_what_was_asked_of_a_former_name_in_another_project_is_left(carried_out:
     assert carried_out == ["sent"]
 
 
-def test_a_new_sync_of_the_former_name_carries_out_what_was_asked_of_it_and_the_other_says_that(
-    carried_out: list[str],
-) -> None:
+def test_a_new_sync_of_the_former_name_carries_out_what_was_asked_of_it(carried_out: list[str]) -> None:
     new = named("contacts", "y")
     overview = ledger_of([CONTACTS], [TAKEN, new], "adopt contacts")
-    report = pushed(TAKEN, [TAKEN, new], overview)
-    assert "adopt of contacts, the former name of this sync, is left to the sync that has it now" in report.message
+    pushed(TAKEN, [TAKEN, new], overview)
     assert carried_out == ["sent"]
     pushed(new, [TAKEN, new], overview)
     assert carried_out[1:] == ["adopt contacts for contacts of y", "sent"]
 
 
 @pytest.mark.guarantee("Configuration")
-def test_of_two_syncs_that_swap_names_each_carries_out_what_was_asked_of_its_former_one(carried_out: list[str]) -> None:
+@pytest.mark.parametrize("alone", [[], [0], [1]])
+def test_of_two_syncs_that_swap_names_each_carries_out_what_was_asked_of_its_former_one(
+    alone: list[int], carried_out: list[str]
+) -> None:
     before = [CONTACTS, named("people", "y")]
     now = [TAKEN, named("contacts", "y", renamed_from="people")]
-    overview = ledger_of(before, now, "resync contacts", "forget people")
-    assert not any("is left to the sync" in pushed(one, now, overview).message for one in now)
-    assert carried_out == ["resync contacts for people of x", "sent", "forget people for contacts of y", "sent"]
+    first = ["resync contacts for people of x", "sent"], ["forget people for contacts of y", "sent"]
+    known = [now[place] if place in alone else one for place, one in enumerate(before)]  # pushed by its new name
+    overview = ledger_of(known, now, "resync contacts", "forget people")
+    for one in now:
+        pushed(one, now, overview)
+    assert carried_out == [*first[0], *first[1]]
 
 
 def test_a_sync_that_moved_carries_out_what_was_asked_of_its_name(carried_out: list[str]) -> None:
@@ -179,7 +190,7 @@ def test_a_sync_that_moved_carries_out_what_was_asked_of_its_name(carried_out: l
     assert carried_out == ["adopt contacts for contacts of y", "sent"]
 
 
-def test_a_sync_is_due_while_something_is_asked_by_the_name_under_which_it_was_pushed_last() -> None:
-    assert is_asked(TAKEN, ledger_of([CONTACTS], [TAKEN], "resync contacts"))
-    assert is_asked(TAKEN, ledger_of([], [TAKEN], "resync people"))
-    assert not is_asked(TAKEN, ledger_of([TAKEN], [TAKEN], "resync contacts"))
+def test_a_sync_is_due_while_something_is_asked_of_its_position_or_of_its_name_before_that_was_known() -> None:
+    assert requests_of(TAKEN, ledger_of([CONTACTS], [TAKEN], "resync contacts"))
+    assert requests_of(TAKEN, ledger_of([], [TAKEN], "resync people"))
+    assert not requests_of(TAKEN, ledger_of([TAKEN], [TAKEN], "resync others"))
