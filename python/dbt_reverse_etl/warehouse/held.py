@@ -92,8 +92,8 @@ def others(
 
 
 def beside(mine: ResolvedSync, resolved: Iterable[ResolvedSync]) -> list[ResolvedSync]:
-    """The other syncs over the same changelog that leave rows in the object of a sync."""
-    return _over_changelog(mine, _in_object(mine, resolved, _LEAVING))
+    """The other syncs over the same changelog that leave rows in the object of a sync, or fields in its rows."""
+    return _over_changelog(mine, _in_object(mine, resolved, (*_LEAVING, Mode.UPDATE_ONLY)))
 
 
 def mirrors(

@@ -200,6 +200,7 @@ def test_a_run_of_an_older_snapshot_sends_nothing_beside_what_another_one_record
 
 
 @pytest.mark.guarantee("Leases and rivals")
+@pytest.mark.parametrize("mode", ["upsert", "update_only"])
 @pytest.mark.parametrize(
     ("mine", "snapshot", "changelog", "head", "is_left"),
     [
@@ -208,10 +209,10 @@ def test_a_run_of_an_older_snapshot_sends_nothing_beside_what_another_one_record
     ],
 )  # fmt: skip
 def test_a_mirror_deletes_nothing_at_a_snapshot_before_that_of_another_sync_of_its_object(
-    mine: int, snapshot: int, changelog: str, head: int, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
+    mine: int, snapshot: int, changelog: str, head: int, mode: str, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`mine` at 5: all of it was delivered, through another filter. A neighbour beyond the head: the changelog was restored."""
-    mirror, beside = sync("m", "orders", mode="mirror"), sync("u", "orders")
+    mirror, beside = sync("m", "orders", mode="mirror"), sync("u", "orders", mode=mode)
     settings = beside.sync.settings.model_copy(update={"object": "m"})
     beside = beside._replace(sync=replace(beside.sync, settings=settings))
     states = {**at(mirror, mine, where="id > 3").states, **at(beside, snapshot, changelog).states}
