@@ -25,7 +25,8 @@
     {%- endif -%}
     {%- set said = {'operation': operation, 'invocation_id': invocation_id} -%}
     {#- Another project, or another target of this one, may push by the same name over this ledger. -#}
-    {%- if exposures or known_here -%}{%- do said.update({'exposure': reverse_etl._position_of(exposures[0]) if exposures else mine}) -%}{%- endif -%}
+    {%- if exposures or known_here -%}{%- do said.update({'exposure': mine}) -%}{%- endif -%}
+    {%- if exposures -%}{%- do said.update(reverse_etl._position_of(exposures[0])) -%}{%- endif -%}
     {%- set changelog = reverse_etl._changelog_of(exposures[0]) if exposures else none -%}
     {%- if changelog -%}{%- do said.update({'relation': changelog.relation_name}) -%}{%- endif -%}
     {%- if changelog and operation == 'adopt' -%}{%- do said.update(reverse_etl._head_of(changelog)) -%}{%- endif -%}
@@ -41,11 +42,11 @@
 {% endmacro %}
 
 
-{# The unique id of the exposure under which the ledger keeps the position of a sync: its own, or its former one. #}
+{# What a rename keeps: the unique id of the exposure under which the ledger keeps the position of a sync, its own or its former one, and the object. #}
 {% macro _position_of(exposure) %}
     {%- set meta = (exposure.config.get('meta') or {}).get('reverse_etl') or (exposure.get('meta') or {}).get('reverse_etl') or {} -%}
     {%- set former = meta.get('renamed_from') or exposure.name -%}
-    {{ return('exposure.' ~ (former if '.' in former else exposure.package_name ~ '.' ~ former)) }}
+    {{ return({'exposure': 'exposure.' ~ (former if '.' in former else exposure.package_name ~ '.' ~ former), 'object': meta.object}) }}
 {% endmacro %}
 
 

@@ -82,28 +82,27 @@ def written_name(resolved: ResolvedSync, former: Former) -> str:
     return name if project == resolved.sync.unique_id.split(".")[1] else f"{project}.{name}"
 
 
-def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync] = ()) -> list[Request]:
-    """What was asked of a sync, oldest first. A request names the position, which stays when the sync is renamed.
+def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]) -> list[Request]:
+    """What was asked of a sync, oldest first. A request names the exposure of the position and the object, which a rename keeps.
 
     Args:
-        others: as configured now. A new sync of the former name takes what was asked by that name.
+        others: all syncs as configured now, disabled ones too.
     """
     sync = resolved.sync
-    rest = [one.sync for one in others if one.sync.enabled and one.sync.name != sync.name]
+    rest = [one.sync for one in others if one.sync.name != sync.name]
     taken = {one.name for one in rest if one.position_of == sync.position_of}
     # What was asked before `renamed_from` was written names the sync itself.
-    mine = {sync.position_of} | ({sync.unique_id} - {one.position_of for one in rest})
-    return sorted(
-        (
-            one
-            for name, asked in overview.requests.items()
-            for one in asked
-            if name not in taken
-            and (one.exposure or name == sync.name)
-            and one.concerns(mine, sync.changelog.relation_name)
-        ),
-        key=lambda one: one.at,
-    )
+    by_name = {sync.position_of} | ({sync.unique_id} - {one.position_of for one in rest})
+
+    def is_mine(one: Request, name: str) -> bool:
+        if name in taken or one.object not in ("", sync.settings.object):
+            return False
+        if name != sync.name and not (one.object and one.exposure):  # by an earlier build, or of no exposure
+            return False
+        return one.concerns(by_name if name == sync.name else [sync.position_of], sync.changelog.relation_name)
+
+    asked = [one for name, some in overview.requests.items() for one in some if is_mine(one, name)]
+    return sorted(asked, key=lambda one: one.at)
 
 
 def left_elsewhere(resolved: ResolvedSync, overview: Overview) -> str:

@@ -153,7 +153,7 @@ def _wanted(ask: Ask, told: Due, chosen: Sequence[ResolvedSync], overview: Overv
         return told
     left = behind(chosen, overview, pusher) if ask is Ask.PUSH else left_behind(chosen, overview)
     due_anyway = set() if ask is Ask.PUSH else {one.sync.name for one in told.push}
-    asked = {one.sync.name for one in chosen if requests_of(one, overview)}
+    asked = {one.sync.name for one in chosen if requests_of(one, overview, pusher.resolved)}
     names = {*left, *asked, *due_anyway} - {one.sync.name for one in told.plan}
     return Due([one for one in chosen if one.sync.name in names], told.plan)
 

@@ -90,7 +90,7 @@ def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview
     def is_pushed(one: ResolvedSync) -> bool:
         started = overview.started.get(id_of(one))
         same = started is not None and started.invocation_id == invocation.invocation_id
-        is_open = bool(requests_of(one, overview)) or overview.must_tell(one.sync.name)
+        is_open = bool(requests_of(one, overview, pusher.resolved)) or overview.must_tell(one.sync.name)
         ran = reached_its_end(overview.states.get(id_of(one), State()).status)  # an operation sends nothing
         return same and ran and not is_open and pusher.health(one, overview).is_well
 

@@ -19,8 +19,9 @@ class Request:
 
     Attributes:
         changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
-        exposure: unique id; empty: the project had none of that name any more, or an older version asked.
+        exposure: unique id of that of the position; empty: the project had none of that name any more, or an older version asked.
         relation: of its changelog, which another target has elsewhere; empty: the same.
+        object: of the sync; empty: the same.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Request:
     snapshot: int = 0
     exposure: str = ""
     relation: str = ""
+    object: str = ""
 
     def concerns(self, exposures: Collection[str], relation: str) -> bool:
         """Whether it is for one of these exposures, over this relation of the changelog."""

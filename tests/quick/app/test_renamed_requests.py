@@ -39,7 +39,7 @@ CONTACTS = named("contacts", "x")
 def ledger_of(
     before: Iterable[ResolvedSync], now: Iterable[ResolvedSync], *asked: str, project: str = "shop"
 ) -> Overview:
-    """`before` was pushed; `asked` says `resync contacts` and the like, in this order, while the position had that name."""
+    """`before` was pushed; `asked` says `resync contacts` or `resync contacts x`, with the object, in this order."""
     states, names, started, aliases = (
         dict[str, State](),
         dict[str, str](),
@@ -54,10 +54,20 @@ def ledger_of(
             own, 1, "r", NOW, 5, "s", {}, (), (), (), NOW, "o", sync=one.sync.name, exposure=exposure
         )
     requests: dict[str, list[Request]] = {}
+    objects = {one.sync.name: one.sync.settings.object for one in [*now, *before]}
     for number, text in enumerate(asked):
-        operation, name = text.split()
+        operation, name, *place = text.split()
         exposure, when = f"exposure.{project}.{name}", NOW + timedelta(minutes=number)
-        requests.setdefault(name, []).append(Request(text, name, operation, when, exposure=exposure))
+        requests.setdefault(name, []).append(
+            Request(
+                f"{operation} {name}",
+                name,
+                operation,
+                when,
+                exposure=exposure,
+                object=place[0] if place else objects.get(name, "x"),
+            )
+        )
     configured = frozenset(map(id_of, now))
     return Overview(states, names, requests, started, configured=configured, aliases=aliases)
 
@@ -149,7 +159,7 @@ def test_of_two_requests_of_the_former_name_a_killed_push_leaves_the_second_to_t
 
 def test_what_an_earlier_build_asked_of_a_name_alone_is_for_that_name(carried_out: list[str]) -> None:
     overview = ledger_of([TAKEN], [TAKEN], "forget contacts", "resync people")
-    asked = {name: [replace(one, exposure="") for one in some] for name, some in overview.requests.items()}
+    asked = {name: [replace(one, exposure="", object="") for one in some] for name, some in overview.requests.items()}
     pushed(TAKEN, [TAKEN], replace(overview, requests=asked))
     assert carried_out == ["resync people for people of x", "sent"]
 
@@ -160,13 +170,46 @@ def test_what_was_asked_of_a_former_name_in_another_project_is_left(carried_out:
     assert carried_out == ["sent"]
 
 
-def test_a_new_sync_of_the_former_name_carries_out_what_was_asked_of_it(carried_out: list[str]) -> None:
-    new = named("contacts", "y")
-    overview = ledger_of([CONTACTS], [TAKEN, new], "adopt contacts")
+@pytest.mark.parametrize("object_name", ["x", "y"])
+def test_a_new_sync_of_the_former_name_carries_out_what_was_asked_of_it(
+    object_name: str, carried_out: list[str]
+) -> None:
+    """`x`: at another destination."""
+    new = named("contacts", object_name)
+    overview = ledger_of([TAKEN, new], [TAKEN, new], "adopt contacts")
     pushed(TAKEN, [TAKEN, new], overview)
     assert carried_out == ["sent"]
     pushed(new, [TAKEN, new], overview)
-    assert carried_out[1:] == ["adopt contacts for contacts of y", "sent"]
+    assert carried_out[1:] == [f"adopt contacts for contacts of {object_name}", "sent"]
+
+
+@pytest.mark.parametrize(
+    "others", [[], [TAKEN], [TAKEN._replace(sync=replace(TAKEN.sync, enabled=False))], [named("third", "x", renamed_from="contacts")]]
+)  # fmt: skip
+def test_a_new_sync_of_a_former_name_never_carries_out_what_was_asked_of_the_position(
+    others: list[ResolvedSync], carried_out: list[str]
+) -> None:
+    new = named("contacts", "y")
+    overview = ledger_of([TAKEN, new], [new, *others])
+    asked = Request("adopt people", "people", "adopt", NOW, exposure="exposure.shop.contacts", object="x")
+    pushed(new, [new, *others], replace(overview, requests={"people": [asked]}))
+    assert carried_out == ["sent"]
+
+
+def test_a_disabled_sync_that_swapped_names_keeps_what_was_asked_of_it(carried_out: list[str]) -> None:
+    other = named("contacts", "y", renamed_from="people")
+    other = other._replace(sync=replace(other.sync, enabled=False))
+    overview = ledger_of([TAKEN, named("people", "y")], [TAKEN, other])
+    asked = Request("adopt people", "people", "adopt", NOW, exposure="exposure.shop.people")
+    pushed(TAKEN, [TAKEN, other], replace(overview, requests={"people": [asked]}))
+    assert carried_out == ["sent"]
+
+
+def test_a_forget_of_a_retired_name_is_not_for_the_sync_that_was_renamed_from_it(carried_out: list[str]) -> None:
+    overview = ledger_of([TAKEN], [TAKEN])
+    asked = Request("forget contacts", "contacts", "forget", NOW, exposure="exposure.shop.contacts")
+    pushed(TAKEN, [TAKEN], replace(overview, requests={"contacts": [asked]}))
+    assert carried_out == ["sent"]
 
 
 @pytest.mark.guarantee("Configuration")
@@ -178,7 +221,7 @@ def test_of_two_syncs_that_swap_names_each_carries_out_what_was_asked_of_its_for
     now = [TAKEN, named("contacts", "y", renamed_from="people")]
     first = ["resync contacts for people of x", "sent"], ["forget people for contacts of y", "sent"]
     known = [now[place] if place in alone else one for place, one in enumerate(before)]  # pushed by its new name
-    overview = ledger_of(known, now, "resync contacts", "forget people")
+    overview = ledger_of(known, now, "resync contacts x", "forget people y")
     for one in now:
         pushed(one, now, overview)
     assert carried_out == [*first[0], *first[1]]
@@ -186,11 +229,11 @@ def test_of_two_syncs_that_swap_names_each_carries_out_what_was_asked_of_its_for
 
 def test_a_sync_that_moved_carries_out_what_was_asked_of_its_name(carried_out: list[str]) -> None:
     moved = named("contacts", "y")
-    pushed(moved, [moved], ledger_of([CONTACTS], [moved], "adopt contacts"))
+    pushed(moved, [moved], ledger_of([CONTACTS], [moved], "adopt contacts y", "forget contacts x"))
     assert carried_out == ["adopt contacts for contacts of y", "sent"]
 
 
 def test_a_sync_is_due_while_something_is_asked_of_its_position_or_of_its_name_before_that_was_known() -> None:
-    assert requests_of(TAKEN, ledger_of([CONTACTS], [TAKEN], "resync contacts"))
-    assert requests_of(TAKEN, ledger_of([], [TAKEN], "resync people"))
-    assert not requests_of(TAKEN, ledger_of([TAKEN], [TAKEN], "resync others"))
+    assert requests_of(TAKEN, ledger_of([CONTACTS], [TAKEN], "resync contacts"), [TAKEN])
+    assert requests_of(TAKEN, ledger_of([], [TAKEN], "resync people"), [TAKEN])
+    assert not requests_of(TAKEN, ledger_of([TAKEN], [TAKEN], "resync others"), [TAKEN])
