@@ -54,7 +54,14 @@ try:
     from pyspark.sql.types import StructField, StructType
     from pyspark.sql.utils import is_remote
 
-    from dbt_reverse_etl.sinks.delta_log import has_no_log, location_of, newest_version, session, writable_columns
+    from dbt_reverse_etl.sinks.delta_log import (
+        has_no_log,
+        location_of,
+        newest_version,
+        session,
+        session_like,
+        writable_columns,
+    )
     from dbt_reverse_etl.values.spark_types import spark_type
 except ModuleNotFoundError as error:
     next_step = "pip install 'dbt-reverse-etl[spark]'"
@@ -179,7 +186,7 @@ class DeltaSink(SparkSink):
         self.validate(task)
         self._task, self._target = task, self._name(task)
         # Its settings are those of one commit, and syncs run beside each other.
-        self._spark = _like(session())
+        self._spark = session_like(session())
         self._spark.conf.set(
             "spark.sql.sources.partitionOverwriteMode", "static"
         )  # a full load replaces every partition
@@ -367,16 +374,6 @@ class DeltaSink(SparkSink):
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))
-
-
-def _like(known: SparkSession) -> SparkSession:
-    """A new session, sized as the known one: by itself it has only the settings with which Spark was started."""
-    made, unset = known.newSession(), "<undefined>"
-    for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):
-        value = str(known.conf.get(name, unset))
-        if value not in (unset, made.conf.get(name, unset)):
-            made.conf.set(name, value)
-    return made
 
 
 def is_supported(arrow_type: pa.DataType) -> bool:

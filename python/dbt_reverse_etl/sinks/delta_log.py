@@ -16,6 +16,16 @@ def session() -> SparkSession:
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
+def session_like(known: SparkSession) -> SparkSession:
+    """A new session, sized as the known one: by itself it has only the settings with which Spark was started."""
+    made, unset = known.newSession(), "<undefined>"
+    for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):
+        value = str(known.conf.get(name, unset))
+        if value not in (unset, made.conf.get(name, unset)):
+            made.conf.set(name, value)
+    return made
+
+
 def has_no_log(spark: SparkSession) -> bool:
     """The Delta of Databricks has other classes."""
     return isinstance(_delta_log(spark), JavaPackage)
