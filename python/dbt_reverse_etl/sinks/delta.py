@@ -59,7 +59,7 @@ try:
         location_of,
         newest_version,
         session,
-        session_like,
+        sized_as,
         writable_columns,
     )
     from dbt_reverse_etl.values.spark_types import spark_type
@@ -185,11 +185,9 @@ class DeltaSink(SparkSink):
         """Prepare the table and commit the fence."""
         self.validate(task)
         self._task, self._target = task, self._name(task)
-        # Its settings are those of one commit, and syncs run beside each other.
-        self._spark = session_like(session())
-        self._spark.conf.set(
-            "spark.sql.sources.partitionOverwriteMode", "static"
-        )  # a full load replaces every partition
+        # Its settings are those of one commit, and syncs run beside each other. A full load replaces every partition.
+        self._spark = sized_as(session())
+        self._spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
         with self._explained():
             self._prepare()
             self._take_fence()

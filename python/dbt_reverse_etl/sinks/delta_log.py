@@ -16,7 +16,7 @@ def session() -> SparkSession:
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
-def session_like(known: SparkSession) -> SparkSession:
+def sized_as(known: SparkSession) -> SparkSession:
     """A new session, sized as the known one: by itself it has only the settings with which Spark was started."""
     made, unset = known.newSession(), "<undefined>"
     for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):

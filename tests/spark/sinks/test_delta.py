@@ -15,7 +15,7 @@ from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
-from dbt_reverse_etl.sinks.delta_log import session_like
+from dbt_reverse_etl.sinks.delta_log import sized_as
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.dbt.command import call, found_by
 from tests.support.dbt.project import Project
@@ -51,7 +51,7 @@ def test_the_session_of_a_table_is_sized_as_that_of_the_push(spark: SparkSession
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
-        assert session_like(spark).conf.get("spark.sql.shuffle.partitions") == "3"
+        assert sized_as(spark).conf.get("spark.sql.shuffle.partitions") == "3"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
 
