@@ -139,8 +139,9 @@ class DeltaSink(SparkSink):
         if task.known == "types" and (is_remote() or has_no_log(session())):
             found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
             expected = "a session of Spark in this process, with delta-spark"
-            next_step = "push where it runs; or let dbt build the table"
-            problems.append(Problem(f"Delta, {self.identity}", found, expected, next_step))
+            problems.append(
+                Problem(f"Delta, {self.identity}", found, expected, "push there, or let dbt build the table")
+            )
         if self._settings.schema_name and not _TABLE.fullmatch(task.object):
             expected = "the name of a table, without blanks, dots and slashes"
             problems.append(Problem(f"sync {task.sync}: object", "another text", expected, "correct it"))
