@@ -139,9 +139,7 @@ class DeltaSink(SparkSink):
         if task.known == "types" and (is_remote() or has_no_log(session())):
             found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
             expected = "a session of Spark in this process, with delta-spark"
-            problems.append(
-                Problem(f"Delta, {self.identity}", found, expected, "push there, or let dbt build the table")
-            )
+            problems.append(Problem(f"Delta, {self.identity}", found, expected, "push there, or let dbt build it"))
         if self._settings.schema_name and not _TABLE.fullmatch(task.object):
             expected = "the name of a table, without blanks, dots and slashes"
             problems.append(Problem(f"sync {task.sync}: object", "another text", expected, "correct it"))
