@@ -185,6 +185,8 @@ def test_a_reset_that_is_killed_once_the_table_is_set_aside_is_ended_by_the_next
     assert "live shows snapshot 1, 2 rows" in build("select id, id as n from range(2)")
     shop.rows("drop view {s}.live")
     reset()
+    assert "live shows snapshot 1, 2 rows" in build("select id, id as n from range(2)")
+    shop.rows("drop table {s}.things")
     text = build("select id, -1L as n from range(2)")
     assert "reset things: live shows" not in text, "a reset that was ended is not ended again"
 
