@@ -60,7 +60,7 @@
 
 {#
   Files that Spark reads itself: a table over the folder, for the moment, because a temporary view hides when a file was modified. Dropping it leaves the files.
-  checked: whatever is no row of the schema, given or inferred, stands in _malformed, to be counted and refused.
+  checked: what does not fit the schema, given or inferred, goes into _malformed, to be counted and refused.
 #}
 {% macro _landing_rows(landing, path, format, schema, options, checked) %}
     {%- set all = {} -%}

@@ -14,7 +14,7 @@ MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
 
 
 def read_block(file: Path, name: str) -> Any:
-    """The block as plain data, or None. Of a YAML error only the place is told: its text may quote a secret."""
+    """The block as plain data, or None. A YAML error names the place alone: its text may quote a secret."""
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         pairs = root.value if isinstance(root, yaml.MappingNode) else []

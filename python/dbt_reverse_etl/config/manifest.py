@@ -118,9 +118,9 @@ def _refuse_misspelt(manifest: Node, changelogs: Iterable[str], problems: list[P
 
 
 def _means_ours(key: object) -> bool:
-    letters = re.sub("[^a-z]", "", str(key).lower())
     if _LONGER.match(str(key)):
         return False
+    letters = re.sub("[^a-z]", "", str(key).lower())
     return bool(difflib.get_close_matches(letters, _SPELLINGS, n=1, cutoff=_CLOSE))
 
 

@@ -30,7 +30,7 @@ class Rendered:
         value: the block.
         used: what came out of the environment: key path, variable, value.
         problems: texts that could not be rendered.
-        unset: the problems of variables that are not set, by key path; `UNSET` stands in their place.
+        unset: the problems of variables that are not set, by key path; `UNSET` takes their place.
     """
 
     value: Any = None

@@ -66,7 +66,7 @@ def put_json(document: object) -> None:
 
 
 def _put_utf_8(text: bytes, *, err: bool = False) -> None:
-    """JSON is UTF-8. A stream that stands in for the terminal, as in a notebook, may take text alone."""
+    """JSON is UTF-8. A stream that replaces standard output, as in a notebook, may take text alone."""
     is_binary = hasattr(sys.stderr if err else sys.stdout, "buffer")
     click.echo(text if is_binary else text.decode(), err=err)
 
