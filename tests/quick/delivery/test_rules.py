@@ -97,7 +97,16 @@ class Mutation:
 
 ASLEEP = Bias(thens=("asleep",), points=("batch.before",), often=0.1)
 JOINING = Bias(faults=("unknown_applied", "rejected"), thens=("killed",), points=("state.read",), often=0.7)
-LEAVING_OUT = Bias(faults=("rejected",), thens=("killed",), points=("batch.after", "wave.delivered"), often=0.5)
+LEAVING_OUT = Bias(
+    faults=("rejected",),
+    thens=("killed",),
+    points=("batch.after", "wave.delivered"),
+    often=0.7,
+    changes=6,
+    batch_rows=(3, 6),
+    wave_rows=9,
+    specs=0.5,
+)
 STOPPING = Bias(faults=("fatal", "raised", "retryable"), thens=("killed",), points=("state.read",), often=0.2)
 MUTATIONS = [
     Mutation("1 stored spec", mock.patch.object(DictSource, "before", before_through_the_current_spec)),
@@ -150,7 +159,7 @@ MUTATIONS = [
         replace(ASLEEP, prune=0.7),
     ),
 ]
-BOUND = 1500  # histories
+BOUND = 5000  # histories: of the rarest fault one in 150 shows it
 
 
 @pytest.mark.guarantee("What is sent")
