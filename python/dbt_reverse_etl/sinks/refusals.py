@@ -12,7 +12,7 @@ from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.values.arrow import not_utf8
-from dbt_reverse_etl.values.encoding import NOT_UTF8
+from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_rows
 
 LOST_RECORD = "the destination lost its record of this sync"
 OTHER_RUN = "another run holds this sync"
@@ -78,6 +78,11 @@ def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
     for name in key:
         found |= reasons_of(name, [(one_array(batch.column(name)).is_null(), NULL_KEY)])
     return found
+
+
+def nan_keys(rows: pa.Table, key: Sequence[str], *, as_null: bool) -> dict[int, str]:
+    """Row -> reason of each row with NaN or Infinity in its key; written as null, it would have the key of other rows."""
+    return encode_rows(rows.select(key)).rejected if as_null else {}
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:

@@ -153,7 +153,7 @@ class FilesOptions(Options):
     """What one sync may say.
 
     Attributes:
-        nan: NaN and Infinity in JSON Lines and CSV: refuse the row, or write null. Parquet keeps them.
+        nan: NaN and Infinity in JSON Lines and CSV: refuse the row, or write null. In a key the row is refused. Parquet keeps them.
         partition_by: fields whose values become folders, in this order; the files do not contain them.
     """
 

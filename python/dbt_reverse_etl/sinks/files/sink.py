@@ -42,6 +42,7 @@ from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
 from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
 from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
+from dbt_reverse_etl.sinks.refusals import nan_keys
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
 _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR})
@@ -164,7 +165,9 @@ class FilesSink(Sink):
             return Delivery()
         run = self._opened()
         try:
-            done = encoded(batch, _not_allowed(batch, run.task), run.task.fence, self._settings, _options(run.task))
+            keyless = nan_keys(batch.rows, run.task.key, as_null=self.is_nan_null(run.task))
+            refused = keyless | _not_allowed(batch, run.task)
+            done = encoded(batch, refused, run.task.fence, self._settings, _options(run.task))
         except TooManyFolders:
             reason = f"partition_by makes more than {MOST_FOLDERS} folders of one batch"
             return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, reason)

@@ -15,6 +15,7 @@ from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION
 from dbt_reverse_etl.sinks.http.body import BodyTemplate
 from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions, SuccessOptions
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE
+from dbt_reverse_etl.sinks.refusals import nan_keys
 from dbt_reverse_etl.values.encoding import encode_rows, texts
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -134,7 +135,7 @@ def _bodies(
     own = {OPERATION, EVENT_ID}
     fields = key if call.body == "key" else [name for name in rows.column_names if name not in own]
     encoded = encode_rows(rows.select(list(fields)), nan=options.nan, constants=options.constants)
-    return encoded.rows, encoded.rejected
+    return encoded.rows, encoded.rejected | nan_keys(rows, key, as_null=options.nan == "null")
 
 
 class _RowError(Exception):

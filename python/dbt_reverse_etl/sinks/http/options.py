@@ -174,7 +174,7 @@ class HttpOptions(Options):
         key: name of the only key field that the requests use, or `*` for one of any name; another key is refused.
         batch: how rows share a request.
         constants: fields added to each row.
-        nan: NaN and Infinity: refuse the row, or write null.
+        nan: NaN and Infinity: refuse the row, or write null. In a key the row is refused.
         idempotency_header: carries the stable id of each change; null sends none.
         success: when an answer acknowledges the rows.
         results: where the answer reports each row.

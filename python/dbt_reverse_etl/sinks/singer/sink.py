@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, null_keys, unmapped_key
+from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, nan_keys, null_keys, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
     record_messages,
@@ -144,9 +144,7 @@ class SingerSink(Sink):
         task, options = self._opened(), self._options(self._opened())
         is_delete = pc.equal(rows.column(OPERATION), "delete")
         table = rows.drop_columns([OPERATION, EVENT_ID])
-        refused = null_keys(table, task.key)
-        if options.nan == "null":  # a NaN in the key would become another row's key, or a NULL that ends the target
-            refused |= encode_rows(table.select(task.key)).rejected
+        refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
         if task.mode is Mode.MIRROR:
             kind = _fields(task).field(DELETED_AT).type
             when = pc.if_else(is_delete, pa.scalar(self._now, kind), pa.scalar(None, kind))

@@ -398,6 +398,17 @@ def test_nan_becomes_null_only_where_the_sync_says_so(tmp_path: Path) -> None:
     assert listed(tmp_path / "people")[0]["score"] is None
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_key_that_is_no_number_is_refused_where_such_a_value_is_written_as_null(form: str, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.float64()), ("score", pa.float64())])
+    task = task_of(schema=schema, options=FilesOptions(nan="null"))
+    nan = float("nan")
+    with opened(sink_at(tmp_path, format=form), task) as sink:
+        delivery = sink.deliver(batch_of(task, [("insert", {"id": key, "score": nan}) for key in (1.5, nan)]))
+    kept = [] if form == "parquet" else [(1, Outcome.REJECTED, "field id: NaN or Infinity has no JSON form")]
+    assert [(result.index, result.outcome, result.reason) for result in delivery.results] == kept
+
+
 def test_the_same_batch_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         task = task_of(object=name)

@@ -119,6 +119,15 @@ class TestRequests:
         send(server.url, task_of({**BATCH, "nan": "null"}), *changes)
         assert server.received[1].json == [person(1, score=None), person(2)]
 
+    def test_a_key_that_is_no_number_is_refused_where_such_a_value_is_sent_as_null(self, server: HttpServer) -> None:
+        schema = pa.schema([("id", pa.float64()), ("score", pa.float64())])
+        task = task_of({**BATCH, "nan": "null"}, schema=schema)
+        nan, infinite = float("nan"), float("inf")
+        changes = [("insert", {"id": key, "score": nan}) for key in (1.5, nan, infinite)]
+        delivery = send(server.url, task, *changes, ("delete", {"id": nan}))
+        assert outcomes(delivery, 4) == [DELIVERED, REJECTED, REJECTED, REJECTED]
+        assert [request.json for request in server.received] == [[{"id": 1.5, "score": None}]]
+
     def test_connections_are_reused(self, server: HttpServer) -> None:
         task = task_of()
         sink = HttpSink(settings_of(server.url))
