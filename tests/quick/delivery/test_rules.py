@@ -159,7 +159,7 @@ MUTATIONS = [
         replace(ASLEEP, prune=0.7),
     ),
 ]
-BOUND = 5000  # histories: of the rarest fault one in 150 shows it
+BOUND = 5000  # histories: without the rule that is needed least often, one in about 100 ends wrong
 
 
 @pytest.mark.guarantee("What is sent")
