@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dbt_reverse_etl.base.errors import Problem, Renamed
 from dbt_reverse_etl.config.destinations import ResolvedSync
+from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 
@@ -88,11 +89,9 @@ def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[Res
     Args:
         others: all syncs as configured now, disabled ones too.
     """
-    sync = resolved.sync
-    rest = [one.sync for one in others if one.sync.name != sync.name]
-    taken = {one.name for one in rest if one.position_of == sync.position_of}
-    # What was asked before `renamed_from` was written names the sync itself.
-    by_name = {sync.position_of} | ({sync.unique_id} - {one.position_of for one in rest})
+    sync, begun = resolved.sync, overview.started.get(id_of(resolved))
+    taken = {one.name for one in _rest(sync, others) if one.position_of == sync.position_of}
+    by_name = _exposures(sync, others)
 
     def is_mine(one: Request, name: str) -> bool:
         if name in taken or one.object not in ("", sync.settings.object):
@@ -101,8 +100,33 @@ def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[Res
             return False
         return one.concerns(by_name if name == sync.name else [sync.position_of], sync.changelog.relation_name)
 
+    def is_over(one: Request) -> bool:
+        """An adopt of a changelog that was replaced before the newest run began."""
+        return bool(begun and begun.changelog and one.changelog not in ("", begun.changelog) and one.at < begun.at)
+
     asked = [one for name, some in overview.requests.items() for one in some if is_mine(one, name)]
-    return sorted(asked, key=lambda one: one.at)
+    return sorted((one for one in asked if not is_over(one)), key=lambda one: one.at)
+
+
+def asked_elsewhere(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]) -> list[Request]:
+    """What was asked of a sync since its newest run, at an object that it has no more: nobody carries it out."""
+    sync, begun = resolved.sync, overview.started.get(id_of(resolved))
+    return [
+        one
+        for one in overview.requests.get(sync.name, ())
+        if one.object not in ("", sync.settings.object)
+        and one.concerns(_exposures(sync, others), sync.changelog.relation_name)
+        and (begun is None or one.at > begun.at)
+    ]
+
+
+def _exposures(sync: Sync, others: Iterable[ResolvedSync]) -> set[str]:
+    """What a request by the name of a sync may name: what was asked before `renamed_from` was written names the sync itself."""
+    return {sync.position_of} | ({sync.unique_id} - {one.position_of for one in _rest(sync, others)})
+
+
+def _rest(sync: Sync, others: Iterable[ResolvedSync]) -> list[Sync]:
+    return [one.sync for one in others if one.sync.name != sync.name]
 
 
 def left_elsewhere(resolved: ResolvedSync, overview: Overview) -> str:

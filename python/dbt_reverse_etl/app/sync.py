@@ -66,9 +66,7 @@ class OneSync:
         """Plain values."""
         state, started = self.state, self._overview.started.get(self.id)
         head, missing = self._found_head()
-        lag = max(0, head.snapshot - self._position) if head else 0
-        refused = missing or self._refused(head, lag)
-        here = self._standing(state, 0 if refused else self._allowed(state), refused=refused, lag=lag)
+        here = self._as_it_is(head, missing)
         return {
             "sync": self._resolved.sync.name,
             "sync_id": self.id,
@@ -78,7 +76,7 @@ class OneSync:
             "reason": here.reason,
             "position": self._position,
             "head": head.snapshot if head else 0,
-            "lag": lag,
+            "lag": self._lag(head),
             "undelivered": here.undelivered,
             "no_match": here.no_match,
             "left": [asdict(one) for one in here.left],
@@ -149,6 +147,15 @@ class OneSync:
     def _policy(self) -> Policy:
         policy = one_wave(self._shared.policy) if isinstance(self.sink, SparkSink) else self._shared.policy
         return policy.parking_doubt() if self._settings.on_unknown == "park" else policy
+
+    def _as_it_is(self, head: Head | None, missing: str = "") -> Standing:
+        """Before the next push. `missing`: why there is no head."""
+        lag = self._lag(head)
+        refused = missing or self._refused(head, lag)
+        return self._standing(self.state, 0 if refused else self._allowed(self.state), refused=refused, lag=lag)
+
+    def _lag(self, head: Head | None) -> int:
+        return max(0, head.snapshot - self._position) if head else 0
 
     def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
         return standing(state, allowed, self._shared.clock.now(), park_doubt=self._policy.park_doubt, **more)

@@ -12,7 +12,7 @@ from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, violations
-from dbt_reverse_etl.app.identity import Former, former_of, id_of, left_elsewhere, renamed, requests_of
+from dbt_reverse_etl.app.identity import Former, asked_elsewhere, former_of, id_of, left_elsewhere, renamed, requests_of
 from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.app.push_report import Report
@@ -215,6 +215,8 @@ class SyncPush(OneSync):
 
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
+        for one in asked_elsewhere(self._resolved, self._overview, self._shared.resolved):
+            self._note(f"{one.operation} was asked for the object {one.object}, so nothing was done here: ask again")
         asked = requests_of(self._resolved, self._overview, self._shared.resolved)
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
@@ -236,6 +238,7 @@ class SyncPush(OneSync):
         lost = why_lost(job, self.state, self.sink)
         if lost is not None and not requests:
             return self._lost_report(lost)
+        here = self._as_it_is(self._head())
         if former := self._former(known, requests):
             said = f"{self._forget_of(former).operation} of {former.sync}"
             self._note(f"{said} was asked for: the next push carries it out first")
@@ -251,7 +254,7 @@ class SyncPush(OneSync):
             source.close()
         shown = tuple((row["_operation"], row["_key"]) for row in sample)
         message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
-        return self._report("planned", known, planned=planned, sample=shown, message=message)
+        return self._report("planned", known, planned=planned, sample=shown, message=message, standing=here)
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
 from dbt_reverse_etl.warehouse.overview import Overview, Request
@@ -232,3 +234,34 @@ def test_a_request_at_another_target_which_has_the_changelog_elsewhere_is_not_ca
     asked = [Request(where, "people", "forget", NOW, relation=where) for where in ("", "orders", "`dev`.`orders`")]
     push = SyncPush(pusher(), one, Overview(requests={"people": asked}))
     assert [request.id for request in push._requests("new")] == ["", "orders"]
+
+
+def test_an_adopt_of_a_changelog_that_was_replaced_is_over_once_a_run_of_the_other_has_begun() -> None:
+    one, others = sync("people", "orders"), pusher().resolved
+    asked = [Request(which, "people", "adopt", NOW, which) for which in ("old", "new")]
+
+    def left(changelog: str, at: datetime) -> list[str]:
+        begun = RunStarted(id_of(one), 1, "r", at, 5, "s", {}, (), (), (), NOW, "o", changelog=changelog)
+        overview = Overview(requests={"people": asked}, started={id_of(one): begun})
+        return [request.id for request in requests_of(one, overview, others)]
+
+    minute = timedelta(minutes=1)
+    assert left("new", NOW + minute) == ["new"]
+    assert left("new", NOW - minute) == ["old", "new"], "asked since"
+    assert left("", NOW + minute) == ["old", "new"], "an older version kept no changelog"
+
+
+def test_what_was_asked_at_an_object_that_a_sync_has_no_more_is_said_until_its_next_run() -> None:
+    one = sync("people", "orders")
+    here = one.sync.settings.object
+    asked = [Request(place, "people", "adopt", NOW, object=place) for place in ("", here, "before")]
+
+    def notes(*begun: RunStarted) -> list[str]:
+        overview = Overview(requests={"people": asked}, started={id_of(one): run for run in begun})
+        push = SyncPush(pusher(), one, overview)
+        assert [request.id for request in push._requests("new")] == ["", here]
+        return push._notes
+
+    assert notes() == ["adopt was asked for the object before, so nothing was done here: ask again"]
+    later = RunStarted(id_of(one), 1, "r", NOW + timedelta(minutes=1), 5, "s", {}, (), (), (), NOW, "o")
+    assert notes(later) == []

@@ -128,6 +128,7 @@ def refusals(shop: Shop) -> None:
     project.sync("crm_contacts", "contacts_changelog", mode="mirror", tags=["crm"], guards={"max_deletes": "10%"})
     shop.captured(ANN)
     shop.exit_code("blocked", *PUSH)
+    shop.call("plan of a blocked one", "plan", "--json", "--select", "crm_contacts")
     shop.exit_code("overridden", *PUSH, "--override", "crm_contacts@2:+0~0-1")
     shop.call("quiet", *PUSH_PEOPLE, "--quiet")
 
@@ -204,6 +205,7 @@ def test_plan_shows_what_a_push_would_send_and_sends_and_moves_nothing(shop: Sho
         assert plan["crm_contacts"]["planned"] == {"insert": 2, "update": 0, "delete": 0}
         assert plan["crm_contacts"]["sample"] == [["insert", '{"id":1}'], ["insert", '{"id":2}']]
         assert plan["crm_contacts"]["position"] == 0
+        assert plan["crm_contacts"]["health"] == "never pushed"
     shown = shop.said["plan of a tag"].output
     header, row, *_ = shown.splitlines()
     assert header.split() == ["sync", "destination", "insert", "update", "delete", "position", "head"]
@@ -308,6 +310,8 @@ def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_mes
     assert code == ExitCode.BLOCKED == 3
     assert "--override 'crm_contacts@2:+0~0-1'" in shown
     assert shop.rows["blocked"] == BOTH
+    (planned,) = read(shop.said["plan of a blocked one"])
+    assert (planned["health"], planned["reason"].partition(":")[0]) == ("failing", "blocked")
     assert shop.codes["overridden"][0] == ExitCode.OK == 0
     assert shop.rows["overridden"] == [(1, "Ann")]
 
