@@ -193,6 +193,7 @@ def test_a_sync_sends_again_what_a_mirror_of_its_object_deleted_since_its_last_p
     os.chdir(here)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
 def test_a_sync_that_only_updates_sends_again_what_a_mirror_of_its_object_made_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
