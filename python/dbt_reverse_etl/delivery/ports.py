@@ -68,8 +68,8 @@ class Source(Protocol):
 class Remote(Protocol):
     """Sends waves of a source from tasks on the executors, each with a sink of its own."""
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
-        """Send every row of the order's claim; no request after `until`. One action of Spark."""
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
+        """Send every row of the order's claim; no request after the end of the lease, which `until` tells. One action of Spark."""
 
 
 @dataclass(frozen=True)

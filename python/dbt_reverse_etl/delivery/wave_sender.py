@@ -121,7 +121,8 @@ class WaveSender:
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()
         self._begin(order.claim)
-        sent = self._in_time(remote.send(order, self._task, self._lease.until))
+        with self._lease.kept():  # a MERGE of everything does not look at it
+            sent = self._in_time(remote.send(order, self._task, lambda: self._lease.until))
         self._refuse_other_rows((order.claim.lo, order.claim.hi), sent.counts.planned)
         if self._ports.sink.transactional and sent.stop is None:
             # No task knows whether another one left a row out, so the record is closed here.

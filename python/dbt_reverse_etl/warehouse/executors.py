@@ -57,7 +57,7 @@ class Executors:
         self._stripes = rows.stripes() if sink.settles_buckets else None
         reach_executors(spark.sparkContext)
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
         """As `Remote.send`."""
         limits = self._sink.limits(task)
         task = replace(task, texts=self._sink.texts(task), project_dir=None)
@@ -67,7 +67,7 @@ class Executors:
             1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism, rows.rdd.getNumPartitions())
         )
         work = Work(
-            self._make_sink, order, task, _share(limits, tasks), self._policy, until - _MARGIN, stripes=self._stripes
+            self._make_sink, order, task, _share(limits, tasks), self._policy, until() - _MARGIN, stripes=self._stripes
         )
         rows = rows.coalesce(tasks)
         with _explained(task.sync), _job_group(self._spark) as was_restarted:

@@ -32,7 +32,7 @@ class WholePush:
     def __init__(self, rows: PendingRows, sink: SparkSink, make_sink: Callable[[], Sink], policy: Policy) -> None:
         self._rows, self._sink, self._make_sink, self._policy = rows, sink, make_sink, policy
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
         """As `Remote.send`.
 
         Raises:
@@ -51,7 +51,7 @@ class WholePush:
             return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
         outcome, reason = _outcome_of(delivery)
         if outcome is Outcome.REJECTED and not task.full_load:
-            return self._batch_by_batch(order, task, until)
+            return self._batch_by_batch(order, task, until())
         if outcome is Outcome.UNKNOWN:
             next_step = "push again: what arrived is looked up first"
             raise DestinationError(Problem(task.sync, reason, "an answer of the destination", next_step))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pyarrow as pa
@@ -14,8 +15,12 @@ from dbt_reverse_etl.delivery.facts import Heartbeat
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.ports import RunResult, Status
 from dbt_reverse_etl.delivery.position import RunStarted
+from dbt_reverse_etl.delivery.run import run
+from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.warehouse.executors import Work
+from dbt_reverse_etl.warehouse.whole_push import one_wave
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource
@@ -123,6 +128,30 @@ def test_a_swap_that_takes_longer_than_the_lease_costs_no_run() -> None:
     desk = SlowDesk(PlainSink)
     desk.full_loads, desk.slow = True, "swap"
     finished(desk, desk.push({"k0": 5, "k2": 3}))
+    assert desk.sink.destination.rows == {"k0": 5, "k2": 3}
+
+
+class Whole:
+    """`delivery.ports.Remote` that takes longer than the lease, and then finds a refused row, batch by batch."""
+
+    def __init__(self, desk: SlowDesk, source: DictSource) -> None:
+        self._desk, self._source = desk, source
+
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
+        desk, sink = self._desk, self._desk.sink
+        desk.reach("merge")
+        work = Work(lambda: sink, order, task, sink.limits(task), desk.policy, until(), desk.clock)
+        return work.send(self._source.wave(order.claim.lo, order.claim.hi).to_batches())
+
+
+@pytest.mark.guarantee("Leases and rivals")
+@pytest.mark.parametrize("sink", [PlainSink, TransactionalSink])
+def test_one_statement_for_all_rows_that_takes_longer_than_the_lease_costs_no_run(sink: type[PlainSink]) -> None:
+    desk = SlowDesk(sink)
+    desk.changelog.capture({"k0": 5, "k2": 3})
+    desk.slow = "merge"
+    ports = replace(desk._ports(), executors=lambda source: Whole(desk, source))
+    finished(desk, run(desk._job(), ports, one_wave(desk.policy)))
     assert desk.sink.destination.rows == {"k0": 5, "k2": 3}
 
 

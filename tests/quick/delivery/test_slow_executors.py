@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -29,15 +30,15 @@ class Nearby:
         self._desk, self._source, self._seconds, self._behind = desk, source, seconds, behind
         self.late: list[timedelta] = []  # of each wave, how long after its lease the tasks ended
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
-        sink, clock = self._desk.sink, self._desk.clock
-        ends = until - _MARGIN
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
+        sink, clock, end = self._desk.sink, self._desk.clock, until()
+        ends = end - _MARGIN
         there = Behind(clock, self._behind)
         work = Work(
             lambda: _slow(sink, clock, self._seconds), order, task, sink.limits(task), self._desk.policy, ends, there
         )
         sent = work.send(self._source.wave(order.claim.lo, order.claim.hi).to_batches())
-        self.late.append(clock.now() - until)
+        self.late.append(clock.now() - end)
         return sent
 
 

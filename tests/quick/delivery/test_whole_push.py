@@ -30,7 +30,7 @@ def sent(delivery: Delivery, monkeypatch: pytest.MonkeyPatch) -> Sent:
     nothing: Any = None
     push = WholePush(rows, sink, nothing, nothing)
     monkeypatch.setattr(push, "_batch_by_batch", lambda *_: ELSEWHERE)
-    return push.send(Mock(), TASK, NOW)
+    return push.send(Mock(), TASK, lambda: NOW)
 
 
 def test_no_answer_for_row_0_delivers_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

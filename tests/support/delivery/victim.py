@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -158,10 +158,10 @@ class _Worker:
     orders: Orders
     policy: Policy
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
         make_sink = partial(self.orders.sink, self.orders.settings)
         limits = make_sink().limits(task)
-        work = Work(make_sink, order, task, limits, self.policy, until, step=_stop_before_the_first_request)
+        work = Work(make_sink, order, task, limits, self.policy, until(), step=_stop_before_the_first_request)
         rows = self.source.wave(order.claim.lo, order.claim.hi).to_batches()
         ours, its = multiprocessing.Pipe()
 

@@ -186,12 +186,12 @@ class Nearby:
     actor: Actor
     clock: FakeClock
 
-    def send(self, order: Order, task: SinkTask, until: datetime) -> Sent:
+    def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
         rows = self.source.wave(order.claim.lo, order.claim.hi).sort_by("_bucket")
         limits, stripes = self.sink.limits(task), Stripes(4) if self.plan.whole_buckets else None
         step = self.actor.step
         work = Work(
-            self._make_sink, order, task, limits, self.policy, until - _MARGIN, self.clock, step, stripes=stripes
+            self._make_sink, order, task, limits, self.policy, until() - _MARGIN, self.clock, step, stripes=stripes
         )
         parts = [self._part(rows, number).to_batches(max_chunksize=2) for number in range(self.plan.tasks)]
         return sum((self._attempts(work, part) for part in parts), NOTHING_SENT)
