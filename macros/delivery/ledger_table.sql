@@ -31,13 +31,20 @@ where false
   and of the records that belong to no run the newest one of each of these names.
 #}
 {% macro ledger_overview(ledger, names) -%}
+{%- set columns = 'sync_id, fence, sync, run_id, recorded_at' %}
 select fact, newest.*, names, carried_out
 from (
-    select fact, max_by(struct(sync_id, fence, sync, run_id, recorded_at, if(fact = 'run_started', null, body) as body), struct(fence, seq, recorded_at)) as newest,
-        collect_set(if(fact = 'run_started', sync, null)) as names, collect_set(if(fact = 'run_started' and length(run_id) <> 32, run_id, null)) as carried_out
+    {# Without `body`, which restates the spec and the undelivered rows of every run that there was. #}
+    select fact, max_by(struct({{ columns }}, cast(null as string) as body), struct(fence, seq, recorded_at)) as newest,
+        collect_set(sync) as names, collect_set(if(length(run_id) <> 32, run_id, null)) as carried_out
     from {{ ledger }}
-    where fact in ('run_started', 'request') or (fact in ('tests', 'push_refused', 'alert') and sync in (
+    where fact = 'run_started'
+    group by fact, sync_id
+    union all
+    select fact, max_by(struct({{ columns }}, body), struct(fence, seq, recorded_at)) as newest, array(), array()
+    from {{ ledger }}
+    where sync_id in ('request', 'tests', 'push_refused', 'alert') and (fact = 'request' or sync in (
         {%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %}))
-    group by fact, case fact when 'run_started' then sync_id when 'request' then run_id else sync || ' ' || coalesce(get_json_object(body, '$.relation'), '') end
+    group by fact, if(fact = 'request', run_id, sync || ' ' || coalesce(get_json_object(body, '$.relation'), ''))
 )
 {%- endmacro %}

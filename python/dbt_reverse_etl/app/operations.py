@@ -97,8 +97,7 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
 
 def _was_asked_before(request: Request, ports: Ports) -> bool:
     """Before the ledger was restored, which then may have forgotten that it was carried out."""
-    restored = ports.ledger.restored_at()
-    return restored is not None and request.at <= restored
+    return ports.ledger.restored_at(request.at) is not None
 
 
 def _restated(request: Request, state: State, job: Job, lost: PositionLost | None, fence: int) -> dict[str, Any]:

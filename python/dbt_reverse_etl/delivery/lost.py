@@ -43,8 +43,10 @@ def find_lost(job: Job, ports: Ports, state: State) -> PositionLost | None:
 
 def cut_off(job: Job, ports: Ports, state: State) -> OtherLedger | None:
     """A run that seems to have crashed, while a RESTORE of the ledger has cut off its end."""
-    restored = None if state.finished else ports.ledger.restored_at()
-    if restored is None or state.started_at is None or restored < state.started_at:
+    if state.finished or state.started_at is None:
+        return None
+    restored = ports.ledger.restored_at(state.started_at)
+    if restored is None:
         return None
     return _other_ledger(job, ports.sink, f"the ledger was restored at {restored.isoformat()}", state.fence)
 

@@ -47,7 +47,7 @@ class LedgerPort(Protocol):
     def fence(self, sync_id: str) -> int:
         """The newest fence; 0 before the first run."""
 
-    def restored_at(self) -> datetime | None:
+    def restored_at(self, since: datetime) -> datetime | None:
         """When an older state of it was brought back last, as far as it tells."""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
@@ -22,6 +24,11 @@ def said(sync_id: str, fence: int, *facts: Fact) -> str:
     """What a commit of the ledger says of itself, as Delta's `userMetadata`."""
     begun = [fact.run_id for fact in facts if isinstance(fact, RunStarted)]
     return f"fence {fence} of {sync_id}" + (f", begun by {begun[0]}" if begun else "")
+
+
+def _utc(row: Row) -> datetime:
+    at: datetime = row.timestamp
+    return at.astimezone(timezone.utc)
 
 
 @dataclass
@@ -58,16 +65,19 @@ class Commits:
         with self._lock:
             return max(self._begun.get(sync_id, ()), default=None) if self._read_on() else None
 
+    def restored_at(self, since: datetime) -> datetime | None:
+        """See `DeltaLedger.restored_at`."""
+        rows = self._back_to(lambda oldest: _utc(oldest) < since)
+        found = [_utc(row) for row in rows if row.operation == "RESTORE"]
+        return max((at for at in found if at >= since), default=None)
+
     def _read_on(self) -> bool:
         """Read what was committed since the last look; False: not every commit is known."""
         if self._newest is None or not self._is_told:
             return False
-        limit = _AT_ONCE
-        rows = self._history(limit)
-        while len(rows) >= limit and rows[-1].version > self._newest + 1:
-            limit *= 8
-            rows = self._history(limit)
-        later = [row for row in rows if row.version > self._newest]
+        known = self._newest
+        rows = self._back_to(lambda oldest: oldest.version <= known + 1)
+        later = [row for row in rows if row.version > known]
         for row in later:
             self._note(row)
         newest = max((row.version for row in rows), default=-1)
@@ -87,6 +97,15 @@ class Commits:
             self._begun.setdefault(sync_id, {})[fence] = run_id
         else:
             self._wrote.add((sync_id, fence))
+
+    def _back_to(self, is_there: Callable[[Row], bool]) -> list[Row]:
+        """The newest commits, at least to the one that is there, or all: there may be very many."""
+        limit = _AT_ONCE
+        rows = self._history(limit)
+        while len(rows) >= limit and not is_there(rows[-1]):
+            limit *= 8
+            rows = self._history(limit)
+        return rows
 
     def _history(self, limit: int) -> list[Row]:
         return self.spark.sql(f"describe history {self.relation} limit {limit}").collect()

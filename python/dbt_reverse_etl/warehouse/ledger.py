@@ -211,11 +211,9 @@ class DeltaLedger:
         query = sql.render("specs_of", self.relation, sync_id, sql.render("_string", changelog), known_from)
         return {row.id: row.text for row in self._spark.sql(query).collect()}
 
-    def restored_at(self) -> datetime | None:
-        """When RESTORE brought an older state of it back last, as far as the table's history tells."""
-        history = self._spark.sql(f"describe history {self.relation}").where("operation = 'RESTORE'")
-        found = [row.timestamp.astimezone(timezone.utc) for row in history.select("timestamp").collect()]
-        return max(found, default=None)
+    def restored_at(self, since: datetime) -> datetime | None:
+        """When RESTORE brought an older state of it back last, since then and as far as the table's history tells."""
+        return self._commits.restored_at(since)
 
     def _facts(self, fences: Sequence[tuple[str, int]]) -> dict[str, list[Fact]]:
         """The facts of one fence for each sync. Fences are literals, so that Delta skips the files of older runs."""

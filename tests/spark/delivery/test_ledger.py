@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import ReverseEtlError
@@ -37,6 +38,7 @@ from dbt_reverse_etl.delivery.facts import (
 from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
+from dbt_reverse_etl.warehouse import commits
 from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row
 from dbt_reverse_etl.warehouse.overview import Heard, Refusal
 from tests.support.delivery import histories
@@ -310,7 +312,13 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
         at = NOW + timedelta(minutes=minutes)
         ledger.record_refusals({"crm": Refusal("busy", f"after {minutes}")}, "run", at)
         ledger.record_tests({"model.x.people": [f"test {minutes}"]}, "run", at - timedelta(hours=minutes))
-    rows = ledger._spark.sql(sql.render("ledger_overview", ledger.relation, ["crm", "model.x.people"])).collect()
+    asks = ledger._spark.sql(sql.render("ledger_overview", ledger.relation, ["crm", "model.x.people"]))
+    rows = asks.collect()
+    scans = re.findall(r"FileScan parquet (?:\S+)?\[(.*?)\] .*PartitionFilters: \[(.*?)\]", _plan(asks))
+    assert sorted(("request" in partitions, "body" in columns) for columns, partitions in scans) == [
+        (False, False),
+        (True, True),
+    ], _plan(asks)
     assert len(rows) == 2 + 3 + 1 + 1, "two syncs, three requests, a refusal, the tests of a model"
     found = ledger.overview(["crm", "model.x.people"], {"a1", "b2"})
     assert {sync_id: state.head for sync_id, state in found.states.items()} == {"a1": 40, "b2": 40}
@@ -319,6 +327,30 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
     assert [one.id for one in found.requests["crm"]] == [sooner, later]
     assert found.refusals["crm"].message == "after 4"
     assert found.failing == {"model.x.people": ("test 4",)}, "the last record, whatever its clock said"
+
+
+def _plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString()).partition("== Initial Plan ==")[0]
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_a_restore_is_found_behind_the_commits_after_it_and_an_older_one_is_not(
+    ledger: DeltaLedger, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def now() -> datetime:
+        return spark.sql("select current_timestamp()").collect()[0][0].astimezone(timezone.utc)
+
+    monkeypatch.setattr(commits, "_AT_ONCE", 1)
+    before = now()
+    assert ledger.restored_at(before) is None
+    ledger.append(Heartbeat("a1", 1, NOW, NOW))
+    spark.sql(f"restore table {ledger.relation} to version as of 0")
+    for _ in range(3):
+        ledger.append(Heartbeat("a1", 1, NOW, NOW))
+    restored = ledger.restored_at(before)
+    assert restored is not None
+    assert before <= restored <= now()
+    assert ledger.restored_at(restored + timedelta(milliseconds=1)) is None
 
 
 def acknowledged(fence: int, claim: str, at: datetime) -> WaveAcknowledged:

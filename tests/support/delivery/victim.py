@@ -64,7 +64,7 @@ class FileLedger:
             for fact in facts:
                 self._write(file, fact)
 
-    def restored_at(self) -> datetime | None:
+    def restored_at(self, since: datetime) -> datetime | None:
         """Nobody restores this file."""
         return None
 

@@ -82,8 +82,8 @@ class MemoryLedger:
             self._seen(fact)
             self.facts.append(fact)
 
-    def restored_at(self) -> datetime | None:
-        return self.restored
+    def restored_at(self, since: datetime) -> datetime | None:
+        return self.restored if self.restored and self.restored >= since else None
 
     def fence(self, sync_id: str) -> int:
         return max((f.fence for f in self.facts if isinstance(f, RunStarted) and f.sync_id == sync_id), default=0)
