@@ -5,7 +5,8 @@ using delta
 partitioned by (sync_id)
 {{ location }}
 {{ comment }}
-tblproperties ('delta.checkpointInterval' = '100', 'delta.autoOptimize.autoCompact' = 'true')
+{# Object stores list the whole log at each look, and a push writes two commits. #}
+tblproperties ('delta.checkpointInterval' = '100', 'delta.autoOptimize.autoCompact' = 'true', 'delta.logRetentionDuration' = 'interval 7 days')
 as {{ query }}
 {%- endmacro %}
 
