@@ -91,7 +91,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
         kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
-        _import_spark()
+        import_spark()
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 
@@ -113,7 +113,12 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @apart  # no signal shall cut it in two
-def _import_spark() -> None:
+def import_spark() -> None:
+    """Import what pushes.
+
+    Raises:
+        ReverseEtlError: a package is missing.
+    """
     try:
         import_module("dbt_reverse_etl.app.invocation")
     except ModuleNotFoundError as error:
