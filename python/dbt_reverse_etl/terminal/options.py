@@ -13,7 +13,7 @@ import click
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.dbt_options import nearest_project, variables
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.terminal.output import FORMATS, screen
 from dbt_reverse_etl.terminal.screen import Screen
@@ -117,12 +117,12 @@ def import_spark() -> None:
     """Import what pushes.
 
     Raises:
-        ReverseEtlError: a package is missing.
+        ConfigurationError: a package is missing.
     """
     try:
         import_module("dbt_reverse_etl.app.invocation")
     except ModuleNotFoundError as error:
         found = f"no package {error.name}"
-        raise ReverseEtlError(
+        raise ConfigurationError(
             Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
         ) from error
