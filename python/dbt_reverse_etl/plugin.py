@@ -140,17 +140,35 @@ class _Listener:
             return self._without_artifacts()
         if self._artifacts is None and not (self._retried and self.configuration is not None):
             return True  # dbt stopped before it ran anything, and maybe before it had read the project
+        folder = self._artifacts or _target_path()
+        if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
+            return True
+        return not self._has_spark() or self._push_from(folder)
+
+    def _has_spark(self) -> bool:
+        """Whether pyspark is here. If not, and this command has made a sync due, raises ReverseEtlError."""
+        from dbt_reverse_etl.base.errors import ReverseEtlError
+        from dbt_reverse_etl.terminal.options import import_spark
+
+        try:
+            import_spark()
+        except ReverseEtlError:
+            if not self._due():
+                return False
+            _refuse_other_adapters()  # to install it would not be enough
+            raise
+        return True
+
+    def _push_from(self, artifacts: Path) -> bool:
+        """Whether all that was due is delivered."""
         from dbt_reverse_etl.app import invocation
         from dbt_reverse_etl.app.project import Ask, Project
         from dbt_reverse_etl.base.errors import ExitCode
         from dbt_reverse_etl.terminal import console
 
-        folder = self._artifacts or _target_path()
         env = dict(os.environ)
         parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
-        project = Project(folder, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
-        if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
-            return True
+        project = Project(artifacts, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
         shown = _screen()
         ask = Ask.DBT_RETRY if self._retried else Ask.RUN
         reports = invocation.after_dbt(project, _spark, shown, ask=ask, configuration=self.configuration)
@@ -161,13 +179,7 @@ class _Listener:
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
-        from dbt_reverse_etl.config.destinations import PlanOnly
-
-        if self.configuration is None or isinstance(self.configuration.destinations, PlanOnly):
-            return True
-        models = {sync.changelog.unique_id for sync in self.configuration.syncs}
-        due = [sync for model in sorted(models) for sync in self._to_push(model) if sync.enabled]
-        names = [one.name for one in due if self._finished & {one.unique_id, one.changelog.unique_id}]
+        names = self._due()
         if names:
             say(
                 "found --no-write-json; expected manifest.json and run_results.json, which say what to push; "
@@ -175,6 +187,16 @@ class _Listener:
                 "error",
             )
         return not names
+
+    def _due(self) -> list[str]:
+        """The names of the syncs that this command has made due."""
+        from dbt_reverse_etl.config.destinations import PlanOnly
+
+        if self.configuration is None or isinstance(self.configuration.destinations, PlanOnly):
+            return []
+        models = {sync.changelog.unique_id for sync in self.configuration.syncs}
+        due = [sync for model in sorted(models) for sync in self._to_push(model) if sync.enabled]
+        return [one.name for one in due if self._finished & {one.unique_id, one.changelog.unique_id}]
 
 
 def _screen() -> Any:
@@ -263,16 +285,19 @@ def _runs_here() -> bool:
 
 
 def _spark() -> Any:
-    """The very session that dbt used.
+    """The very session that dbt used. Raises ReverseEtlError where the adapter has none."""
+    _refuse_other_adapters()
+    from dbt_reverse_etl.warehouse.session import connect
 
-    Raises:
-        ReverseEtlError: the adapter reaches Spark in another way.
-    """
+    return connect(_adapter().config.credentials.server_side_parameters or {})
+
+
+def _refuse_other_adapters() -> None:
+    """Raises ReverseEtlError where the adapter reaches Spark in another way than a session of this process."""
     from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 
-    adapter = _adapter()
     if not _runs_here():
-        found = f"adapter {adapter.type()} with method {_method()}"
+        found = f"adapter {_adapter().type()} with method {_method()}"
         raise ReverseEtlError(
             Problem(
                 "profiles.yml",
@@ -281,9 +306,6 @@ def _spark() -> Any:
                 "push from a Spark of its own: dbt-reverse-etl push",
             )
         )
-    from dbt_reverse_etl.warehouse.session import connect
-
-    return connect(adapter.config.credentials.server_side_parameters or {})
 
 
 def _advise() -> None:

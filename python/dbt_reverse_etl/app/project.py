@@ -143,13 +143,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """One artifact.
 
     Raises:
-        ReverseEtlError: it is not there, or not whole.
+        ConfigurationError: it is not there, and no other try will find it.
+        ReverseEtlError: it is not whole; dbt may be writing it.
     """
     try:
         read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        found = "no such file" if isinstance(error, FileNotFoundError) else f"unreadable ({type(error).__name__})"
-        raise ReverseEtlError(
+        is_absent = isinstance(error, FileNotFoundError)
+        found = "no such file" if is_absent else f"unreadable ({type(error).__name__})"
+        kind = ConfigurationError if is_absent else ReverseEtlError
+        raise kind(
             Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")
         ) from None
     return read

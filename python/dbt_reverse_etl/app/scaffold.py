@@ -128,6 +128,7 @@ def initialize(
     project = _read_project(project_dir, say)
     source = _source_model(project, model, key)
     _refuse_foreign_package(project)
+    _refuse_other_entries(project)
     _carry_package(project)
     _require_package(project)
     if source and key:
@@ -202,12 +203,38 @@ def _mappings(read: Any, key: str) -> list[Mapping[str, Any]]:
 
 def _refuse_foreign_package(project: _Project) -> None:
     folder = project.folder / project.package
-    file = folder / "dbt_project.yml"
     if folder.is_symlink() and _content(folder) != _content(package_root()):
         raise _error(str(folder), "a link to something else", "a folder of this project, or nothing", "remove the link")
-    theirs = _parsed(file.read_text(encoding="utf-8")) if file.is_file() else None
-    if folder.exists() and not (isinstance(theirs, Mapping) and theirs.get("name") == PACKAGE):
+    if folder.exists() and not _holds_package(folder):
         raise _error(str(folder), "something else", f"the dbt package {PACKAGE}, or nothing", "move it away")
+
+
+def _refuse_other_entries(project: _Project) -> None:
+    """dbt takes no package from two places. The message names no URL, which may hold a token."""
+    file = _packages_file(project)
+    for entry in _listed(_raw(file)):
+        if (kind := _kind(project, entry)) not in ("", "own"):
+            found, expected = f"this package by `{kind}`", f"`local: {project.package}` alone, which init writes"
+            next_step = "remove that entry and run init again, or keep it, without init, and update it yourself"
+            raise _error(str(file), found, expected, next_step)
+
+
+def _kind(project: _Project, entry: Any) -> str:
+    """The key by which an entry would install the package, `own` for that of the carried copy; empty for other packages."""
+    if not isinstance(entry, Mapping):
+        return ""
+    if "local" in entry:
+        folder = (project.folder / str(entry["local"])).resolve()
+        is_own = folder == (project.folder / project.package).resolve()
+        return "own" if is_own else "local" if _holds_package(folder) else ""
+    kind = "git" if "git" in entry else "package"
+    name = re.split("[/:]", str(entry.get(kind)).rstrip("/").removesuffix(".git"))[-1]
+    return kind if name in (PACKAGE, "dbt-reverse-etl") else ""
+
+
+def _holds_package(folder: Path) -> bool:
+    read = _parsed(_raw(folder / "dbt_project.yml"))
+    return isinstance(read, Mapping) and read.get("name") == PACKAGE
 
 
 def _carry_package(project: _Project) -> None:
@@ -231,14 +258,12 @@ def _content(root: Path) -> dict[str, bytes]:
 
 
 def _require_package(project: _Project) -> None:
-    entry = {"local": project.package}
-    line = f"- local: {project.package}"
+    entry, line = {"local": project.package}, f"- local: {project.package}"
     file = _packages_file(project)
     if project.create(file, f"packages:\n  {line}\n"):
         return
-    text = _raw(file)
-    listed = _listed(text)
-    if entry in listed:
+    listed = _listed(text := _raw(file))
+    if "own" in [_kind(project, one) for one in listed]:
         return
     added = _with_entry(text, line)
     if added is None or _listed(added) != [entry, *listed]:
@@ -251,7 +276,7 @@ def _require_package(project: _Project) -> None:
 def _packages_file(project: _Project) -> Path:
     """dbt allows the list in one of two files."""
     other = project.folder / "dependencies.yml"
-    read = _parsed(_raw(other)) if other.is_file() else None
+    read = _parsed(_raw(other))
     return other if isinstance(read, Mapping) and "packages" in read else project.folder / "packages.yml"
 
 
@@ -350,8 +375,7 @@ def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _say_what_is_next(project: _Project, then: str) -> None:
-    ignore = project.folder / ".gitignore"
-    lines = _raw(ignore).splitlines() if ignore.is_file() else []
+    lines = _raw(project.folder / ".gitignore").splitlines()
     absent = [name for name in _IGNORED if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
@@ -368,8 +392,8 @@ def _parsed(text: str) -> Any:
 
 
 def _raw(file: Path) -> str:
-    """The text with its own line ends."""
-    return file.read_bytes().decode("utf-8", errors="replace")
+    """The text with its own line ends; empty where there is no file."""
+    return file.read_bytes().decode("utf-8", errors="replace") if file.is_file() else ""
 
 
 def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:

@@ -145,9 +145,8 @@ def _first(directories: Sequence[Path]) -> Path:
     file = next((path for path in (directory / FILE_NAME for directory in directories) if path.is_file()), None)
     if file is None:
         places = ", ".join(str(directory / FILE_NAME) for directory in directories)
-        raise _error(
-            FILE_NAME, "no such file", f"one of {places}", "run `dbt-reverse-etl init`, or name it: --profiles-dir"
-        )
+        next_step = "write it (`dbt-reverse-etl init` shows our block), or name its folder: --profiles-dir"
+        raise _error(FILE_NAME, "no such file", f"one of {places}", next_step)
     return file
 
 

@@ -13,7 +13,7 @@ import click
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.dbt_options import nearest_project, variables
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.terminal.output import FORMATS, screen
 from dbt_reverse_etl.terminal.screen import Screen
@@ -91,7 +91,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
         kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
-        _import_spark()
+        import_spark()
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
 
@@ -113,11 +113,16 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @apart  # no signal shall cut it in two
-def _import_spark() -> None:
+def import_spark() -> None:
+    """Import what pushes.
+
+    Raises:
+        ConfigurationError: a package is missing.
+    """
     try:
         import_module("dbt_reverse_etl.app.invocation")
     except ModuleNotFoundError as error:
         found = f"no package {error.name}"
-        raise ReverseEtlError(
+        raise ConfigurationError(
             Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
         ) from error

@@ -1,10 +1,11 @@
-"""`init --model`: whose changelog it writes, and what it refuses before it writes anything."""
+"""`init`: whose changelog it writes, and what it refuses before it writes anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dbt_reverse_etl.app.scaffold import initialize
 from dbt_reverse_etl.base.errors import ConfigurationError
@@ -98,3 +99,55 @@ def test_no_version_is_proposed(shop: Path) -> None:
     said: list[str] = []
     initialize(shop, said.append)
     assert "Make a sync of a model: dbt-reverse-etl init --model orders --key COLUMN" in said
+
+
+@pytest.mark.guarantee("Packaging")
+@pytest.mark.parametrize("file", ["packages.yml", "dependencies.yml"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"git": "https://canary@example.com/acme/dbt-reverse-etl.git", "revision": "0.1.0"},
+        {"git": "git@example.com:dbt-reverse-etl", "revision": "0.1.0"},
+        {"git": "https://example.com/acme/reverse_etl/", "revision": "0.1.0"},
+        {"package": "acme/reverse_etl", "version": "0.1.0"},
+        {"package": "acme/dbt-reverse-etl", "version": "0.1.0"},
+        {"local": "../ours"},
+    ],
+)
+def test_a_project_that_has_the_package_from_elsewhere_is_refused_before_anything_is_written(
+    shop: Path, entry: dict[str, str], file: str
+) -> None:
+    add(shop, "../ours/dbt_project.yml", "name: reverse_etl\n")
+    add(shop, file, yaml.safe_dump({"packages": [{"package": "dbt-labs/dbt_utils", "version": "1.3.0"}, entry]}))
+    before = files(shop)
+    with pytest.raises(ConfigurationError) as error:
+        init(shop, None)
+    kind = next(iter(entry))
+    assert f"{file}: found this package by `{kind}`; expected `local: packages/reverse_etl` alone" in str(error.value)
+    assert "Next: remove that entry and run init again, or keep it, without init" in str(error.value)
+    assert "canary" not in str(error.value)
+    assert files(shop) == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"package": "acme/not_reverse_etl", "version": "0.1.0"},
+        {"git": "https://example.com/acme/dbt-reverse-etl-extras.git", "revision": "main"},
+        {"local": "../other"},
+        {"local": "../nowhere"},
+        "a text",
+    ],
+)
+def test_any_other_package_stays_beside_the_entry_of_init(shop: Path, entry: object) -> None:
+    add(shop, "../other/dbt_project.yml", "name: other\n")
+    add(shop, "packages.yml", yaml.safe_dump({"packages": [entry]}))
+    assert "packages.yml" in init(shop, None)
+    listed = yaml.safe_load((shop / "packages.yml").read_text())["packages"]
+    assert listed == [{"local": "packages/reverse_etl"}, entry]
+
+
+def test_an_entry_that_names_the_carried_copy_in_other_words_is_that_of_init(shop: Path) -> None:
+    add(shop, "packages.yml", "packages:\n  - local: ./packages/reverse_etl/\n")
+    assert "packages.yml" not in init(shop, None)
+    assert init(shop, None) == []

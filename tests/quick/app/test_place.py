@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dbt_reverse_etl.app.place import Place
-from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, ReverseEtlError
+from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 
 PROFILE = """
@@ -55,3 +58,28 @@ def test_a_session_is_that_of_the_dbt_profile_that_the_manifest_was_made_with_un
     assert callable(session("user")), "that of dbt Cloud is in no file"
     monkeypatch.setenv("DBT_PROFILE", "shop")
     assert callable(session("other"))
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("left", "code", "found"),
+    [(None, ExitCode.USAGE, "no such file"), ('{"nodes": ', ExitCode.FAILED, r"unreadable \(JSONDecodeError\)")],
+)
+def test_artifacts_that_are_missing_are_a_wrong_call_and_half_written_ones_are_worth_another_try(
+    project: Path, left: str | None, code: ExitCode, found: str
+) -> None:
+    (project / "target").mkdir()
+    if left is not None:
+        (project / "target" / "manifest.json").write_text(left)
+    for arguments in (["push", "--if-due"], ["status"]):
+        with pytest.raises(ReverseEtlError, match=rf"manifest\.json: found {found}; expected an artifact") as caught:
+            cli.main(arguments, standalone_mode=False, obj={})
+        assert caught.value.exit_code == code
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_command_without_pyspark_is_a_wrong_call(project: Path) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from dbt_reverse_etl.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, "status"], capture_output=True, text=True, check=False)
+    assert "Next: pip install 'dbt-reverse-etl[spark]'" in done.stderr, done.stdout
+    assert done.returncode == ExitCode.USAGE

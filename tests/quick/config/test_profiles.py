@@ -73,6 +73,7 @@ class TestWhereProfilesAreFound:
             load_destinations([tmp_path / "x", tmp_path / "y"], "prod", {})
         assert str(tmp_path / "x" / "profiles.yml") in str(caught.value)
         assert str(tmp_path / "y" / "profiles.yml") in str(caught.value)
+        assert "Next: write it (`dbt-reverse-etl init` shows our block), or name its folder" in str(caught.value)
 
 
 class TestProjects:

@@ -96,7 +96,7 @@ def test_a_retry_where_nothing_ever_ran_ends_with_the_words_of_dbt_alone(tmp_pat
 def test_the_wheel_alone_in_a_clean_environment_says_what_else_a_push_needs(tmp_path: Path, wheel: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     subprocess.run([tmp_path / "venv/bin/pip", "install", "-q", wheel], check=True, capture_output=True)
-    for arguments, code, said in (("--version", 0, "version"), ("status", 1, "pip install 'dbt-reverse-etl[spark]'")):
+    for arguments, code, said in (("--version", 0, "version"), ("status", 2, "pip install 'dbt-reverse-etl[spark]'")):
         command = [tmp_path / "venv/bin/dbt-reverse-etl", arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr

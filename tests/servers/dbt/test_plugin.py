@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,10 @@ import pytest
 import yaml
 
 from dbt_reverse_etl import plugin
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run
 from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.terminal import options
 from tests.support.config.manifest import manifest
 from tests.support.dbt.artifacts import MODELS
 from tests.support.servers import forks
@@ -143,3 +147,65 @@ def test_a_wrong_configuration_stops_a_command_whose_manifest_dbt_shows_to_no_pl
     assert code != 0
     assert "found 'crm'; expected a destination of this target" in text
     assert "nothing was captured or sent" in text
+
+
+def without_pyspark() -> None:
+    """dbt in a process of its own where nobody has installed pyspark."""
+    from dbt.cli.main import cli
+
+    sys.modules["pyspark"] = None  # type: ignore[assignment]
+    cli()
+
+
+@pytest.fixture
+def elsewhere(project: Told) -> Told:
+    """A project whose dbt asks a Spark elsewhere; dbt itself wants pyspark for `method: session`."""
+    file = project.folder / "profiles.yml"
+    profiles = yaml.safe_load(file.read_text())
+    profiles["my_project"]["outputs"]["prod"] |= {"method": "thrift", "host": "127.0.0.1", "port": 1}
+    file.write_text(yaml.safe_dump(profiles))
+    return project
+
+
+@pytest.mark.guarantee("Packaging")
+@pytest.mark.parametrize("command", ["run", "build", "parse", "list", "compile", "test", "deps", "clean"])
+def test_without_pyspark_the_plugin_says_nothing_where_nothing_is_to_be_pushed(elsewhere: Told, command: str) -> None:
+    def silent() -> None:
+        selected = () if command in ("parse", "deps", "clean") else ("--select", "nothing_here")
+        code, text = elsewhere.run(f"{__name__}:without_pyspark", command, *selected)
+        assert code == 0, text
+        assert "dbt-reverse-etl" not in text
+
+    silent()
+    elsewhere.env["DBT_REVERSE_ETL_PUSH"] = "off"
+    silent()
+    del elsewhere.env["DBT_REVERSE_ETL_PUSH"]
+    (elsewhere.folder / "models" / "e.yml").unlink()
+    silent()
+
+
+@pytest.mark.guarantee("Packaging")
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("thrift", "found adapter spark with method thrift; expected spark with method: session. Next: push from"),
+        ("session", "found no package pyspark; expected it installed. Next: pip install 'dbt-reverse-etl[spark]'"),
+    ],
+)
+def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, said: str
+) -> None:
+    def imported(_: str) -> None:
+        raise ModuleNotFoundError(name="pyspark")
+
+    flags(monkeypatch, WRITE_JSON=True)
+    monkeypatch.setattr(options, "import_module", imported)
+    credentials = SimpleNamespace(method=method)
+    adapter = SimpleNamespace(type=lambda: "spark", config=SimpleNamespace(credentials=credentials))
+    monkeypatch.setattr(plugin, "_adapter", lambda: adapter)
+    ended = listener(CHANGELOG)
+    ended._artifacts = tmp_path
+    with pytest.raises(ReverseEtlError, match=re.escape(said)):
+        ended._push()
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    assert ended._push()

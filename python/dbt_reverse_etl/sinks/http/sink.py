@@ -82,7 +82,9 @@ class HttpSink(Sink):
         transport = self._connected()
         try:
             if failure := transport.connect():
-                expected, next_step = "a connection that can be trusted", "correct url, or name its CA in verify"
+                expected, next_step = "a connection", "correct url, or start its server"
+                if self._settings.base.scheme == "https":
+                    expected, next_step = "a connection that can be trusted", "correct url, or name its CA in verify"
                 raise self._problem(failure.reason, expected, next_step)
             if self._settings.check is not None:
                 self._get(transport, self._settings.check.path)

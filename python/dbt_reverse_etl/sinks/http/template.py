@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
-from importlib.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,6 +15,9 @@ from dbt_reverse_etl.base.dbt_options import nearest_project, told
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.preset import DIRECTORY as PRESETS
 from dbt_reverse_etl.values.encoding import encode_rows
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # elsewhere from Python 3.14 on
 
 PRESET = "preset:"
 

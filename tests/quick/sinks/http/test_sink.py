@@ -264,6 +264,11 @@ class TestCheck:
         server.wait_for_connections(1)
         assert server.received == []
 
+    @pytest.mark.parametrize(("scheme", "says"), [("http", "start its server"), ("https", "name its CA in verify")])
+    def test_check_speaks_of_a_ca_only_where_there_is_tls(self, scheme: str, says: str) -> None:
+        with pytest.raises(DestinationError, match=f"Next: correct url, or {says}"):
+            HttpSink(settings_of(f"{scheme}://127.0.0.1:{free_port()}")).check()
+
     @pytest.mark.parametrize(("status", "fine"), [(200, True), (401, False), (302, False), (500, False)])
     def test_check_path_is_a_get_that_must_succeed(self, status: int, fine: bool, server: HttpServer) -> None:
         server.default = Reply(status)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,3 +240,10 @@ class TestSizes:
         assert [(request.method, request.path) for request in server.received] == [
             ("DELETE", "/contacts/8"), ("DELETE", "/contacts/9"), ("POST", "/contacts/batch"), ("POST", "/contacts/batch"),
         ]  # fmt: skip
+
+
+def test_a_python_whose_importlib_has_no_traversable_reads_templates() -> None:
+    """3.14 and later."""
+    without = "import importlib.abc; vars(importlib.abc).pop('Traversable', None)"
+    program = f"{without}; import dbt_reverse_etl.sinks.http.template"
+    subprocess.run([sys.executable, "-c", program], check=True)
