@@ -4,7 +4,9 @@
     {%- set existing = load_cached_relation(target) -%}
 
     {{ run_hooks(pre_hooks) }}
-    {%- if existing is none -%}
+    {%- if existing is none or existing.is_view -%}
+        {#- What a `+materialized: view` left, before it was refused. -#}
+        {%- if existing is not none -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
         {%- call statement('main') -%}
             {{ reverse_etl._create_ledger(target, compiled_code, reverse_etl._location_clause(), comment_clause()) }}
         {%- endcall -%}
@@ -17,3 +19,17 @@
 
     {{ return({'relations': [target]}) }}
 {% endmaterialization %}
+
+
+{#
+  In each model of the package, so that dbt compiles it before it writes. dbt applies the `models:` of the user's project last, above config() of a model
+  in a package: a `+materialized: table` at its top would replace the ledger in each run.
+#}
+{% macro _refuse_other_materialization(expected) -%}
+    {%- if execute and model.config.materialized not in expected -%}
+        {{ exceptions.raise_compiler_error(
+            'dbt_project.yml: models: found materialized: ' ~ model.config.materialized ~ ' for ' ~ model.name ~ '; expected ' ~ expected[0] ~ ', for another one can lose what was delivered, or show it as it was. '
+            ~ 'Next: set +materialized below the name of your project, or add below models: {reverse_etl: {+materialized: ledger_view, reverse_etl_ledger: {+materialized: ledger}}}'
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
