@@ -10,11 +10,11 @@
         {%- call statement('main') -%}
             {{ reverse_etl._create_ledger(target, compiled_code, reverse_etl._location_clause(), comment_clause()) }}
         {%- endcall -%}
+        {%- do reverse_etl._persist_docs(target) -%}
     {%- else -%}
         {%- do store_raw_result(name='main', message='present', code='', rows_affected=0, agate_table=none) -%}
     {%- endif -%}
     {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}
-    {%- do persist_docs(target, model) -%}
     {{ run_hooks(post_hooks) }}
 
     {{ return({'relations': [target]}) }}

@@ -42,3 +42,33 @@ def test_no_materialization_of_the_user_s_project_replaces_the_ledger(project: P
     result = project.dbt(*OURS)
     assert result.statuses["reverse_etl_ledger"] == "success"
     assert "found materialized: table for reverse_etl_runs; expected ledger_view" in result.messages["reverse_etl_runs"]
+
+
+def test_persist_docs_of_the_user_s_project_documents_the_ledger_and_its_views(project: Project) -> None:
+    project.rows("drop table if exists {s}.reverse_etl_ledger")
+    plain = {"+file_format": "delta"}
+    project.dbt_project(models=plain)
+    assert project.dbt(*OURS).success, "made without comments"
+    project.dbt_project(models={**plain, "+persist_docs": {"relation": True, "columns": True}})
+    project.rows("drop table {s}.reverse_etl_ledger")
+    project.rows(
+        "create view {s}.reverse_etl_ledger as select 1 as id"
+    )  # as `+materialized: view` left it before it was refused
+    result = project.dbt(*OURS)
+    assert result.success, result.text
+    for model, column, comment in (
+        ("reverse_etl_ledger", "fence", "Number of the run; the newest run holds the sync"),
+        ("reverse_etl_runs", "planned_deletes", "Deletes: pending rows, counted independently of what was sent"),
+        (
+            "reverse_etl_undelivered",
+            "next_attempt_at",
+            "Runs before this time skip the row; NULL: the next run sends it",
+        ),
+    ):
+        described = {row.col_name: row for row in project.rows(f"describe table extended {{s}}.{model}")}
+        assert described[column].comment == comment
+        assert described["Comment"].data_type, model
+    history = "describe history {s}.reverse_etl_ledger"
+    commits = len(project.rows(history))
+    assert project.dbt(*OURS).success
+    assert len(project.rows(history)) == commits, "a run writes nothing into a ledger that is there"
