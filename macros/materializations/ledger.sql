@@ -19,17 +19,3 @@
 
     {{ return({'relations': [target]}) }}
 {% endmaterialization %}
-
-
-{#
-  In each model of the package, so that dbt compiles it before it writes. dbt applies the `models:` of the user's project last, above config() of a model
-  in a package: a `+materialized: table` at its top would replace the ledger in each run.
-#}
-{% macro _refuse_other_materialization(expected) -%}
-    {%- if execute and model.config.materialized not in expected -%}
-        {{ exceptions.raise_compiler_error(
-            'dbt_project.yml: models: found materialized: ' ~ model.config.materialized ~ ' for ' ~ model.name ~ '; expected ' ~ expected[0] ~ ', for another one can lose what was delivered, or show it as it was. '
-            ~ 'Next: set +materialized below the name of your project, or add below models: {reverse_etl: {+materialized: ledger_view, reverse_etl_ledger: {+materialized: ledger}}}'
-        ) }}
-    {%- endif -%}
-{%- endmacro %}
