@@ -1,3 +1,4 @@
+{{ reverse_etl._refuse_other_materialization(['ledger_view', 'view']) }}
 {% set range = 'struct<lo:bigint,hi:bigint,snapshot:bigint>' %}
 
 with newest as ({{ reverse_etl._newest_runs(ref('reverse_etl_ledger')) }}),

@@ -1,3 +1,4 @@
+{{ reverse_etl._refuse_other_materialization(['ledger_view', 'view']) }}
 {#
   The newest run restates the rows that earlier runs left undelivered; each wave that it acknowledged replaces those of its buckets.
 #}

@@ -1,3 +1,4 @@
+{{ reverse_etl._refuse_other_materialization(['ledger_view', 'view']) }}
 {% set rows = 'struct<insert:bigint,update:bigint,delete:bigint>' %}
 
 with acknowledged as (

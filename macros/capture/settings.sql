@@ -137,6 +137,9 @@
         'file_format': 'a changelog is a Delta table',
     } -%}
     {%- set problems = [] -%}
+    {%- if config.get('event_time') not in [none, '_captured_at'] -%}
+        {%- do problems.append("event_time: found '" ~ config.get('event_time') ~ "'; expected _captured_at, for an update and its pre-image may differ in another column; correct or remove it") -%}
+    {%- endif -%}
     {%- for name, value in model.config.items() -%}
         {%- if name not in honoured and value and value != defaults.get(name) -%}
             {%- do problems.append(name ~ ": has no meaning for a changelog; expected it to be absent; " ~ instead.get(name, 'remove it') ) -%}

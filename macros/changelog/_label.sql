@@ -20,7 +20,7 @@
             from (
                 {#- By JSON, for an older header has fewer fields. #}
                 select _snapshot_id, from_json(to_json(_header), 'label string, kind string, base bigint, undone array<struct<first:bigint,last:bigint>>') as _reverse_etl_header
-                from {{ relation }}
+                from {{ reverse_etl._whole(relation) }}
                 where _change in ('snapshot', 'pruned')
             )
         )
@@ -33,7 +33,7 @@
 {% macro _label_joined(relation) -%}
 (
     select /*+ broadcast(_reverse_etl_labels) */ *
-    from {{ relation }}
+    from {{ reverse_etl._whole(relation) }}
     join {{ reverse_etl._label_snapshots(relation) }} as _reverse_etl_labels using (_snapshot_id)
 )
 {%- endmacro %}
@@ -50,7 +50,7 @@
 {%- set label = reverse_etl._string(label) -%}
 (
     select /*+ broadcast(_reverse_etl_counted) */ *
-    from {{ relation }}
+    from {{ reverse_etl._whole(relation) }}
     join (
         select
             _snapshot_id,

@@ -9,6 +9,24 @@
 
 
 {#
+  All rows of a changelog, for what depends on all of them. dbt cuts a relation with `event_time` to a part of the time, in which a key that was deleted
+  later is still there. With --sample the result is that of all rows. A batch of a microbatch model is refused: all rows would come in each batch.
+#}
+{% macro _whole(relation) -%}
+    {%- if relation.event_time_filter is not defined or not relation.event_time_filter -%}
+        {{ relation }}
+    {%- elif model.config.materialized == 'incremental' and model.config.incremental_strategy == 'microbatch' -%}
+        {{ reverse_etl._view_refuse(
+            relation.render(), 'one batch of a microbatch model, so a part of its changes', 'all of them, for the rows of a snapshot follow from all',
+            'give the model another incremental_strategy, or read the changes of a batch: reverse_etl.changes(...)'
+        ) }}
+    {%- else -%}
+        {{ relation.replace(event_time_filter=none) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{#
   The image that the rows which pass `until` lead to: the last row of each key, unless it is a delete.
   A checkpoint repeats the image after the changes of its own snapshot, so it is sorted behind them.
   `at` picks the snapshots whose image it is: an error where one was pruned. The image of a savepoint counts there and nowhere else, so that
@@ -20,7 +38,7 @@
     select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next'] + helpers) }}
     from (
         select *, lead(_snapshot_id) over (partition by {{ reverse_etl._key(relation, key) }} order by _snapshot_id, _change = 'checkpoint') as _reverse_etl_next
-        from {{ rows or relation }}
+        from {{ rows or reverse_etl._whole(relation) }}
         where
             {%- if at %} case _change when 'pruned' then {{ reverse_etl._refuse_pruned(at) }} when 'savepoint' then {{ at }}
             else _change in ('insert', 'update_postimage', 'delete', 'checkpoint') end
@@ -39,7 +57,7 @@
 {% macro _view_versions(relation) -%}
 (
     select *, _change = 'checkpoint' as _reverse_etl_repeats
-    from {{ relation }}
+    from {{ reverse_etl._whole(relation) }}
     where _change in ('insert', 'update_postimage', 'delete', 'checkpoint')
 )
 {%- endmacro %}

@@ -19,5 +19,5 @@
 
 {# A typed literal: a text that is no time is an error, where a cast would give NULL and so an empty image. #}
 {% macro _as_of_time(relation, timestamp) -%}
-    (select max(_snapshot_id) from {{ relation }} where _captured_at <= timestamp {{ reverse_etl._string(timestamp) }})
+    (select max(_snapshot_id) from {{ reverse_etl._whole(relation) }} where _captured_at <= timestamp {{ reverse_etl._string(timestamp) }})
 {%- endmacro %}

@@ -49,7 +49,7 @@
             first_value(_change) over whole as _reverse_etl_first_change,
             last_value(_change) over whole as _reverse_etl_last_change,
             first_value(_row_hash) over whole as _reverse_etl_first_hash
-        from {{ relation }}
+        from {{ reverse_etl._whole(relation) }}
         where {{ reverse_etl._view_range(from_snapshot, to_snapshot) }}
         window
             in_order as (partition by {{ key_columns }} order by _snapshot_id, _change = 'update_postimage'),

@@ -10,7 +10,7 @@
 #}
 {% macro delivered(relation, sync, key=none) -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
-{%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ relation ~ " where _change = 'snapshot')" -%}
+{%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ reverse_etl._whole(relation) ~ " where _change = 'snapshot')" -%}
 {%- set known = reverse_etl._delivered_known(ledger, sync, relation, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
 {%- set keys = ([key] if key is string else key) if key else reverse_etl._key_of_node(relation) if execute else ['key'] -%}
 (

@@ -49,3 +49,18 @@ from (
     group by fact, if(fact = 'request', run_id, sync || ' ' || coalesce(get_json_object(body, '$.relation'), ''))
 )
 {%- endmacro %}
+
+
+{#
+  In each model of the package, so that dbt compiles it before it writes. dbt applies the `models:` of the user's project last, above config() of a model
+  in a package: a `+materialized: table` at its top would replace the ledger in each run. The runner
+  renders the models, too, where there is no `execute`.
+#}
+{% macro _refuse_other_materialization(expected) -%}
+    {%- if execute is defined and execute and model.config.materialized not in expected -%}
+        {{ exceptions.raise_compiler_error(
+            'dbt_project.yml: models: found materialized: ' ~ model.config.materialized ~ ' for ' ~ model.name ~ '; expected ' ~ expected[0] ~ ', for another one can lose what was delivered, or show it as it was. '
+            ~ 'Next: set +materialized below the name of your project, or add below models: {reverse_etl: {+materialized: ledger_view, reverse_etl_ledger: {+materialized: ledger}}}'
+        ) }}
+    {%- endif -%}
+{%- endmacro %}

@@ -34,7 +34,7 @@
 
     {%- do reverse_etl._apply_table_properties(target, existing) -%}
     {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}
-    {%- do persist_docs(target, model) -%}
+    {%- do reverse_etl._persist_docs(target) -%}
     {{ run_hooks(post_hooks) }}
 
     {%- do store_raw_result(name='main', message=result.message, code=result.code, rows_affected=result.changes, agate_table=none) -%}

@@ -4,15 +4,17 @@
     {%- set existing = load_cached_relation(target) -%}
 
     {{ run_hooks(pre_hooks) }}
-    {%- if existing is none -%}
+    {%- if existing is none or existing.is_view -%}
+        {#- What a `+materialized: view` left, before it was refused. -#}
+        {%- if existing is not none -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
         {%- call statement('main') -%}
             {{ reverse_etl._create_ledger(target, compiled_code, reverse_etl._location_clause(), comment_clause()) }}
         {%- endcall -%}
+        {%- do reverse_etl._persist_docs(target) -%}
     {%- else -%}
         {%- do store_raw_result(name='main', message='present', code='', rows_affected=0, agate_table=none) -%}
     {%- endif -%}
     {%- do apply_grants(target, config.get('grants'), should_revoke=should_revoke(existing, full_refresh_mode=false)) -%}
-    {%- do persist_docs(target, model) -%}
     {{ run_hooks(post_hooks) }}
 
     {{ return({'relations': [target]}) }}

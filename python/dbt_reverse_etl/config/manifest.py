@@ -18,6 +18,7 @@ Node = Mapping[str, Any]
 S = TypeVar("S", bound=Settings)
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
+_OUR_MODELS = "model.reverse_etl."
 _OLDEST_MANIFEST = 12
 _DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"})
 # Every row of a changelog has these, so that a test of theirs can pass.
@@ -67,6 +68,7 @@ def changelogs(manifest: Node) -> list[Changelog]:
 def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     """As `syncs`, but problems are appended, and what has one is left out."""
     _refuse_other_manifests(manifest)
+    _refuse_replaced_ledger(manifest, problems)
     changelogs = _changelogs(manifest, problems)
     _refuse_dbt_tests(manifest, problems)
     _refuse_misspelt(manifest, changelogs, problems)
@@ -94,6 +96,20 @@ def _refuse_other_manifests(manifest: Node) -> None:
         found = f"version {version[1]}" if version else "no manifest"
         expected = f"version {_OLDEST_MANIFEST} or later, as dbt 1.10 writes it"
         raise ConfigurationError(Problem("manifest.json", found, expected, "run dbt again, with dbt 1.10 or later"))
+
+
+def _refuse_replaced_ledger(manifest: Node, problems: list[Problem]) -> None:
+    """dbt applies the root project's `models:` last: `+materialized: table` at its top would replace the ledger in each run."""
+    for unique_id in sorted(one for one in manifest["nodes"] if one.startswith(_OUR_MODELS)):
+        found = manifest["nodes"][unique_id].get("config", {}).get("materialized")
+        allowed = ("ledger",) if unique_id == LEDGER_NODE else ("ledger_view", "view")
+        if found and found not in allowed:
+            text = f"materialized: {found} for {unique_id.removeprefix(_OUR_MODELS)}"
+            expected = f"{allowed[0]}, for another one can lose what was delivered, or show it as it was"
+            below = "{reverse_etl: {+materialized: ledger_view, reverse_etl_ledger: {+materialized: ledger}}}"
+            next_step = f"set +materialized below the name of your project, or add below models: {below}"
+            problems.append(Problem("dbt_project.yml: models", text, expected, next_step))
+            return  # one cause, one message
 
 
 def _blocks(node: Node) -> list[Any]:

@@ -49,26 +49,47 @@ def test_tblproperties_are_honoured_on_a_new_table_and_on_one_that_exists(projec
     assert table_properties(project, "with_properties")["team"] == "sales"
 
 
-@pytest.mark.full
 @together
-def test_persist_docs_documents_the_table_the_columns_of_the_model_and_ours(project: Project) -> Story:
-    model = {
-        "name": "documented",
-        "description": "Things that change",
-        "config": {
-            "materialized": "changelog",
-            "unique_key": "id",
-            "persist_docs": {"relation": True, "columns": True},
-        },
-        "columns": [{"name": "name", "description": "What it is called"}],
-    }
+def test_persist_docs_documents_table_and_columns_and_alters_only_what_differs(project: Project) -> Story:
+    """Also where `file_format` is not set, without which dbt-spark's own macro writes nothing."""
+
+    def documented(**descriptions: str) -> None:
+        model = {
+            "name": "documented",
+            "description": descriptions.pop("of_table"),
+            "config": {
+                "materialized": "changelog",
+                "unique_key": "id",
+                "file_format": None,
+                "persist_docs": {"relation": True, "columns": True},
+            },
+            "columns": [{"name": name, "description": text} for name, text in descriptions.items()],
+        }
+        project.properties("documented", {"models": [model]})
+
+    def comments() -> list[str]:
+        found = {row.col_name: row.comment for row in project.rows("describe table {s}.documented")}
+        assert "1, 2, 3" in found["_snapshot_id"]
+        return [found["name"], found["id"], details(project, "documented")["Comment"]]
+
+    def altered() -> list[int]:
+        history = project.rows("describe history {s}.documented")
+        return sorted(row.version for row in history if row.operation in ("CHANGE COLUMN", "SET TBLPROPERTIES"))
+
+    long = 'It\'s \\ what "they" are called\nand more ' * 9
     project.changelog("documented", QUERY)
-    project.properties("documented", {"models": [model]})
+    documented(of_table="Things that change", Name=long, gone="No column")
     yield
-    comments = {row.col_name: row.comment for row in project.rows("describe table {s}.documented")}
-    assert comments["name"] == "What it is called"
-    assert "1, 2, 3" in comments["_snapshot_id"]
-    assert details(project, "documented")["Comment"] == "Things that change"
+    assert comments() == [long, None, "Things that change"]
+    once = altered()
+    yield
+    assert altered() == once, "what is written already is not written again"
+    documented(of_table=long, name=long, id="Its number")
+    yield
+    assert comments() == [long, "Its number", long]
+    assert len(altered()) == len(once) + 2
+    yield
+    assert len(altered()) == len(once) + 2
 
 
 @pytest.mark.full
