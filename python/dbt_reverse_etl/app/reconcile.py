@@ -131,7 +131,7 @@ class Reconciled:
 
 
 def differences(
-    spark: SparkSession, delivered: Delivered, found: Iterable[pa.Table], ledger: str, now: datetime
+    spark: SparkSession, delivered: Delivered, found: Iterable[pa.Table] | DataFrame, ledger: str, now: datetime
 ) -> Differences:
     """Compare what `Sink.read` found with what was delivered.
 
@@ -237,18 +237,17 @@ def _rows_at_head(delivered: Delivered) -> str:
 
 @contextmanager
 def _stored(
-    spark: SparkSession, schema: str, spec: Spec, found: Iterable[pa.Table], now: datetime
+    spark: SparkSession, schema: str, spec: Spec, found: Iterable[pa.Table] | DataFrame, now: datetime
 ) -> Iterator[tuple[str, int]]:
     """The rows as a table of Spark, and their number."""
     store = f"{schema}.{_STORE}{now:%Y%m%d%H%M%S}_{uuid.uuid4().hex[:8]}"
     struct = spec.struct().add(UNREADABLE, BooleanType())
-    rows = 0
+    frames = [found] if isinstance(found, DataFrame) else (spark.createDataFrame(table, struct) for table in found)
     try:
         spark.createDataFrame([], struct).write.format("parquet").saveAsTable(store)
-        for table in found:
-            rows += table.num_rows
-            spark.createDataFrame(table, struct).write.format("parquet").mode("append").saveAsTable(store)
-        yield store, rows
+        for frame in frames:
+            frame.write.format("parquet").mode("append").saveAsTable(store)
+        yield store, spark.table(store).count()
     finally:
         spark.sql(f"drop table if exists {store}")
 

@@ -283,10 +283,11 @@ class Sink(ABC):
         Raises DestinationError."""
         return None
 
-    def read(self, task: SinkTask) -> Iterator[pa.Table] | None:  # noqa: ARG002  (most sinks cannot)
+    def read(self, task: SinkTask) -> Iterator[pa.Table] | Any | None:  # noqa: ARG002  (most sinks cannot)
         """The rows that the object of a sync holds, foreign ones too, for `dbt-reverse-etl reconcile`; None: it cannot be read.
 
-        Tables of `reading.rows_of`: the task's fields in their types, and `_unreadable`. Rows deleted by a mark are left out.
+        Tables of `reading.rows_of`: the task's fields in their types, and `_unreadable`. Rows deleted by a mark are left out. A `SparkSink`
+        returns one DataFrame of these columns, which is queried once.
         Read-only, on its own connection, without `open`. Raises DestinationError."""
         return None
 
@@ -339,7 +340,7 @@ class Sink(ABC):
 
 
 class SparkSink(Sink):
-    """A destination that Spark itself writes: all rows of a push at once, which never leave Spark."""
+    """A destination that Spark itself writes and reads: all rows at once, which never leave Spark."""
 
     @abstractmethod
     def push(self, rows: Any, claim: str) -> Delivery:

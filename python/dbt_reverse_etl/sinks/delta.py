@@ -170,15 +170,13 @@ class DeltaSink(SparkSink):
             refuse_newer(None if version is None else version // _STEPS, task)
             return None if version is not None or task.first else f"the record of this sync in {self._name(task)}"
 
-    def read(self, task: SinkTask) -> Iterator[pa.Table]:
-        """The table as one query sees it."""
+    def read(self, task: SinkTask) -> DataFrame:
+        """The table, of which a query sees one version."""
         with self._explained():
             there = session().table(self._name(task))
             if problems := self._type_problems(task, there.schema):
                 raise DestinationError(*problems)
-            rows = there.select(*map(_column, task.schema.names))
-            table = rows.withColumn(UNREADABLE, F.lit(False)).toArrow()
-        yield table.cast(pa.schema([*task.schema, table.schema.field(UNREADABLE)]))
+            return there.select(*map(_column, task.schema.names), F.lit(False).alias(UNREADABLE))
 
     def open(self, task: SinkTask) -> None:
         """Prepare the table and commit the fence."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
+from pyspark.sql.classic import dataframe as classic
 
 from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
@@ -191,6 +192,16 @@ def test_a_row_that_stands_twice_is_found_by_reconcile_and_hides_no_other_differ
     assert call(shop, "reconcile", "--repair").return_value == ExitCode.OK
     assert found_by(shop)["lake_people"]["exit_code"] == ExitCode.OK
     assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Every destination")
+def test_no_row_of_a_table_comes_to_the_driver_in_a_reconcile(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shop.run().success
+    shop.spark.sql(f"update {shop.schema}_lake.people set name = 'else' where id = 77")
+    monkeypatch.setattr(classic.DataFrame, "toArrow", None)
+    found = found_by(shop)["lake_people"]
+    assert (found["rows"], found["different"], found["missing"], found["extra"]) == (2000, 1, 0, 0), found
 
 
 @pytest.mark.full
