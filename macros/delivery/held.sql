@@ -14,7 +14,7 @@
 with {{ reverse_etl._acknowledged(ledger, sync_id, reverse_etl._string(changelog), known_from, late=true) }},
 versions as (
     select _key, cast(pmod(xxhash64(_key), 65536) as int) as _bucket, _snapshot_id as from_snapshot, max(_snapshot_id) over keys as _changed,
-        lead(_snapshot_id) over (partition by _key order by _snapshot_id, _repeats) as to_snapshot, _hashes, _value,
+        lead(_snapshot_id, 1, {{ 2 ** 63 - 1 }}L) over (partition by _key order by _snapshot_id, _repeats) as to_snapshot, _hashes, _value,
         max_by(_visible, struct(_snapshot_id, _repeats)) over keys as _is_visible
     from (
         select _key, _snapshot_id, _change = 'checkpoint' as _repeats,
@@ -29,21 +29,33 @@ versions as (
     window keys as (partition by _key)
 ),
 hidden as (select * from versions where not _is_visible),
+{# Acknowledgements of one kind say the same of one version, so that the last of them counts: one is passed over if the next one is of this version, too. #}
+in_turn as (select *, lead(snapshot, 1, -1L) over (partition by lo, hi, spec, fact order by fence, seq) as next_snapshot from acks),
 told as (
     select v._key, a.fence, a.seq, v._value, v._hashes[a.spec] is not null as is_put, {{ reverse_etl._delivered_mode(specs, 'a.spec') }} as mode
     from hidden v
-    inner join acks a on v._bucket >= a.lo and v._bucket < a.hi and a.snapshot >= v.from_snapshot and (v.to_snapshot is null or a.snapshot < v.to_snapshot)
+    left join (select distinct entry.key from left_out) l on l.key = v._key
+    inner join in_turn a on v._bucket >= a.lo and v._bucket < a.hi and a.snapshot >= v.from_snapshot and a.snapshot < v.to_snapshot
+        {# The last one may have left out this key. #}
+        and (l.key is not null or a.next_snapshot < v.from_snapshot or a.next_snapshot >= v.to_snapshot)
     left anti join left_out u on u.fence = a.fence and u.seq = a.seq and u.entry.key = v._key
     {# Who adopts says what is there, and deletes nothing. #}
     where a.fact <> 'run_started' or v._hashes[a.spec] is not null
+),
+{# Claims that did not end whole: few, of many. #}
+partly_open as (
+    select c.* from claims c
+    left anti join endings e on e.id = c.id and e.lo <= c.lo and e.hi >= c.hi and not coalesce(exists(e.kept, one -> one.id = c.id), false)
+        and (e.fence = c.fence or e.fact = 'claims_settled')
+    where not c.ordered
 ),
 {# A claim that neither its own run nor the record of the destination ended. #}
 claimed as (
     select v._key, c.fence, c.seq, v._value, {{ reverse_etl._delivered_mode(specs, 'c.spec') }} as mode
     from hidden v
-    inner join claims c on v._bucket >= c.lo and v._bucket < c.hi and c.snapshot >= v.from_snapshot and (v.to_snapshot is null or c.snapshot < v.to_snapshot)
+    inner join partly_open c on v._bucket >= c.lo and v._bucket < c.hi and c.snapshot >= v.from_snapshot and c.snapshot < v.to_snapshot
     left anti join endings e on {{ reverse_etl._ends('e', 'c', 'v._bucket') }} and (e.fence = c.fence or e.fact = 'claims_settled')
-    where v._hashes[c.spec] is not null and not c.ordered
+    where v._hashes[c.spec] is not null
 ),
 steps as (
     select _key, fence, seq, is_put, _value from told where mode in ('mirror', 'changelog') or (is_put and mode = 'upsert')

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.delivery.counts import NO_COUNTS
+from dbt_reverse_etl.delivery.facts import BUCKETS, Fact, Range, RunStarted, Undelivered, WaveAcknowledged
+from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.held import History
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
-from tests.support.dbt.deliveries import Deliveries
+from dbt_reverse_etl.warehouse.spec import Spec
+from tests.support.dbt.deliveries import BEGAN, Deliveries
 from tests.support.dbt.pending import FIELDS, SNAPSHOTS, bucket_of, change_rows, histories
 
-SEED = 20260727  # in the ledger 13 a record leaves a row in doubt of which nothing else tells
+SEED = 20260727
 
 
 @pytest.mark.guarantee("What is sent")
@@ -34,7 +39,7 @@ def test_a_row_is_held_because_of_a_sync_exactly_if_it_put_it_there_or_may_have_
     ledger = DeltaLedger(spark, "held_rows.ledger")
     ledger.create()
     played = {f"sync{n}": Deliveries(SEED + n, f"sync{n}", images, places) for n in ledgers}
-    ledger.append(*(fact for one in played.values() for fact in one.play(6)))
+    ledger.append(*(fact for one in played.values() for fact in one.play(10)))
     head = Head(SNAPSHOTS, "uuid", 3, 10, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "dev", "0")
     fields = [{"column": c, "field": f, "type": kind} for c, f, kind in FIELDS]
     every = {(*key, image[key]) for image in images for key in image}
@@ -53,6 +58,42 @@ def test_a_row_is_held_because_of_a_sync_exactly_if_it_put_it_there_or_may_have_
         told, held = told + len(found), held + sum(is_held for is_held, _ in found.values())
     assert told > 25 * len(ledgers)
     assert 0.1 < held / told < 0.9, "both ends are met"
+
+
+def steps_of(spark: SparkSession, pushes: Sequence[tuple[int, tuple[Undelivered, ...]]]) -> list[tuple[int, bool]]:
+    """What `held` learns of a row that snapshot 1 inserted and 2 deleted: of each push that counts, its fence and whether the row was put.
+
+    Args:
+        pushes: the snapshot of each, and what it left out.
+    """
+    spark.sql("drop schema if exists held_long cascade")
+    spark.sql("create schema held_long")
+    changes = "values ('insert', 1L, 0L, 1, 'a', 1), ('delete', 2L, 0L, 1, 'a', 1) as t (_change, _snapshot_id, _row_hash, case, key, value)"
+    spark.sql(f"select * from {changes}").write.format("delta").saveAsTable("held_long.changelog")
+    ledger, spec = DeltaLedger(spark, "held_long.ledger"), Spec(FIELDS, None, Mode.MIRROR)
+    ledger.create()
+    facts: list[Fact] = []
+    for fence, (snapshot, left) in enumerate(pushes, 1):
+        everywhere, specs = (Range(0, BUCKETS, 0, spec.id),), {spec.id: spec.text}
+        facts += [
+            RunStarted("s", fence, "run", BEGAN, 3, spec.id, specs, everywhere, (), (), BEGAN, "h", "s", "uuid"),
+            WaveAcknowledged("s", fence, 1, BEGAN, 0, BUCKETS, snapshot, spec.id, NO_COUNTS, left, (), (), BEGAN),
+        ]
+    ledger.append(*facts)
+    head = Head(3, "uuid", 1, 0, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "dev", "0")
+    held = History(spark, ledger, "held_long.changelog", head, "s", 0).held(spec)
+    steps, _, _ = held.rpartition("select v._key, any_value")
+    return sorted((row.fence, row.is_put) for row in spark.sql(f"{steps} select fence, is_put from steps").collect())
+
+
+def test_a_version_is_joined_with_the_last_of_many_pushes_alone(spark: SparkSession) -> None:
+    assert steps_of(spark, [(1, ())] * 10 + [(2, ())] * 20) == [(10, True), (30, False)]
+
+
+def test_where_the_last_push_left_a_row_out_the_ones_before_it_count(spark: SparkSession) -> None:
+    name, bucket = bucket_of(spark, [(1, "a")])[1, "a"]
+    refused = Undelivered(name, bucket, None, None, False, False, 2, "delete", "rejected", "", 1, BEGAN, None)
+    assert steps_of(spark, [(1, ()), (2, ()), (2, (refused,))]) == [(1, True), (2, False)]
 
 
 @pytest.mark.guarantee("What is sent")

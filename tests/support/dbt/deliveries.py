@@ -59,6 +59,7 @@ class Deliveries:
         self._now, self._fence, self._claims, self._known_from = BEGAN, 0, 0, 0
         self._unsettled: list[tuple[Claim, Spec, str]] = []  # and what became of it
         self._late: list[Fact] = []
+        self._cuts: list[int] = []
         self._asleep: list[tuple[Claim, Spec]] = []  # requests of a lost run, which may land beside those of the next
         self.account, self.spec, self.head = Account(), self._rnd.choice(SPECS), 1
 
@@ -66,7 +67,7 @@ class Deliveries:
         """The facts of some runs; the last one reaches the head."""
         for left in reversed(range(runs)):
             self.head = SNAPSHOTS if not left else self._rnd.randint(self.head, SNAPSHOTS)
-            if self._rnd.random() < 0.4:
+            if self._rnd.random() < 0.3:
                 self.spec = self._rnd.choice(SPECS)
             self._run(crashes=bool(left))
         return self._facts
@@ -93,7 +94,7 @@ class Deliveries:
     def _run(self, *, crashes: bool) -> None:
         self._fence += 1
         state = fold(fact for fact in self._facts if fact.fence == self._fence - 1)
-        asked = self._rnd.choices(["", "adopt", "lost", "resync"], [20, 1, 1, 1])[0] if crashes else ""
+        asked = self._rnd.choices(["", "adopt", "lost", "resync"], [30, 3, 1, 3])[0] if crashes else ""
         asleep, self._asleep = self._asleep, []
         if asked:
             self._carry_out(asked, state)
@@ -104,8 +105,9 @@ class Deliveries:
 
     def _deliver(self, state: State, *, crashes: bool) -> None:
         self._settle_unknown()
-        cuts = sorted(self._rnd.sample(range(1, BUCKETS), self._rnd.randint(0, 2)))
-        waves = list(zip([0, *cuts], [*cuts, BUCKETS], strict=True))
+        if self._rnd.random() < 0.4:  # else the same ranges as before
+            self._cuts = sorted(self._rnd.sample(range(1, BUCKETS), self._rnd.randint(0, 2)))
+        waves = list(zip([0, *self._cuts], [*self._cuts, BUCKETS], strict=True))
         claim = self._claim(*waves[0])
         self._start(state, claims=(*state.claims, claim))
         known = {one.id for one in state.claims}
@@ -128,11 +130,11 @@ class Deliveries:
 
     def _delivered(self, claim: Claim) -> list[Undelivered]:
         """A wave whose rows arrive, but for some that are left undelivered."""
-        left = []
+        left, share = [], self._rnd.choice((0, 0.02, 0.1))
         for key in self._keys(claim):
             luck = self._rnd.random()
-            if luck < 0.1:
-                unknown = luck < 0.04
+            if luck < share:
+                unknown = luck < 0.4 * share
                 may_be_there = unknown and self._is_visible(key, claim.snapshot, self.spec)
                 left.append(self._undelivered(key, maybe=may_be_there))
                 if may_be_there:
