@@ -21,8 +21,13 @@
             'give the model another incremental_strategy, or read the changes of a batch: reverse_etl.changes(...)'
         ) }}
     {%- else -%}
-        {{ relation.replace(event_time_filter=none) }}
+        {{ reverse_etl._unfiltered(relation) }}
     {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _unfiltered(relation) -%}
+    {{ return(relation.replace(event_time_filter=none) if relation.event_time_filter is defined and relation.event_time_filter else relation) }}
 {%- endmacro %}
 
 

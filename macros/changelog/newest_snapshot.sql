@@ -4,5 +4,5 @@
 #}
 {% macro newest_snapshot(relation) -%}
     {%- if not execute -%}{{ return(0) }}{%- endif -%}
-    {{ return(run_query('select coalesce(max(_snapshot_id), 0) from ' ~ relation).rows[0][0] | int) }}
+    {{ return(run_query('select coalesce(max(_snapshot_id), 0) from ' ~ reverse_etl._unfiltered(relation)).rows[0][0] | int) }}
 {%- endmacro %}

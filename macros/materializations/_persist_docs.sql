@@ -8,13 +8,13 @@
         {%- for row in run_query('describe table extended ' ~ target).rows -%}
             {%- if row[0] == '# Detailed Table Information' -%}{%- set found.is_of_table = true -%}
             {%- elif found.is_of_table and row[0] == 'Comment' -%}{%- set found.comment = row[1] -%}
-            {%- elif row[0] | lower not in present -%}{%- do present.update({row[0] | lower: row[2] or ''}) -%}
+            {%- elif not found.is_of_table and row[0] | lower not in present -%}{%- do present.update({row[0] | lower: row[2] or ''}) -%}
             {%- endif -%}
         {%- endfor -%}
         {%- if config.persist_relation_docs() and model.description and model.description != found.comment -%}
             {%- do run_query('comment on table ' ~ target ~ ' is ' ~ reverse_etl._string(model.description)) -%}
         {%- endif -%}
-        {%- for column in (model.columns.values() if config.persist_column_docs() else []) if present.get(column.name | lower, column.description) != column.description -%}
+        {%- for column in (model.columns.values() if config.persist_column_docs() else []) if column.description and present.get(column.name | lower, column.description) != column.description -%}
             {%- do run_query('alter table ' ~ target ~ ' alter column ' ~ reverse_etl._quote(column.name) ~ ' comment ' ~ reverse_etl._string(column.description)) -%}
         {%- endfor -%}
     {%- endif -%}

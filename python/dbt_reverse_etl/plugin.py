@@ -153,7 +153,7 @@ class _Listener:
         try:
             import_spark()
         except ReverseEtlError:
-            if not self._due():
+            if not self._due(left_behind=self._retried):
                 return False
             _refuse_other_adapters()  # to install it would not be enough
             raise
@@ -188,15 +188,15 @@ class _Listener:
             )
         return not names
 
-    def _due(self) -> list[str]:
-        """The names of the syncs that this command has made due."""
+    def _due(self, *, left_behind: bool = False) -> list[str]:
+        """The names of the syncs that this command has made due; with those that an earlier one may have left behind."""
         from dbt_reverse_etl.config.destinations import PlanOnly
 
         if self.configuration is None or isinstance(self.configuration.destinations, PlanOnly):
             return []
         models = {sync.changelog.unique_id for sync in self.configuration.syncs}
         due = [sync for model in sorted(models) for sync in self._to_push(model) if sync.enabled]
-        return [one.name for one in due if self._finished & {one.unique_id, one.changelog.unique_id}]
+        return [one.name for one in due if left_behind or self._finished & {one.unique_id, one.changelog.unique_id}]
 
 
 def _screen() -> Any:

@@ -83,11 +83,14 @@ def written_name(resolved: ResolvedSync, former: Former) -> str:
     return name if project == resolved.sync.unique_id.split(".")[1] else f"{project}.{name}"
 
 
-def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]) -> list[Request]:
+def requests_of(
+    resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync], changelog: str = ""
+) -> list[Request]:
     """What was asked of a sync, oldest first. A request names the exposure of the position and the object, which a rename keeps.
 
     Args:
         others: all syncs as configured now, disabled ones too.
+        changelog: the one that there is now, if that is known; what was asked of it is open, whatever the clocks say.
     """
     sync, begun = resolved.sync, overview.started.get(id_of(resolved))
     taken = {one.name for one in _rest(sync, others) if one.position_of == sync.position_of}
@@ -102,14 +105,15 @@ def requests_of(resolved: ResolvedSync, overview: Overview, others: Iterable[Res
 
     def is_over(one: Request) -> bool:
         """An adopt of a changelog that was replaced before the newest run began."""
-        return bool(begun and begun.changelog and one.changelog not in ("", begun.changelog) and one.at < begun.at)
+        kept = ("", changelog, begun.changelog if begun else "")
+        return bool(begun and begun.changelog and one.changelog not in kept and one.at < begun.at)
 
     asked = [one for name, some in overview.requests.items() for one in some if is_mine(one, name)]
     return sorted((one for one in asked if not is_over(one)), key=lambda one: one.at)
 
 
 def asked_elsewhere(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]) -> list[Request]:
-    """What was asked of a sync since its newest run, at an object that it has no more: nobody carries it out."""
+    """What was asked of a sync since its newest run, at another object than its own: that of before, or of another target."""
     sync, begun = resolved.sync, overview.started.get(id_of(resolved))
     return [
         one

@@ -227,9 +227,10 @@ def _kind(project: _Project, entry: Any) -> str:
         folder = (project.folder / str(entry["local"])).resolve()
         is_own = folder == (project.folder / project.package).resolve()
         return "own" if is_own else "local" if _holds_package(folder) else ""
-    kind = "git" if "git" in entry else "package"
-    name = re.split("[/:]", str(entry.get(kind)).rstrip("/").removesuffix(".git"))[-1]
-    return kind if name in (PACKAGE, "dbt-reverse-etl") else ""
+    kind = next((one for one in ("tarball", "git", "private") if one in entry), "package")
+    place = str(entry.get("name") if kind == "tarball" else entry.get("subdirectory") or entry.get(kind))
+    is_ours = re.fullmatch(rf"(.*[/:])?(dbt-reverse-etl|{PACKAGE})(\.git)?/*", place)
+    return kind if is_ours else ""
 
 
 def _holds_package(folder: Path) -> bool:
@@ -379,8 +380,7 @@ def _say_what_is_next(project: _Project, then: str) -> None:
     absent = [name for name in _IGNORED if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
-    done = "Done" if project.written else "Nothing to write"
-    project.say(f"{done}. Next: dbt deps, dbt run{then}")
+    project.say(f"{'Done' if project.written else 'Nothing to write'}. Next: dbt deps, dbt run{then}")
 
 
 def _parsed(text: str) -> Any:

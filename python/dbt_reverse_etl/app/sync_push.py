@@ -216,8 +216,10 @@ class SyncPush(OneSync):
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
         for one in asked_elsewhere(self._resolved, self._overview, self._shared.resolved):
-            self._note(f"{one.operation} was asked for the object {one.object}, so nothing was done here: ask again")
-        asked = requests_of(self._resolved, self._overview, self._shared.resolved)
+            self._note(
+                f"{one.operation} was asked for the object {one.object}, so nothing was done here: if it was meant for this sync, ask again"
+            )
+        asked = requests_of(self._resolved, self._overview, self._shared.resolved, changelog)
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
         return [one for one in asked if one.changelog in ("", changelog)]

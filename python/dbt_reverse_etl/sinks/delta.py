@@ -171,7 +171,7 @@ class DeltaSink(SparkSink):
             return None if version is not None or task.first else f"the record of this sync in {self._name(task)}"
 
     def read(self, task: SinkTask) -> DataFrame:
-        """The table, of which a query sees one version."""
+        """The table; a query of it sees one version."""
         with self._explained():
             there = session().table(self._name(task))
             if problems := self._type_problems(task, there.schema):

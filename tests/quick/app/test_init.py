@@ -109,6 +109,9 @@ def test_no_version_is_proposed(shop: Path) -> None:
         {"git": "https://canary@example.com/acme/dbt-reverse-etl.git", "revision": "0.1.0"},
         {"git": "git@example.com:dbt-reverse-etl", "revision": "0.1.0"},
         {"git": "https://example.com/acme/reverse_etl/", "revision": "0.1.0"},
+        {"git": "https://example.com/acme/all.git", "subdirectory": "dbt/reverse_etl", "revision": "0.1.0"},
+        {"private": "acme/dbt-reverse-etl", "revision": "0.1.0"},
+        {"tarball": "https://example.com/1.tar.gz", "name": "reverse_etl"},
         {"package": "acme/reverse_etl", "version": "0.1.0"},
         {"package": "acme/dbt-reverse-etl", "version": "0.1.0"},
         {"local": "../ours"},
@@ -134,6 +137,7 @@ def test_a_project_that_has_the_package_from_elsewhere_is_refused_before_anythin
     [
         {"package": "acme/not_reverse_etl", "version": "0.1.0"},
         {"git": "https://example.com/acme/dbt-reverse-etl-extras.git", "revision": "main"},
+        {"git": "https://example.com/acme/reverse_etl.git", "subdirectory": "other", "revision": "main"},
         {"local": "../other"},
         {"local": "../nowhere"},
         "a text",

@@ -249,6 +249,10 @@ def test_an_adopt_of_a_changelog_that_was_replaced_is_over_once_a_run_of_the_oth
     assert left("new", NOW + minute) == ["new"]
     assert left("new", NOW - minute) == ["old", "new"], "asked since"
     assert left("", NOW + minute) == ["old", "new"], "an older version kept no changelog"
+    begun = RunStarted(id_of(one), 1, "r", NOW + minute, 5, "s", {}, (), (), (), NOW, "o", changelog="old")
+    overview = Overview(requests={"people": asked}, started={id_of(one): begun})
+    push = SyncPush(pusher(), one, overview)
+    assert [request.id for request in push._requests("new")] == ["new"], "the clock of the run was ahead"
 
 
 def test_what_was_asked_at_an_object_that_a_sync_has_no_more_is_said_until_its_next_run() -> None:
@@ -262,6 +266,8 @@ def test_what_was_asked_at_an_object_that_a_sync_has_no_more_is_said_until_its_n
         assert [request.id for request in push._requests("new")] == ["", here]
         return push._notes
 
-    assert notes() == ["adopt was asked for the object before, so nothing was done here: ask again"]
+    assert notes() == [
+        "adopt was asked for the object before, so nothing was done here: if it was meant for this sync, ask again"
+    ]
     later = RunStarted(id_of(one), 1, "r", NOW + timedelta(minutes=1), 5, "s", {}, (), (), (), NOW, "o")
     assert notes(later) == []

@@ -171,7 +171,7 @@ __main__.main()
 def test_a_signal_in_the_very_exit_of_a_command_is_no_traceback(when: str, tmp_path: Path) -> None:
     process = started(f"import os; os.chdir({str(tmp_path)!r})\n{ENDS.format(when=when)}")
     said = rest_of(process)
-    assert process.returncode == (INTERRUPTED if when != "after them all" else ExitCode.FAILED), said
+    assert process.returncode == (INTERRUPTED if when != "after them all" else ExitCode.USAGE), said
     assert "Traceback" not in said
     assert ("of whoever watches Python" in said) == (when != "in a callback of Python's end"), said
 

@@ -207,5 +207,8 @@ def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it
     ended._artifacts = tmp_path
     with pytest.raises(ReverseEtlError, match=re.escape(said)):
         ended._push()
+    ended._finished, ended._retried = set(), True
+    with pytest.raises(ReverseEtlError, match=re.escape(said)):
+        ended._push()  # a retry of nothing pushes what is left
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     assert ended._push()

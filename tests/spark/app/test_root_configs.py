@@ -1,4 +1,4 @@
-"""What stands at the top of `models:` in the user's dbt_project.yml reaches the models of the package, above their own config."""
+"""What is at the top of `models:` in the user's dbt_project.yml reaches the models of the package, above their own config."""
 
 from __future__ import annotations
 

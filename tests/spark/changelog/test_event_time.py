@@ -38,13 +38,15 @@ def test_with_sample_an_image_is_made_of_all_changes(project: Project) -> None:
     project.model(
         "sampled", "select * from {{ reverse_etl.changes(ref('orders_changelog')) }}", {"materialized": "table"}
     )
+    project.model("newest", "select {{ reverse_etl.newest_snapshot(ref('orders_changelog')) }} as id")
     whole = project.dbt("run", "--select", *IMAGES)
     assert whole.success, whole.text
     before = {name: sorted(map(str, project.rows(f"select * from {{s}}.{name}"))) for name in IMAGES}
     assert all(before.values())
-    result = project.dbt("run", "--select", *IMAGES, "sampled", "--sample", LONG_AGO)
+    result = project.dbt("run", "--select", *IMAGES, "sampled", "newest", "--sample", LONG_AGO)
     assert result.success, result.text
     assert {name: sorted(map(str, project.rows(f"select * from {{s}}.{name}"))) for name in IMAGES} == before
+    assert [tuple(row) for row in project.rows("select * from {s}.newest")] == [(2,)]
     assert project.rows("select * from {s}.sampled") == [], "changes are sampled as any rows"
 
 
