@@ -79,7 +79,8 @@ def test_persist_docs_documents_table_and_columns_and_alters_only_what_differs(p
     long = 'It\'s \\ what "they" are called\nand more ' * 9
     project.changelog("documented", QUERY)
     documented(of_table="Things that change", Name=long, gone="No column", type="No column")
-    yield
+    result = yield
+    assert result.statuses["documented"] == "success"
     assert comments() == [long, None, "Things that change"]
     once = altered()
     yield
