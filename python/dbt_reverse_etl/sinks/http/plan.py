@@ -31,10 +31,13 @@ _A_TEMPLATE = "a Jinja file of the dbt project that writes JSON with `row` (in b
 _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 
 
-def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
+def plan_of(
+    task: SinkTask, options: HttpOptions, *, preset: str | None = None, tries: bool = False
+) -> tuple[Plan, list[Problem]]:
     """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is.
 
     Args:
+        preset: whose options these are; its API has the requests that it names, and no other.
         tries: templates are tried with a sample of rows, so that no mistake waits until something is sent.
     """
     problems = [*_field_problems(task, options)]
@@ -44,12 +47,13 @@ def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tup
     calls: dict[str, Call] = {}
     for operation, name in used.items():
         where = f"sync {task.sync}: options.{name}"
-        written = _written(name, task, options)
+        written = _written(name, task, options, rest=preset is None)
         if written.method is None or written.path is None:
             expected = "a request that is named, because no default is safe here"
             other = ", or take mode upsert, which deletes nothing" if name == "delete" else ""
             next_step = f"set options.{name}.method and options.{name}.path{other}"
-            problems.append(Problem(where, "nothing", expected, next_step))
+            found = f"no request in preset {preset}" if preset else "nothing"
+            problems.append(Problem(where, found, expected, next_step))
             continue
         call = _call(written, name, task, options)
         problems += _call_problems(call, name, where, task)
@@ -67,12 +71,12 @@ def plan_of(task: SinkTask, options: HttpOptions, *, tries: bool = False) -> tup
     return Plan(calls, task.key, task.mode, options), list(dict.fromkeys(problems))
 
 
-def _written(name: str, task: SinkTask, options: HttpOptions) -> OperationOptions:
-    """The request as it is written, over the default where one is safe."""
+def _written(name: str, task: SinkTask, options: HttpOptions, *, rest: bool) -> OperationOptions:
+    """The request as it is written, over the default where one is safe; without `rest` none is."""
     upserts = task.mode in (Mode.UPSERT, Mode.MIRROR)
     own: OperationOptions | None = getattr(options, name)
     written = own or (options.upsert if name != "delete" and upserts else None) or OperationOptions.model_validate({})
-    if not upserts or (written.rows or options.batch.rows) > 1 or written.method or written.path:
+    if not (rest and upserts) or (written.rows or options.batch.rows) > 1 or written.method or written.path:
         return written
     path = "/".join([task.object, *(f"{{{field}}}" for field in task.key)])
     return written.model_copy(update={"method": "DELETE" if name == "delete" else "PUT", "path": path})

@@ -143,7 +143,7 @@ class HttpSink(Sink):
 
     def _planned(self, task: SinkTask, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
         try:
-            return plan_of(task, self._options(task), tries=tries)
+            return plan_of(task, self._options(task), preset=self._settings.preset, tries=tries)
         except ValidationError as error:
             places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False)}
             where = f"sync {task.sync}: options.{', options.'.join(sorted(places))}"

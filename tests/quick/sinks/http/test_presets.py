@@ -153,7 +153,9 @@ class TestHubspot:
         assert first.json == {"properties": fields}
         with pytest.raises(ConfigurationError, match="expected one, hs_object_id"):
             by_id.sink.validate(task_of("contacts", "email"))
-        with pytest.raises(ConfigurationError, match=r"options\.delete: found nothing.*or take mode upsert"):
+        with pytest.raises(
+            ConfigurationError, match=r"options\.delete: found no request in preset hubspot.*or take mode upsert"
+        ):
             Preset("hubspot", server, task_of("contacts", "email"), BEARER).sink.validate(task_of("contacts", "email"))
 
 
@@ -449,6 +451,12 @@ class TestEveryPreset:
         task = task_of("things", key, modes.get(name, Mode.MIRROR))
         assert HttpSink(by_name)._options(task) == options
         HttpSink(by_name).validate(task)
+
+    @pytest.mark.parametrize(("mode", "operation"), [(Mode.UPSERT, "update"), (Mode.MIRROR, "delete")])
+    def test_a_request_that_no_preset_names_is_never_made_up(self, mode: Mode, operation: str) -> None:
+        sink = HttpSink(HttpSettings.model_validate({"preset": "slack", "auth": {"token": TOKEN}}))
+        with pytest.raises(ConfigurationError, match=rf"options.{operation}: found no request in preset slack"):
+            sink.validate(task_of("alerts", "channel", mode))
 
     def test_ones_own_keys_win_over_the_preset_one_by_one(self) -> None:
         settings = HttpSettings.model_validate({"preset": "hubspot", "requests_per_second": 3, "auth": BEARER})
