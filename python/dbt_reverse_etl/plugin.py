@@ -1,6 +1,6 @@
 """dbt's side: after a `dbt run`, `build` or `retry` the syncs are pushed, in the same Spark session.
 
-dbt's plugin interface is marked experimental, so everything that touches dbt's Python stands in this file.
+dbt's plugin interface is marked experimental, so what touches dbt's Python is in this file; but for `app/check.py`, which has dbt parse.
 """
 
 from __future__ import annotations
