@@ -86,6 +86,14 @@ def test_every_macro_operation_test_and_model_is_documented() -> None:
         assert f"dbt run-operation {file.stem} " in operations, file
 
 
+def test_a_block_of_commands_can_be_pasted_into_zsh_which_takes_a_comment_for_arguments() -> None:
+    for page in PAGES:
+        for block in re.findall(
+            r"^```(?:sh|bash)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            assert not re.search(r"(^|\s)#", block), (page.name, block)
+
+
 PROFILES = ("profiles.example.yml", "examples/quickstart/profiles.yml", "docs/tutorial.md", "docs/clusters.md")
 
 
