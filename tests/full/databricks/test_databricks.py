@@ -99,6 +99,7 @@ def test_each_capture_keeps_the_changes_of_all_types_and_names_three_levels_alon
         "tblproperties": {"delta.logRetentionDuration": "interval 60 days"},
         "persist_docs": {"relation": True, "columns": True},
         "grants": {"select": ["readers"]},
+        "query_tags": '{"team": "growth"}',
     }
     project.model("people_changelog", "select * from {{ source('app', 'people') }}")
     described = {"description": "It's all people", "columns": [{"name": "name", "description": "Of a person"}]}

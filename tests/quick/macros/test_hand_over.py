@@ -22,7 +22,7 @@ CLOUD = "DBT_CLOUD_INVOCATION_CONTEXT"
 class Relation(str):
     identifier = "push_customers"
 
-    def incorporate(self, path: dict[str, str], type: str) -> str:
+    def incorporate(self, path: dict[str, str], **_: str) -> str:
         return path["identifier"]
 
 
