@@ -150,6 +150,17 @@ def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
 
 
 @pytest.mark.guarantee("dbt and its commands")
+def test_a_struct_of_many_fields_is_captured_without_a_setting_that_a_sql_warehouse_refuses(
+    project: Project, workspace: Workspace
+) -> None:
+    many = ", ".join(f"'field_{number}', id + {number}" for number in range(60))
+    for rows, said in ((3, "+3 ~0 -0, snapshot 1"), (4, "+1 ~0 -0, snapshot 2")):
+        project.changelog("people_changelog", f"select id, named_struct({many}) as s from range({rows})")
+        assert done(project, "run").messages["people_changelog"] == said
+    assert not [sql for sql in workspace.recorded if "maxToStringFields" in sql]
+
+
+@pytest.mark.guarantee("dbt and its commands")
 def test_rows_with_bad_keys_fail_a_capture_or_are_kept_aside(project: Project, workspace: Workspace) -> None:
     project.table("twice", "select * from values (1, 'a'), (1, 'b'), (null, 'c'), (2, 'd') as t(id, name)")
     query = f"select * from spark_catalog.{project.schema}.twice"
