@@ -31,9 +31,11 @@
     {%- for column in columns if column.name in settings.key and column.type not in no_statistics and '<' not in column.type -%}
         {%- do statistics.append(reverse_etl._quote(column.name)) -%}
     {%- endfor -%}
+    {#- A workspace may have deletion vectors on by default: prune would leave the values in the files. -#}
     {%- set properties = {
         'delta.dataSkippingStatsColumns': statistics | join(','),
         'delta.autoOptimize.optimizeWrite': 'true',
+        'delta.enableDeletionVectors': 'false',
     } -%}
     {%- do properties.update(config.get('tblproperties') or {}) -%}
     {%- call statement('create_changelog') -%}

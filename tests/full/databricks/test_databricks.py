@@ -212,7 +212,10 @@ def test_operations_on_the_history_and_views_of_it_work(project: Project, worksp
     ]
 
     operate(project, "prune", model="people_changelog", keep=1)
+    table = f"spark_catalog.{project.schema}.people_changelog"
+    project.spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
     operate(project, "maintain", model="people_changelog", vacuum=False)
+    assert [sql for sql in workspace.recorded if sql.startswith("reorg table")]
     assert not [sql for sql in workspace.recorded if sql.startswith("optimize") and "full" in sql], "it is clustered"
     operate(project, "reset", model="people_changelog")
     done(project, "run", "--empty", "--select", "people_changelog")

@@ -184,6 +184,6 @@ ANSWERS: dict[str, Callable[[SparkSession, re.Match[str]], pa.Table]] = {
     r"^describe table extended (\S+) as json$": _described_as_json,
     r"^(alter (?:table|view) \S+ rename to) `[^`]+`\.(\S+)$": _renamed,
     r"^comment on column (.+)\.(`[^`]+`) is ('.*')$": _column_comment,
-    r"^optimize ": _optimized,
+    r"^(?:optimize|reorg table) ": _optimized,
     r"^(?:show grants on|grant|revoke) ": _grants,
 }
