@@ -65,7 +65,16 @@
 {% endmacro %}
 
 
-{% macro _plan_of(query) %}{{ return(reverse_etl._uncut('explain extended ' ~ query).rows[0][0]) }}{% endmacro %}
+{# Spark's plan, whole: dbt's threads share one session, so another one may take the setting back in between. #}
+{% macro _plan_of(query) %}
+    {%- set found = namespace(plan=run_query('explain extended ' ~ query).rows[0][0]) -%}
+    {%- for _ in range(5) if reverse_etl._is_cut(found.plan) -%}
+        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
+        {%- set found.plan = run_query('explain extended ' ~ query).rows[0][0] -%}
+        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+    {%- endfor -%}
+    {{ return(found.plan) }}
+{% endmacro %}
 
 
 {# With AS OF Delta reads an older version, and the plan does not show it. Comments, also nested ones, may stand between the two words. #}

@@ -33,7 +33,7 @@
     {%- if syncs -%}
         {%- do exceptions.warn(
             'changelog ' ~ model.name ~ ': found no runner in this dbt, so nobody pushes ' ~ syncs | join(', ') ~ "; expected the Python package dbt-reverse-etl beside dbt. "
-            ~ 'Next: pip install it, or run dbt through `dbt-reverse-etl run`; where another process pushes, set DBT_REVERSE_ETL_PUSH=off or vars: {reverse_etl_pushed_elsewhere: true}'
+            ~ 'Next: pip install it, or run dbt through `dbt-reverse-etl run`; where a Python model or another process pushes, set vars: {reverse_etl_pushed_elsewhere: true}'
         ) -%}
     {%- endif -%}
 {% endmacro %}

@@ -31,9 +31,11 @@
     {%- for column in columns if column.name in settings.key and column.type not in no_statistics and '<' not in column.type -%}
         {%- do statistics.append(reverse_etl._quote(column.name)) -%}
     {%- endfor -%}
+    {#- A workspace may have deletion vectors on by default: prune would leave the values in the files. -#}
     {%- set properties = {
         'delta.dataSkippingStatsColumns': statistics | join(','),
         'delta.autoOptimize.optimizeWrite': 'true',
+        'delta.enableDeletionVectors': 'false',
     } -%}
     {%- do properties.update(config.get('tblproperties') or {}) -%}
     {%- call statement('create_changelog') -%}
@@ -64,33 +66,31 @@
 
 {# The columns of a table or view, [{name, type}], with types as Spark writes them: each adapter has a way of its own. #}
 {% macro _columns_of(relation) %}
+    {%- set columns, cut = reverse_etl._described(relation), [] -%}
+    {%- for column in columns if reverse_etl._is_cut(column.type) -%}{%- do cut.append(column) -%}{%- endfor -%}
+    {%- if cut -%}
+        {#- A SQL warehouse has no setting for longer types. One row without values: nothing of the relation is read. -#}
+        {%- set types -%}
+            select {% for column in cut %}typeof(whole.{{ reverse_etl._quote(column.name) }}) as type_{{ loop.index }}{{ ', ' if not loop.last }}{% endfor %}
+            from (values (1)) as one left join {{ relation }} as whole on false
+        {%- endset -%}
+        {%- set whole = run_query(types).rows[0] -%}
+        {%- for column in cut -%}{%- do column.update({'type': whole[loop.index0]}) -%}{%- endfor -%}
+    {%- endif -%}
+    {{ return(columns) }}
+{% endmacro %}
+
+{% macro _described(relation) %}
     {%- set columns = [] -%}
-    {%- for row in reverse_etl._uncut('describe table ' ~ relation).rows -%}
+    {%- for row in run_query('describe table ' ~ relation).rows -%}
         {%- if not row[0] or (row[0].startswith('# ') and row[1] in [none, '', 'data_type']) -%}{{ return(columns) }}{%- endif -%}
         {%- do columns.append({'name': row[0], 'type': row[1]}) -%}
     {%- endfor -%}
     {{ return(columns) }}
 {% endmacro %}
 
-
-{#
-  The result of a statement whose texts Spark cuts off by default, such as long types and plans. dbt's threads share one session, so another one may take the setting
-  back in between.
-#}
-{% macro _uncut(statement) %}
-    {%- set found = namespace(result=run_query(statement)) -%}
-    {%- for _ in range(5) if reverse_etl._is_cut(found.result) -%}
-        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
-        {%- set found.result = run_query(statement) -%}
-        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
-    {%- endfor -%}
-    {{ return(found.result) }}
-{% endmacro %}
-
-{% macro _is_cut(result) %}
-    {%- for column in result.columns if modules.re.search('[.]{3} [0-9]+ more fields', column.values() | join(' ')) -%}{{ return(true) }}{%- endfor -%}
-    {{ return(false) }}
-{% endmacro %}
+{# Whether Spark left fields out, as it does by default in the text of a long type or plan. #}
+{% macro _is_cut(text) %}{{ return(modules.re.search('[.]{3} [0-9]+ more fields', text) is not none) }}{% endmacro %}
 
 
 {# {name: text} #}

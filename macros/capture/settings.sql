@@ -127,7 +127,7 @@
         'materialized', 'unique_key', 'contract', 'grants', 'persist_docs', 'pre-hook', 'post-hook', 'tblproperties', 'location_root',
         'alias', 'schema', 'database', 'tags', 'meta', 'enabled', 'docs', 'group', 'access', 'quoting', 'packages', 'full_refresh', 'freshness',
         'event_time', 'static_analysis',
-    ] -%}
+    ] + (['query_tags', 'databricks_compute', 'catalog_name', 'include_full_name_in_path'] if target.type == 'databricks' else []) -%}
     {%- set defaults = {'on_schema_change': 'ignore', 'on_configuration_change': 'apply', 'batch_size': none, 'lookback': 1, 'file_format': 'delta'} -%}
     {%- set instead = {
         'on_schema_change': 'use meta.reverse_etl.on_column_change',
@@ -147,6 +147,11 @@
     {%- endfor -%}
     {%- for column in model.columns.values() if column.get('constraints') -%}
         {%- do problems.append('constraint on column ' ~ column.name ~ ': a changelog also holds deletes and a header row; expected no constraints; use the tests reverse_etl.current_not_null and current_unique') -%}
+    {%- endfor -%}
+    {%- for column in model.columns.values() -%}
+        {%- for name in ['column_mask', 'databricks_tags'] if column.get(name) -%}
+            {%- do problems.append(name ~ ' on column ' ~ column.name ~ ': has no effect on a changelog, which keeps the values that its runner sends; expected none; set it on a table that you build from the changelog, and grant that one') -%}
+        {%- endfor -%}
     {%- endfor -%}
     {%- if model.get('constraints') -%}
         {%- do problems.append('constraints: a changelog also holds deletes and a header row; expected no constraints; put them on the model that it reads') -%}

@@ -10,13 +10,29 @@
     {%- for unique_id, node in graph.nodes.items() if unique_id == 'model.reverse_etl.reverse_etl_ledger' or node.config.get('materialized') == 'changelog' or unique_id in model.depends_on.nodes -%}
         {%- do syncs.nodes.update({unique_id: reverse_etl._handed_over(node, ['unique_id', 'name', 'version', 'alias', 'database', 'schema', 'relation_name', 'original_file_path'], ['materialized', 'unique_key'])}) -%}
     {%- endfor -%}
+    {%- set reason = reverse_etl._not_handed_over() -%}
+    {%- if reason -%}{%- do log(model.name ~ ': no sync is pushed, because ' ~ reason, info=true) -%}{%- endif -%}
     {#- Under --empty and --sample the changelogs captured nothing, and nothing is sent. -#}
-    {%- for unique_id, exposure in graph.exposures.items() if not reverse_etl._is_partial() -%}
+    {%- for unique_id, exposure in graph.exposures.items() if not reason and not reverse_etl._is_partial() -%}
         {%- do syncs.exposures.update({unique_id: reverse_etl._handed_over(exposure, ['unique_id', 'name', 'original_file_path', 'tags', 'depends_on'], [])}) -%}
     {%- endfor -%}
     create or replace table {{ this.incorporate(path={'identifier': this.identifier ~ '__syncs'}, type='table') }} using delta as
     select {{ reverse_etl._string(tojson(syncs)) }} as syncs
     {%- endif -%}
+{% endmacro %}
+
+
+{#
+  Why this invocation hands over no sync, or ''. In dbt Cloud a job and a developer without a target name have the same one, `default`: the rows of a
+  schema of their own would go into the destinations of production.
+#}
+{% macro _not_handed_over() %}
+    {%- if env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower == 'off' -%}{{ return('DBT_REVERSE_ETL_PUSH is off') }}{%- endif -%}
+    {%- set by = env_var('DBT_CLOUD_INVOCATION_CONTEXT', '') -%}
+    {%- if target.name == 'default' and by in ['ci', 'dev'] -%}
+        {{ return('DBT_CLOUD_INVOCATION_CONTEXT is ' ~ by ~ ' and the target is `default`, which may be that of production; to push from here, give it a target name of its own') }}
+    {%- endif -%}
+    {{ return('') }}
 {% endmacro %}
 
 

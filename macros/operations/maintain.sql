@@ -26,6 +26,10 @@
         {%- set cluster_by = ['_snapshot_id'] -%}
         {%- do reverse_etl._set_statistics(relation, node) -%}
     {%- endif -%}
+    {%- set properties = reverse_etl._table_properties(relation) -%}
+    {#- The files of rows that are only marked as deleted still hold them, also after the property was switched off. -#}
+    {%- set is_marked = properties.get('delta.enableDeletionVectors') == 'true' or 'delta.feature.deletionVectors' in properties -%}
+    {%- if is_marked -%}{%- do run_query('reorg table ' ~ relation ~ ' apply (purge)') -%}{%- endif -%}
     {%- do reverse_etl._lay_out(model, relation, before, cluster_by, zorder_by) -%}
     {%- set kept = reverse_etl._files_kept_for(relation, node) if vacuum else 'not asked for' -%}
     {%- if not kept -%}{%- do run_query('vacuum ' ~ relation) -%}{%- endif -%}

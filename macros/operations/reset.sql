@@ -99,8 +99,11 @@
     {%- if relation is none -%}
         {{ exceptions.raise_compiler_error(node.relation_name ~ ': found no such table; expected one to set aside. Next: dbt run creates it') }}
     {%- endif -%}
-    {%- set root = node.config.get('location_root') -%}
-    {%- set place = modules.re.sub('^\\w+:/*', '/', root or '').rstrip('/') ~ '/' ~ node.alias -%}
+    {#- As dbt-databricks composes it; the others have neither a catalog nor the full name. -#}
+    {%- set catalog = adapter.get_catalog_integration(node.config['catalog_name'] | lower) if node.config.get('catalog_name') else none -%}
+    {%- set root = node.config.get('location_root') or (catalog.external_volume if catalog else none) -%}
+    {%- set names = [node.database, node.schema, node.alias] if node.config.get('include_full_name_in_path') else [node.alias] -%}
+    {%- set place = modules.re.sub('^\\w+:/*', '/', root or '').rstrip('/') ~ '/' ~ names | join('/') -%}
     {%- if root and run_query('describe detail ' ~ relation).rows[0]['location'].rstrip('/').endswith(place) -%}
         {#- A rename leaves the files of an external table where they are. -#}
         {{ exceptions.raise_compiler_error(relation ~ ': found its files below location_root, where the next run would find them again; expected another place for the new table. Next: give the model another location_root, and repeat this') }}

@@ -85,9 +85,10 @@ class Place:
         kind, method, conf = (rendered.value[name] for name in ("type", "method", "conf"))
         if (kind, method) != ("spark", "session"):
             found = f"type {kind}, method {method}"
-            raise ConfigurationError(
-                Problem(where, found, "type: spark with method: session", "push where Spark runs in the process")
-            )
+            next_step = "push where Spark runs in the process"
+            if kind == "databricks":
+                next_step = "push with a Python model in the workspace: docs/databricks.md"
+            raise ConfigurationError(Problem(where, found, "type: spark with method: session", next_step))
         os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
         from dbt_reverse_etl.warehouse.session import connect
 

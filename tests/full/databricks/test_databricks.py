@@ -99,6 +99,7 @@ def test_each_capture_keeps_the_changes_of_all_types_and_names_three_levels_alon
         "tblproperties": {"delta.logRetentionDuration": "interval 60 days"},
         "persist_docs": {"relation": True, "columns": True},
         "grants": {"select": ["readers"]},
+        "query_tags": '{"team": "growth"}',
     }
     project.model("people_changelog", "select * from {{ source('app', 'people') }}")
     described = {"description": "It's all people", "columns": [{"name": "name", "description": "Of a person"}]}
@@ -146,6 +147,17 @@ def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
     project.spark.sql(f"insert overwrite {people} select * from {people} where id <> 4")
     assert "full compare: `spark_catalog`" in done(project, "run").messages["by_cdf"], "an overwrite tells no changes"
     assert not outside_of_the_catalog(workspace, project)
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_struct_of_many_fields_is_captured_without_a_setting_that_a_sql_warehouse_refuses(
+    project: Project, workspace: Workspace
+) -> None:
+    many = ", ".join(f"'field_{number}', id + {number}" for number in range(60))
+    for rows, said in ((3, "+3 ~0 -0, snapshot 1"), (4, "+1 ~0 -0, snapshot 2")):
+        project.changelog("people_changelog", f"select id, named_struct({many}) as s from range({rows})")
+        assert done(project, "run").messages["people_changelog"] == said
+    assert not [sql for sql in workspace.recorded if "maxToStringFields" in sql]
 
 
 @pytest.mark.guarantee("dbt and its commands")
@@ -200,7 +212,10 @@ def test_operations_on_the_history_and_views_of_it_work(project: Project, worksp
     ]
 
     operate(project, "prune", model="people_changelog", keep=1)
+    table = f"spark_catalog.{project.schema}.people_changelog"
+    project.spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
     operate(project, "maintain", model="people_changelog", vacuum=False)
+    assert [sql for sql in workspace.recorded if sql.startswith("reorg table")]
     assert not [sql for sql in workspace.recorded if sql.startswith("optimize") and "full" in sql], "it is clustered"
     operate(project, "reset", model="people_changelog")
     done(project, "run", "--empty", "--select", "people_changelog")

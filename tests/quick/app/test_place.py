@@ -37,6 +37,18 @@ def test_a_method_from_the_environment_is_rendered(project: Path, monkeypatch: p
         Place(project, None, None, None).session("dev")
 
 
+def test_where_no_session_is_to_be_had_the_message_of_databricks_names_the_python_model(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, next_step in (
+        ("databricks", "a Python model in the workspace: docs/databricks.md"),
+        ("duckdb", "push where"),
+    ):
+        monkeypatch.setenv("KIND", kind)
+        with pytest.raises(ConfigurationError, match=f"found type {kind}, .*{next_step}"):
+            Place(project, None, None, None).session("dev")
+
+
 def test_a_session_is_that_of_the_dbt_profile_that_the_manifest_was_made_with_unless_another_one_is_asked_for(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.warehouse.session import LOCAL
@@ -105,3 +107,12 @@ def test_every_profile_that_is_shown_has_the_same_versions_and_the_settings_for_
     assert settings["spark.jars.packages"] == f"io.delta:{scala_jar}"
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
     assert settings.items() >= (LOCAL | quiet).items()
+
+
+def test_the_model_that_pushes_in_databricks_installs_the_wheel_of_this_version_and_no_name_of_a_public_index() -> None:
+    (described,) = yaml.safe_load(text("examples/databricks/models/push_customers.yml"))["models"]
+    (package,) = described["config"]["packages"]
+    wheel, extra = re.fullmatch(r"/Volumes/main/shop/reverse_etl/(\S+)\[(\w+)\]", package).groups()  # type: ignore[union-attr]
+    assert wheel == f"dbt_reverse_etl-{VERSION}-py3-none-any.whl"
+    assert described["config"]["notebook_scoped_libraries"] is True, "only %pip takes a path with an extra"
+    assert extra in metadata("dbt-reverse-etl").get_all("Provides-Extra")

@@ -8,9 +8,11 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base.sql import render
@@ -298,3 +300,25 @@ def test_maintain_compacts_keeps_a_changelog_clustered_by_snapshot_and_lays_out_
     assert detail("wide")[1] == ["v"]
     both = operations.run("maintain", model="wide", zorder_by=["v"])
     assert "one without liquid clustering" in both.text
+
+
+@pytest.mark.guarantee("Capture")
+def test_what_prune_removed_is_in_no_file_of_a_table_with_deletion_vectors_after_maintain(
+    operations: Operations,
+) -> None:
+    project, table = operations.project, operations.table
+    project.table("source", "select id, concat('person ', id) as v from range(30)")
+    assert project.run().success
+    properties = {row.key: row.value for row in project.rows(f"show tblproperties {table}")}
+    assert properties["delta.enableDeletionVectors"] == "false"
+    project.spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
+    project.table("source", "select id, concat('person ', id) as v from range(29)")
+    assert project.run().success
+    operations.done("checkpoint")
+    operations.done("prune", keep=1)
+    operations.done("maintain", vacuum=False)
+    files = [unquote(urlsplit(file).path) for file in project.spark.table(table).inputFiles()]
+    values = [value for file in files for value in parquet.read_table(file, columns=["v"])["v"].to_pylist()]
+    assert "person 28" in values
+    assert "person 29" not in values
+    assert "REORG" in [row.operation for row in project.rows(f"describe history {table}")]

@@ -116,6 +116,11 @@ def _runtime(session: SparkSession, found: re.Match[str]) -> pa.Table:
     return pa.table({"key": ["spark.databricks.clusterUsageTags.sparkVersion"], "value": ["17.3.x-scala2.13"]})
 
 
+def _no_setting(session: SparkSession, found: re.Match[str]) -> pa.Table:
+    """A SQL warehouse takes none of Spark's own."""
+    raise ServerOperationError(f"[CONFIG_NOT_AVAILABLE] Configuration {found[1]} is not available.")
+
+
 def _information_schema_tables(session: SparkSession, found: re.Match[str]) -> pa.Table:
     """Spark has no information_schema. Every table is one that Delta manages."""
     schema = f"{found[1]}.{found[2]}"
@@ -174,10 +179,11 @@ def _optimized(session: SparkSession, found: re.Match[str]) -> pa.Table:
 
 ANSWERS: dict[str, Callable[[SparkSession, re.Match[str]], pa.Table]] = {
     r"^set spark\.databricks\.clusterUsageTags\.sparkVersion$": _runtime,
+    r"^(?:re)?set (spark\.\S+)": _no_setting,
     r"from `system`\.`information_schema`\.`tables`\s+where table_catalog = '(\w+)'\s+and table_schema = '(\w+)'": _information_schema_tables,
     r"^describe table extended (\S+) as json$": _described_as_json,
     r"^(alter (?:table|view) \S+ rename to) `[^`]+`\.(\S+)$": _renamed,
     r"^comment on column (.+)\.(`[^`]+`) is ('.*')$": _column_comment,
-    r"^optimize ": _optimized,
+    r"^(?:optimize|reorg table) ": _optimized,
     r"^(?:show grants on|grant|revoke) ": _grants,
 }

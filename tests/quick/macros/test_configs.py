@@ -1,0 +1,44 @@
+"""What a changelog model may configure: what would be ignored is refused by name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.dbt.macros import Macros
+
+
+def problems(target: str, config: dict[str, Any], **column: Any) -> list[str]:
+    """What is wrong with a model that has one column."""
+    columns = {"email": {"name": "email", **column}}
+    model = SimpleNamespace(config=config, columns=columns, get=lambda _: None)
+    macros = Macros(config=config, model=model, target=SimpleNamespace(type=target))
+    return macros._ignored_configs()  # type: ignore[no-any-return]
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("name", ["column_mask", "databricks_tags"])
+def test_a_mask_or_tags_on_a_column_of_a_changelog_are_refused_by_name(name: str) -> None:
+    (problem,) = problems("databricks", {}, **{name: {"function": "hide"}})
+    assert problem.startswith(f"{name} on column email: has no effect on a changelog")
+    assert "a table that you build from the changelog" in problem
+    assert problems("databricks", {}, description="Of a person", **{name: {}}) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"query_tags": '{"team": "growth"}'},
+        {"databricks_compute": "large"},
+        {"catalog_name": "lake"},
+        {"include_full_name_in_path": True},
+    ],
+)
+def test_a_config_that_dbt_databricks_uses_for_every_model_is_refused_under_other_adapters_alone(
+    config: dict[str, Any],
+) -> None:
+    (name,) = config
+    assert problems("databricks", config) == []
+    assert problems("spark", config) == [f"{name}: has no meaning for a changelog; expected it to be absent; remove it"]

@@ -1,0 +1,66 @@
+"""Whether dbt hands its syncs over to a Python model: not where a run of a developer or of a pull request could be taken for production's."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.dbt.macros import Macros
+
+SYNC = {
+    "name": "crm",
+    "depends_on": {"nodes": ["model.shop.log"]},
+    "config": {"meta": {"reverse_etl": {"object": "o"}}},
+}
+CLOUD = "DBT_CLOUD_INVOCATION_CONTEXT"
+
+
+class Relation(str):
+    identifier = "push_customers"
+
+    def incorporate(self, path: dict[str, str], **_: str) -> str:
+        return path["identifier"]
+
+
+def handed_over(target: str, **env: str) -> tuple[dict[str, Any], list[str]]:
+    """The exposures, and what the log has."""
+    macros = Macros(
+        target=SimpleNamespace(name=target, type="databricks"),
+        env_var=env.get,
+        graph=SimpleNamespace(nodes={}, exposures={"exposure.shop.crm": SYNC}),
+        model=SimpleNamespace(name="push_customers", depends_on=SimpleNamespace(nodes=["model.shop.log"])),
+        flags=SimpleNamespace(WHICH="build", EMPTY=False),
+        invocation_id="1",
+        invocation_args_dict={},
+        this=Relation("push_customers"),
+    )
+    (text,) = re.findall(r"select '(.*)' as syncs", macros.hand_over_syncs(), re.DOTALL)
+    return json.loads(text.replace("\\\\", "\\").replace("\\'", "'"))["exposures"], macros.logged
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("context", ["ci", "dev"])
+def test_a_pull_request_or_a_developer_with_the_default_target_of_dbt_cloud_hands_over_no_sync(context: str) -> None:
+    exposures, (line,) = handed_over("default", **{CLOUD: context})
+    assert exposures == {}
+    assert line.startswith(
+        f"push_customers: no sync is pushed, because {CLOUD} is {context} and the target is `default`"
+    )
+    assert "target name" in line
+
+
+@pytest.mark.parametrize(("target", "context"), [("default", "prod"), ("default", ""), ("prod", "ci"), ("me", "dev")])
+def test_a_production_job_or_a_target_with_a_name_of_its_own_hands_its_syncs_over(target: str, context: str) -> None:
+    exposures, logged = handed_over(target, **({CLOUD: context} if context else {}))
+    assert ([one["name"] for one in exposures.values()], logged) == (["crm"], [])
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_the_switch_of_the_environment_in_which_dbt_runs_keeps_its_syncs() -> None:
+    assert handed_over("prod", DBT_REVERSE_ETL_PUSH="on")[1] == []
+    exposures, logged = handed_over("prod", DBT_REVERSE_ETL_PUSH="OFF")
+    assert (exposures, logged) == ({}, ["push_customers: no sync is pushed, because DBT_REVERSE_ETL_PUSH is off"])
