@@ -140,6 +140,19 @@ def test_a_schema_that_the_registry_refuses_stops_the_push_before_its_first_mess
 
 
 @pytest.mark.guarantee("Kafka")
+def test_a_struct_goes_and_the_registry_takes_another_one_of_its_type_as_it_was(registry: SchemaRegistry) -> None:
+    point = pa.struct([("x", pa.int64())])
+    task = avro_task(schema=pa.schema([("id", pa.int64()), ("billing", point), ("shipping", pa.list_(point))]))
+    fewer = replace(task, schema=task.schema.remove(1))
+    for number, one in enumerate((task, fewer), 1):
+        row = {"id": number, "billing": {"x": 1}, "shipping": [{"x": 2}]}
+        with opened(registry_sink(registry), one) as kafka:
+            assert deliver(kafka, one, [("insert", {name: row[name] for name in one.schema.names})]) == [DELIVERED]
+    assert [decoded(registry, message)["shipping"] for message in read(task.object)] == [[{"x": 2}]] * 2
+    assert len(registry.ids) == 2
+
+
+@pytest.mark.guarantee("Kafka")
 def test_a_registry_that_refuses_the_login_or_is_gone_is_said_without_the_secret(registry: SchemaRegistry) -> None:
     for more, words in (
         ({"schema_registry_password": "canary-wrong"}, "refused the login"),

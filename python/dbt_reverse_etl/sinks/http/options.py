@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
@@ -12,6 +13,16 @@ from dbt_reverse_etl.sinks.http.settings import HeaderName, Strict
 
 JsonPath = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
 Status = Annotated[int, Field(ge=200, le=499)]
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error:
+        raise ValueError(
+            f"found {text!r}; expected a regular expression, as Python takes it; next: correct it"
+        ) from None
+    return text
 
 
 class JsonIs(Strict):
@@ -184,6 +195,7 @@ class HttpOptions(Options):
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
+        missing_except: a regular expression; where it finds something in a request's path, a status of `missing` only rejects the row.
         web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
 
@@ -206,7 +218,13 @@ class HttpOptions(Options):
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])
+    missing_except: Annotated[str, Field(min_length=1), AfterValidator(_expression)] | None = None
     web_pages: bool = False
+
+    def missing_at(self, path: str) -> list[int]:
+        """The statuses by which a row is missing, in an answer to a request for this path."""
+        is_excepted = self.missing_except is not None and re.search(self.missing_except, path)
+        return [] if is_excepted else self.missing
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:

@@ -116,7 +116,9 @@ class Plan:
         (index,) = request.rows
         operation = rows.column(OPERATION)[index].as_py()
         other, says = (
-            ("update", self.options.already_exists) if operation == "insert" else ("insert", self.options.missing)
+            ("update", self.options.already_exists)
+            if operation == "insert"
+            else ("insert", self.options.missing_at(request.path))
         )
         call = self.calls[other]
         if status not in says or status in self.options.retryable or call == self.calls[operation] or not call.alone:

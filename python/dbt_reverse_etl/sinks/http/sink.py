@@ -228,7 +228,15 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
 
 
 def _sent(request: Request) -> Sent:
-    return Sent(len(request.rows), request.ids, request.deletes, request.alone, request.success, request.results)
+    return Sent(
+        len(request.rows),
+        request.ids,
+        deletes=request.deletes,
+        alone=request.alone,
+        path=request.path,
+        success=request.success,
+        results=request.results,
+    )
 
 
 def _ends_batch(delivery: Delivery) -> bool:

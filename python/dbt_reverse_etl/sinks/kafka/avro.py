@@ -12,7 +12,7 @@ import pyarrow as pa
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, from_avro, to_avro
-from dbt_reverse_etl.sinks.kafka.envelope import envelope
+from dbt_reverse_etl.sinks.kafka.envelope import ALIKE, envelope
 from dbt_reverse_etl.sinks.kafka.reading import Format
 from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
 from dbt_reverse_etl.sinks.kafka.topic import PATIENCE
@@ -42,7 +42,11 @@ class Avro:
     def __init__(self, settings: KafkaSettings, task: SinkTask) -> None:
         fields = exact(task.schema)
         self._schema = envelope(fields) if task.mode is Mode.CHANGELOG else fields
-        self._text = json.dumps(avro_schema(self._schema, "Envelope" if task.mode is Mode.CHANGELOG else "Value"))
+        self._text = json.dumps(
+            avro_schema(self._schema, "Envelope", ALIKE)
+            if task.mode is Mode.CHANGELOG
+            else avro_schema(self._schema, "Value")
+        )
         self._url, self._subject = settings.schema_registry_url or "", f"{task.object}-value"
         self._client = SchemaRegistryClient(settings.registry() | {"timeout": PATIENCE, "max.retries": 1})
         self._context = SerializationContext(task.object, MessageField.VALUE)

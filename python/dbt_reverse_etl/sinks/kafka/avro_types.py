@@ -17,7 +17,7 @@ Every field may be null and is so by default, so that a field can be added. http
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -50,52 +50,63 @@ def unsupported(schema: pa.Schema) -> list[str]:
     return found
 
 
-def avro_schema(schema: pa.Schema, name: str) -> dict[str, Any]:
-    """The schema of a record. Raises TypeError for what is `unsupported`."""
-    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": _Records(name).fields(schema)}
+def avro_schema(schema: pa.Schema, name: str, alike: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The schema of a record. Raises TypeError for what is `unsupported`.
+
+    Args:
+        alike: a field of type struct -> the field before it whose record is its record, too; Avro defines each record once.
+    """
+    alike = alike or {}
+    fields = [_like(field, alike[field.name]) if field.name in alike else _field(field, ()) for field in schema]
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": fields}
 
 
-class _Records:
-    """Avro names each record, and defines it once."""
+_Path = tuple[str, ...]  # names of fields, from the outermost record inwards
 
-    def __init__(self, outermost: str) -> None:
-        self._names = {"": f"{NAMESPACE}.{outermost}"}
 
-    def fields(self, fields: Any) -> list[dict[str, Any]]:
-        return [self._field(field) for field in fields]
+def _like(field: pa.Field, other: str) -> dict[str, Any]:
+    return _written(field, f"{_namespace((other,))}.{other}")
 
-    def _field(self, field: pa.Field) -> dict[str, Any]:
-        if not _NAME.fullmatch(field.name):
-            raise TypeError(f"{field.name!r} is no name in Avro")
-        kind = self._type(plain_type(field.type), field.name)
-        if not field.nullable:
-            return {"name": field.name, "type": kind}
-        return {"name": field.name, "type": _nullable(kind), "default": None}
 
-    def _type(self, kind: pa.DataType, name: str) -> Any:
-        kind = plain_type(kind)
-        if pt.is_struct(kind):
-            return self._record(kind, name)
-        if pt.is_map(kind):
-            return self._map(kind, name)
-        if is_list(kind):
-            return {"type": "array", "items": _nullable(self._type(kind.value_type, f"{name}_item"))}
-        return _scalar(kind)
+def _field(field: pa.Field, within: _Path) -> dict[str, Any]:
+    if not _NAME.fullmatch(field.name):
+        raise TypeError(f"{field.name!r} is no name in Avro")
+    return _written(field, _type(field.type, field.name, (*within, field.name)))
 
-    def _map(self, kind: pa.DataType, name: str) -> Any:
-        if is_text(kind.key_type):
-            return {"type": "map", "values": _nullable(self._type(kind.item_type, f"{name}_item"))}
-        entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
-        return {"type": "array", "items": self._record(entry, f"{name}_entry")}
 
-    def _record(self, kind: pa.DataType, name: str) -> Any:
-        if str(kind) in self._names:
-            return self._names[str(kind)]
-        taken, unique = set(self._names.values()), name
-        while f"{NAMESPACE}.{unique}" in taken:
-            unique += "_"
-        self._names[str(kind)] = f"{NAMESPACE}.{unique}"
-        return {"type": "record", "name": unique, "namespace": NAMESPACE, "fields": self.fields(kind)}
+def _written(field: pa.Field, kind: Any) -> dict[str, Any]:
+    if not field.nullable:
+        return {"name": field.name, "type": kind}
+    return {"name": field.name, "type": _nullable(kind), "default": None}
+
+
+def _type(kind: pa.DataType, name: str, path: _Path) -> Any:
+    kind = plain_type(kind)
+    if pt.is_struct(kind):
+        return _record(kind, name, path)
+    if pt.is_map(kind):
+        return _map(kind, name, path)
+    if is_list(kind):
+        return {"type": "array", "items": _nullable(_type(kind.value_type, f"{name}_item", path))}
+    return _scalar(kind)
+
+
+def _map(kind: pa.DataType, name: str, path: _Path) -> Any:
+    if is_text(kind.key_type):
+        return {"type": "map", "values": _nullable(_type(kind.item_type, f"{name}_item", path))}
+    entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+    return {"type": "array", "items": _record(entry, f"{name}_entry", path)}
+
+
+def _record(kind: pa.DataType, name: str, path: _Path) -> dict[str, Any]:
+    """Its full name follows from its path alone, so that no other field changes it; a field has at most one record."""
+    fields = [_field(field, path) for field in kind]
+    return {"type": "record", "name": name, "namespace": _namespace(path), "fields": fields}
+
+
+def _namespace(path: _Path) -> str:
+    # No name has a dot, so that no two paths have one namespace.
+    return ".".join((NAMESPACE, *path))
 
 
 def _nullable(kind: Any) -> Any:

@@ -18,6 +18,7 @@ from dbt_reverse_etl.sinks.refusals import one_array
 
 CONNECTOR = "dbt-reverse-etl"
 OPS = {"insert": "c", "update": "u", "delete": "d"}
+ALIKE = {"after": "before"}  # one record, as in Debezium
 _CAPTURED = pa.timestamp("us", "UTC")
 
 

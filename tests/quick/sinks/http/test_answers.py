@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from urllib3 import HTTPHeaderDict
 
 from dbt_reverse_etl.base.outcome import Outcome
@@ -105,6 +106,30 @@ class TestOutcomes:
             once = {"insert": {"method": "POST", "path": "c"}, "already_exists": [status]}
             assert one(server.url, task_of(once, mode=Mode.INSERT_ONLY))[0] is DELIVERED
             assert one(server.url, task_of({"missing": [status], "already_exists": [status]}))[0] is not DELIVERED
+
+    def test_a_path_that_the_options_except_proves_of_no_row_that_it_is_missing(self, server: HttpServer) -> None:
+        server.default = json_reply({"code": "NOT_FOUND"}, 404)
+        both = {"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}}
+        excepted = {"missing_except": "/7$"}
+        codes = {"error": "code", "codes": {"NOT_FOUND": "no_match"}}
+        no_proof = "HTTP 404: no proof that the row is missing, by its path"
+        for operation, options, mode, usual, unproven in (
+            ("delete", {}, Mode.MIRROR, DELIVERED, (REJECTED, no_proof)),
+            ("delete", codes, Mode.MIRROR, DELIVERED, (Outcome.NO_MATCH, "HTTP 404, code NOT_FOUND")),
+            ("update", {"update": both["update"]}, Mode.UPDATE_ONLY, Outcome.NO_MATCH, (REJECTED, no_proof)),
+        ):
+            task = task_of({**options, **excepted}, mode=mode)
+            assert outcomes(send(server.url, task, (operation, person(1))), 1) == [usual]
+            found = send(server.url, task, (operation, person(7)))
+            assert [(row.outcome, row.reason) for row in found.results] == [unproven]
+        asked = len(server.received)
+        upsert = task_of({**both, **excepted}, mode=Mode.UPSERT)
+        assert outcomes(send(server.url, upsert, ("update", person(7))), 1) == [REJECTED]
+        assert len(server.received) == asked + 1  # it is not sent as an insert
+
+    def test_an_exception_that_is_no_regular_expression_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match=r"found '\('; expected a regular expression.*next: correct it"):
+            HttpOptions.model_validate({"missing_except": "("})
 
     @pytest.mark.parametrize("listed", [{}, {"missing": [404], "already_exists": [409]}])
     def test_a_status_that_applied_nothing_by_the_options_delivers_nothing(

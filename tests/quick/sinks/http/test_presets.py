@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -216,6 +217,43 @@ class TestSalesforce:
         assert [(request.method, request.path) for request in salesforce.server.received] == [
             ("DELETE", f"/services/data/v62.0/sobjects/Contact/Ext__c/k{number}") for number in (1, 2)
         ]  # fmt: skip
+
+    @pytest.mark.guarantee("HTTP", "Salesforce's 404 for an id that ends like a file is no proof of a delete")
+    @pytest.mark.parametrize("page", [False, True])
+    @pytest.mark.parametrize(
+        ("id_", "proves"),
+        [
+            ("ada@example.inc", False), ("ada@example.com", False), ("Ada@EXAMPLE.INC", False), ("a.b.py3", False),
+            ("song.7z", False), ("1.5", True), ("v1.2", True), ("a.b@c", True), ("inc", True), ("a.inc/b", True),
+        ],
+    )  # fmt: skip
+    def test_a_404_for_an_id_that_ends_like_a_file_refuses_its_row_alone(
+        self, id_: str, proves: bool, page: bool, salesforce: Preset
+    ) -> None:
+        path = f"/services/data/v62.0/sobjects/Contact/Ext__c/{quote(id_, safe='')}"
+        lost = (
+            Reply(404, b"<html>", {"Content-Type": "text/html"})
+            if page
+            else json_reply([{"errorCode": "NOT_FOUND"}], 404)
+        )
+        server, task = salesforce.server, salesforce.task
+        server.default = lambda request: lost if request.path == path else Reply(204)
+        keys = ("k1", id_, "k2")
+        salesforce.sink.open(task)
+        delivery = salesforce.sink.deliver(batch_of(task, [("delete", {"Ext__c": key}) for key in keys]))
+        if proves and page:  # a wrong path or a proxy
+            assert outcomes(delivery, 3)[1] is FATAL
+            return
+        assert outcomes(delivery, 3) == [DELIVERED, DELIVERED if proves else REJECTED, DELIVERED]
+        if not proves:
+            assert delivery.results[0].reason.endswith("no proof that the row is missing, by its path")
+            assert id_ not in repr(delivery)
+
+    def test_an_id_that_ends_like_a_file_is_deleted_where_salesforce_serves_it(self, salesforce: Preset) -> None:
+        salesforce.server.default = Reply(204)
+        salesforce.sink.open(salesforce.task)
+        batch = batch_of(salesforce.task, [("delete", {"Ext__c": "ada@example.com"})])
+        assert salesforce.sink.deliver(batch).results == ()
 
 
 class TestBraze:
