@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from dbt_reverse_etl.sinks.base import Options
+from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.http.json_path import parse_path
-from dbt_reverse_etl.sinks.http.settings import HeaderName, Strict
+from dbt_reverse_etl.sinks.http.settings import HeaderName
 
 JsonPath = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
 Status = Annotated[int, Field(ge=200, le=499)]
 
 
-class JsonIs(Strict):
+class JsonIs(Settings):
     """A value in the answer that means yes.
 
     Attributes:
@@ -39,7 +39,7 @@ class JsonIs(Strict):
         return [self.equals] if self.any_of is None else self.any_of
 
 
-class RefusedOptions(Strict):
+class RefusedOptions(Settings):
     """A list of refusals, which may be absent.
 
     Attributes:
@@ -53,7 +53,7 @@ class RefusedOptions(Strict):
     error: JsonPath | None = None
 
 
-class ResultsOptions(Strict):
+class ResultsOptions(Settings):
     """Where the answer reports each row.
 
     Attributes:
@@ -101,7 +101,7 @@ class ResultsOptions(Strict):
         return self
 
 
-class SuccessOptions(Strict):
+class SuccessOptions(Settings):
     """When an answer acknowledges the rows: if all conditions hold.
 
     Attributes:
@@ -115,7 +115,7 @@ class SuccessOptions(Strict):
     body: JsonIs | None = Field(None, alias="json")
 
 
-class OperationOptions(Strict):
+class OperationOptions(Settings):
     """The request of one operation.
 
     `path` and `headers` take `{field}`, `{_object}` (the sync's object), `{_key}` and `{_id}` (name and value of the only key field).
@@ -139,7 +139,7 @@ class OperationOptions(Strict):
     results: ResultsOptions | None = None
 
 
-class BatchOptions(Strict):
+class BatchOptions(Settings):
     """How rows share a request.
 
     Attributes:
@@ -153,7 +153,7 @@ class BatchOptions(Strict):
     wrap: Literal["array", "ndjson"] | dict[Literal["key"], str] | None = None
 
 
-class RetryAfterOptions(Strict):
+class RetryAfterOptions(Settings):
     """When to come back.
 
     Attributes:
@@ -186,8 +186,6 @@ class HttpOptions(Options):
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
         web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
-
-    model_config = Strict.model_config
 
     insert: OperationOptions | None = None
     update: OperationOptions | None = None
