@@ -78,10 +78,7 @@ ROWS = {
     "dbt-1.10": Row(("dbt-core==1.10.23", "dbt-spark==1.10.3"), rf"(?!{_SPARK}).+", tests=OF_DBT),
     # It wants a parser whose build downloads a binary from outside the package index, and runs without it.
     "dbt-1.12": Row(
-        ("metricflow>=0.213", "python-dotenv>=1.2"),
-        rf"(?!{_SPARK}).+",
-        alone=("dbt-core==1.12.6",),
-        tests=OF_DBT,
+        ("metricflow>=0.213", "python-dotenv>=1.2"), rf"(?!{_SPARK}).+", alone=("dbt-core==1.12.6",), tests=OF_DBT
     ),
     "databricks": Row(
         ("dbt-databricks==1.12.7", "pyspark==4.1.1", "delta-spark==4.3.1"),

@@ -34,11 +34,7 @@ from tests.support.servers.http import http_server
 
 ROWS, DRT_ROWS, EACH = 20_000, 2_000, 100
 # Without pacing, which it has by default: ten requests a second. In batch mode it sends as many rows a request as we do; its default is one.
-DRT_BATCHES = {
-    "body_mode": "batch",
-    "batch_template": "{{ rows | tojson_safe }}",
-    "max_records_per_request": EACH,
-}
+DRT_BATCHES = {"body_mode": "batch", "batch_template": "{{ rows | tojson_safe }}", "max_records_per_request": EACH}
 OPTIONS = HttpOptions.model_validate({"batch": {"rows": EACH}, "upsert": {"method": "POST", "path": "people"}})
 
 

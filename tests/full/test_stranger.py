@@ -171,13 +171,7 @@ def test_the_first_build_is_green_and_shows_few_nodes_of_the_package(told: Stran
     assert build.code == 0, build.text[-3000:]
     assert "SYNC crm_customers -> crm.customers" in build.text
     assert "SYNC app_orders -> app.orders" in build.text
-    assert told.seen["first build"] == [
-        (1, "Michael"),
-        (2, "Shawn"),
-        (3, "Kathleen"),
-        (4, "Jimmy"),
-        (5, "Katherine"),
-    ]
+    assert told.seen["first build"] == [(1, "Michael"), (2, "Shawn"), (3, "Kathleen"), (4, "Jimmy"), (5, "Katherine")]
     ours = [name for name in build.nodes if name.startswith(OF_THE_PACKAGE) and "_current_unique_" not in name]
     assert len(ours) == 5, (
         "the ledger and four views; none of their names is one of the project, which has a sync_status"

@@ -10,16 +10,7 @@ from typing import Any
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, PositionLost
 from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import (
-    BUCKETS,
-    NOT_WELL,
-    Claim,
-    Fact,
-    Range,
-    RunFinished,
-    RunStarted,
-    Undelivered,
-)
+from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Fact, Range, RunFinished, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
@@ -115,12 +106,7 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
         stated["leftovers"] = ""
     if lost is not None:
         nothing_left = adopted or (isinstance(lost, OtherChangelog) and not state.delivered_any)
-        return {
-            **stated,
-            "mark": request.id,
-            "known_from": fence,
-            "leftovers": "" if nothing_left else lost.reason,
-        }
+        return {**stated, "mark": request.id, "known_from": fence, "leftovers": "" if nothing_left else lost.reason}
     if request.operation == "resync":
         positions = state.positions if state.fence else stated["positions"]
         claims = _everything(request, positions) + state.claims

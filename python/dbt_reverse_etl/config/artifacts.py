@@ -12,16 +12,7 @@ from dbt_reverse_etl.config.manifest import Node, syncs
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.validation import closest, raise_if_any
 
-__all__ = [
-    "ChangelogResult",
-    "ForeignResults",
-    "Invocation",
-    "asked",
-    "is_excluded",
-    "run",
-    "select",
-    "syncs",
-]
+__all__ = ["ChangelogResult", "ForeignResults", "Invocation", "asked", "is_excluded", "run", "select", "syncs"]
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 

@@ -32,9 +32,7 @@ class Prepared:
     ) -> None:
         self._rows, self._prepare = rows, prepare
         together = replace(
-            limits,
-            rows=max(1, ROWS_AT_ONCE // limits.rows) * limits.rows,
-            bytes=max(limits.bytes, _BYTES_AT_ONCE),
+            limits, rows=max(1, ROWS_AT_ONCE // limits.rows) * limits.rows, bytes=max(limits.bytes, _BYTES_AT_ONCE)
         )
         self._slices: list[_Slice] = []
         self.parts: list[range] = []

@@ -21,12 +21,7 @@ MOST_ROWS = 1000  # change rows of one key, the newest
 
 
 def read_keys(
-    pusher: Pusher,
-    syncs: Sequence[ResolvedSync],
-    names: Mapping[str, str],
-    keys: Iterable[str],
-    *,
-    show_values: bool,
+    pusher: Pusher, syncs: Sequence[ResolvedSync], names: Mapping[str, str], keys: Iterable[str], *, show_values: bool
 ) -> list[KeyHistory]:
     """The history of each key in every changelog that has a key of these columns.
 

@@ -89,10 +89,7 @@ def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, St
 
 
 def _sync(
-    resolved: ResolvedSync,
-    status: Status,
-    runs: Mapping[str, Sequence[Row]],
-    snapshots: Sequence[Snapshot],
+    resolved: ResolvedSync, status: Status, runs: Mapping[str, Sequence[Row]], snapshots: Sequence[Snapshot]
 ) -> Sync:
     own = runs.get(status["sync_id"], ())
     waiting = [one.captured_at for one in snapshots if one.id > status["position"]] if status["lag"] else []

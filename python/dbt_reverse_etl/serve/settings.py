@@ -13,7 +13,8 @@ from dbt_reverse_etl.config.destinations import hides_of, register_values
 from dbt_reverse_etl.config.profiles import read_serve
 from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, raise_if_any, secret_names, validate
-from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Strict
+from dbt_reverse_etl.sinks.base import Settings
+from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader
 
 
 def _safe_url(url: str) -> str:
@@ -32,14 +33,14 @@ def _long_enough(secret: SecretStr) -> SecretStr:
     return secret
 
 
-class Job(Strict):
+class Job(Settings):
     """A job of dbt Cloud whose successful runs are pushed, and the dbt target whose destinations get them."""
 
     job_id: int = Field(gt=0)
     target: str = Field(min_length=1)
 
 
-class ServeSettings(Strict):
+class ServeSettings(Settings):
     """The account, who may speak to us, which jobs count, and where the position is kept.
 
     Attributes:

@@ -56,9 +56,9 @@ class Mode(str, Enum):
 
 
 class Settings(BaseModel):
-    """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`."""
+    """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`, and no text of an error shows a value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Options(Settings):

@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from typing import Literal, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
@@ -36,12 +35,10 @@ from dbt_reverse_etl.sinks.delta_statements import merge, overwrite
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import (
     LOST_RECORD,
-    NEVER_DELETES,
     OTHER_RUN,
     inexact_types,
     null_keys,
-    one_array,
-    positions,
+    refused_deletes,
     rejections,
     unmapped_key,
 )
@@ -203,10 +200,7 @@ class DeltaSink(SparkSink):
     def deliver(self, batch: Batch) -> Delivery:
         """One batch as one commit; the rows of a whole push come by `push`."""
         rows = batch.rows
-        refused = null_keys(rows, self._task.key)
-        if self._task.mode is not Mode.MIRROR:
-            deleted = positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
-            refused |= dict.fromkeys(deleted, NEVER_DELETES)
+        refused = null_keys(rows, self._task.key) | refused_deletes(rows, self._task.mode)
         kept = rows.take(pa.array([row for row in range(rows.num_rows) if row not in refused], pa.int64()))
         if not kept.num_rows:
             return rejections(refused)

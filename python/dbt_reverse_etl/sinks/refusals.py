@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.base import OPERATION, Mode, SinkTask
 from dbt_reverse_etl.values.arrow import not_utf8
 from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_rows
 
@@ -83,6 +83,13 @@ def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
 def nan_keys(rows: pa.Table, key: Sequence[str], *, as_null: bool) -> dict[int, str]:
     """Row -> reason of each row with NaN or Infinity in its key; written as null, it would have the key of other rows."""
     return encode_rows(rows.select(key)).rejected if as_null else {}
+
+
+def refused_deletes(rows: pa.Table, mode: Mode) -> dict[int, str]:
+    """Row -> reason of each delete, in a mode that has none."""
+    if mode.deletes:
+        return {}
+    return dict.fromkeys(positions(pc.equal(one_array(rows.column(OPERATION)), "delete")), NEVER_DELETES)
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:

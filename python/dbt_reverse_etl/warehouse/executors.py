@@ -46,12 +46,7 @@ class Executors:
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        rows: PendingRows,
-        sink: Sink,
-        make_sink: Callable[[], Sink],
-        policy: Policy,
+        self, spark: SparkSession, rows: PendingRows, sink: Sink, make_sink: Callable[[], Sink], policy: Policy
     ) -> None:
         self._spark, self._rows, self._sink, self._make_sink, self._policy = spark, rows, sink, make_sink, policy
         self._stripes = rows.stripes() if sink.settles_buckets else None
@@ -191,9 +186,7 @@ def _all_rows(table: pa.Table, following: pa.RecordBatch) -> int:  # noqa: ARG00
 
 
 def _chunks(
-    batches: Iterable[pa.RecordBatch],
-    limits: Limits,
-    end: Callable[[pa.Table, pa.RecordBatch], int] = _all_rows,
+    batches: Iterable[pa.RecordBatch], limits: Limits, end: Callable[[pa.Table, pa.RecordBatch], int] = _all_rows
 ) -> Iterator[pa.Table]:
     """Tables of as many rows as a task may have; what `end` leaves of one begins the next."""
     most = max(_CHUNK, limits.rows)

@@ -67,12 +67,7 @@ HOSTILE: dict[str, list[dict[str, Any]]] = {
         {"options": {"partition_by": ["name", "name"]}, **FIELDS},
         {"options": {"partition_by": ["id", "name"]}, **FIELDS},
     ],
-    "delta": [
-        {"object": "a.b.c`; drop table x"},
-        {"object": ""},
-        {"mode": "update_only"},
-        {"options": {"x": 1}},
-    ],
+    "delta": [{"object": "a.b.c`; drop table x"}, {"object": ""}, {"mode": "update_only"}, {"options": {"x": 1}}],
     "lake": [{"object": "../escape"}, {"object": "/etc"}, {"object": "a`b"}],
     "postgres": [
         {"object": "a.b.c"},

@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import configure
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.config.destinations import (
-    PlanOnly,
-    load_destinations,
-    profile_directories,
-)
+from dbt_reverse_etl.config.destinations import PlanOnly, load_destinations, profile_directories
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.profiles import DbtProject, read_target
 from dbt_reverse_etl.config.rendering import render

@@ -88,11 +88,7 @@ FILES: list[tuple[type[Settings], dict[str, Any], list[str]]] = [
         ["ssl_ca", "ssl_cert", "ssl_key"],
     ),
     (HttpSettings, {"url": "https://crm.example.com", "verify": "ca.pem"}, ["verify"]),
-    (
-        KafkaSettings,
-        {"bootstrap_servers": "kafka.example.com", "ssl_ca_location": "ca.pem"},
-        ["ssl_ca_location"],
-    ),
+    (KafkaSettings, {"bootstrap_servers": "kafka.example.com", "ssl_ca_location": "ca.pem"}, ["ssl_ca_location"]),
     (SingerSettings, {"command": "target-x", "log_file": "target.log"}, ["log_file"]),
 ]
 

@@ -14,15 +14,7 @@ from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.sinks.base import Batch, Limits
-from tests.support.delivery.engine_bench import (
-    Bench,
-    OrderedSink,
-    ScriptedSink,
-    delivered,
-    outcomes,
-    refusing,
-    some,
-)
+from tests.support.delivery.engine_bench import Bench, OrderedSink, ScriptedSink, delivered, outcomes, refusing, some
 from tests.support.effort import scaled
 
 # --- what is sent

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Limits
-from tests.support.delivery.engine_bench import (
-    Bench,
-    outcomes,
-    refusing,
-)
+from tests.support.delivery.engine_bench import Bench, outcomes, refusing
 from tests.support.effort import scaled
 
 

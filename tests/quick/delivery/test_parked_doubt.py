@@ -327,8 +327,7 @@ def test_a_change_of_mode_sends_no_row_that_a_lost_run_may_have_sent(changed_bef
         st.tuples(
             st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4)),
             st.dictionaries(
-                st.sampled_from(KEYS),
-                st.sampled_from(["rejected", "retryable", "unknown_applied", "unknown_lost"]),
+                st.sampled_from(KEYS), st.sampled_from(["rejected", "retryable", "unknown_applied", "unknown_lost"])
             ),
             st.sampled_from([None, None, "batch.after", "wave.delivered", "wave.acknowledged"]),
         ),

@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.clock import Clock
-from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Options, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.files.sink import FilesSink
+from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.testing import FakeClock, ReadBack, SinkContract, batch_of, person
 from tests.support.sinks.json_values import as_text
 
@@ -256,6 +257,14 @@ def test_the_contract_catches_a_sink_that(wrong: type[Sink], pytester: pytest.Py
     assert "ERROR" not in output
     failed = set(re.findall(r"^FAILED \S+::TestWrong::(\S+)", output, re.MULTILINE))
     assert failed >= {*WRONG[wrong]}
+
+
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("model", [MemorySettings, SqliteSettings, Options])
+def test_the_text_of_an_error_in_settings_of_any_sink_shows_no_value(model: type[Settings]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate({"path": ["canary"], "room": ["canary"], "pasword": "canary"})
+    assert "canary" not in str(refused.value) + repr(refused.value)
 
 
 def test_the_fake_clock_moves_only_by_sleep() -> None:

@@ -259,8 +259,7 @@ def test_nan_and_infinity_reject_exactly_their_rows_at_any_depth(values: list[li
 
 def _child(maps: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(
-        [maps.keys, maps.items],
-        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.float64())],
+        [maps.keys, maps.items], fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.float64())]
     )
 
 
@@ -289,10 +288,7 @@ def test_a_value_hidden_under_a_null_list_rejects_nothing() -> None:
         (pa.array([-(2**63) + 1, 0], pa.int64()).cast(pa.date64(), safe=False), encoding.NOT_A_YEAR),
         (pa.array([-1, 0], pa.int64()).cast(pa.timestamp("ns")), encoding.TOO_FINE),
         (pa.array([1, 0], pa.int64()).cast(pa.time64("ns")), encoding.TOO_FINE),
-        (
-            pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"a"], pa.binary()).buffers()),
-            encoding.NOT_UTF8,
-        ),
+        (pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"a"], pa.binary()).buffers()), encoding.NOT_UTF8),
     ],
 )
 def test_a_value_without_an_exact_form_rejects_its_row_and_no_other(array: pa.Array, reason: str) -> None:

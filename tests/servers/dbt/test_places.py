@@ -81,9 +81,7 @@ def place(*arguments: str) -> Place:
     ],
 )
 def test_a_command_finds_the_project_the_artifacts_and_the_target_where_dbt_does(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    case: tuple[dict[str, str], str, dict[str, str], list[str]],
+    project: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[dict[str, str], str, dict[str, str], list[str]]
 ) -> None:
     env, cwd, settings, arguments = case
     configure(project, **settings)

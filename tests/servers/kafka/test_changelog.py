@@ -40,11 +40,7 @@ def values(topic: str) -> list[Any]:
 @pytest.mark.guarantee("Kafka")
 def test_each_change_is_an_event_with_both_images_and_a_tombstone_stands_right_behind_a_delete() -> None:
     task = a_feed()
-    changes: list[Change] = [
-        ("insert", person(1)),
-        ("delete", {"id": 2}),
-        ("update", person(3, "Grace")),
-    ]
+    changes: list[Change] = [("insert", person(1)), ("delete", {"id": 2}), ("update", person(3, "Grace"))]
     batch = a_batch(task, changes, [None, person(2), person(3)])
     with opened(sink(), task) as kafka:
         assert outcomes(kafka.deliver(batch), 3) == [DELIVERED] * 3
@@ -102,10 +98,7 @@ def test_an_image_without_a_json_form_refuses_its_row_and_sends_neither_event_no
     change: Change = ("delete", {"id": 1}) if image == "before" else ("update", nan)
     with opened(sink(), task) as kafka:
         (refused,) = kafka.deliver(a_batch(task, [change], [nan if image == "before" else person(1)])).results
-    assert (refused.outcome, refused.reason) == (
-        REJECTED,
-        f"field {image}.score: NaN or Infinity has no JSON form",
-    )
+    assert (refused.outcome, refused.reason) == (REJECTED, f"field {image}.score: NaN or Infinity has no JSON form")
     assert read(task.object) == []
 
 

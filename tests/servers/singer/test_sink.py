@@ -32,17 +32,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.singer import process
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.sinks.singer.sink import SingerSink
-from dbt_reverse_etl.testing import (
-    FakeClock,
-    ReadBack,
-    Row,
-    SinkContract,
-    batch_of,
-    deliver,
-    opened,
-    outcomes,
-    person,
-)
+from dbt_reverse_etl.testing import FakeClock, ReadBack, Row, SinkContract, batch_of, deliver, opened, outcomes, person
 from tests.support import ROOT
 from tests.support.effort import scaled
 from tests.support.servers.singer_targets import JSONL, installed

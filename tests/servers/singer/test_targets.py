@@ -63,9 +63,7 @@ def file(tmp_path: Path) -> Iterator[tuple[dict[str, Any], sqlite3.Connection]]:
 
 
 @pytest.mark.guarantee("Singer")
-def test_sqlite_holds_inserts_updates_and_marked_deletes(
-    file: tuple[dict[str, Any], sqlite3.Connection],
-) -> None:
+def test_sqlite_holds_inserts_updates_and_marked_deletes(file: tuple[dict[str, Any], sqlite3.Connection]) -> None:
     settings, connection = file
     push(settings, *HISTORY)
     alive = "SELECT id, name, score FROM people WHERE _sdc_deleted_at IS NULL ORDER BY id"

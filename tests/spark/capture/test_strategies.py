@@ -99,10 +99,7 @@ def declare(project: Project, **capture: Any) -> None:
             "-- depends_on: {{ source('app', 'log') }}\n" + live,
             {"table": "app.log", "sequence": "number", "overlap": 100, "key": {"id": "source_id"}},
         ),
-        "cdf": (
-            f"select {COLUMNS} from {{{{ source('app', 'source') }}}} where not gone",
-            {"table": "app.source"},
-        ),
+        "cdf": (f"select {COLUMNS} from {{{{ source('app', 'source') }}}} where not gone", {"table": "app.source"}),
         "feed": (
             f"select {COLUMNS}, op, number from {project.schema}.events",
             {"operation": "op", "sequence": "number", "overlap": 100},

@@ -64,10 +64,7 @@ SCHEMAS = """{% macro generate_schema_name(custom_schema_name, node) -%}
 TESTS = {
     "version": 2,
     "models": [
-        {
-            "name": "customers",
-            "columns": [{"name": "customer_id", "data_tests": ["unique", "not_null"]}],
-        },
+        {"name": "customers", "columns": [{"name": "customer_id", "data_tests": ["unique", "not_null"]}]},
         {"name": "orders", "columns": [{"name": "order_id", "data_tests": ["unique", "not_null"]}]},
         {
             "name": "customers_changelog",

@@ -94,7 +94,7 @@ class Bench:
                 "_event_id": [f"e{i}" for i in range(rows)],
                 "_before_hash": pa.nulls(rows, pa.int64()),
                 "id": pa.array(range(rows), pa.int64()),
-            },
+            }
         )
         return self.engine.deliver_wave("claim", table, left_out)
 

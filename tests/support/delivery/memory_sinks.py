@@ -137,7 +137,7 @@ class TransactionalSink(PlainSink):
 
     def open(self, task: SinkTask) -> None:
         self.task = task
-        self._unanswered = Unanswered()
+        self._unanswered: Unanswered | None = None
         assert task.first or self.destination.fence, "the destination lost its record"
         self.destination.fence = max(self.destination.fence, task.fence)
 
@@ -160,7 +160,7 @@ class TransactionalSink(PlainSink):
     def deliver(self, batch: Batch) -> Delivery:
         before = self._unanswered
         records = self.destination.records.get(batch.claim, [])
-        if before.is_of(batch) and before.part in records and self._holds_fence:
+        if before and before.is_of(batch) and before.part in records and self._holds_fence:
             words = [word for key in batch.rows.column("key").to_pylist() for word in self.script.get(key, [])[:1]]
             if not self._is_down(words):
                 return before.answer
@@ -194,5 +194,5 @@ class TransactionalSink(PlainSink):
         if whole is None:
             return answer
         if not self.task.full_load:
-            self._unanswered.note(batch, parts[0], answer)
+            self._unanswered = Unanswered(batch, parts[0], answer)
         return Delivery.of_all(len(rows), Outcome.UNKNOWN, whole)

@@ -126,9 +126,7 @@ class HttpServer:
 
 @contextmanager
 def http_server(
-    default: Reply | Callable[[Received], Reply] = Reply(),
-    *,
-    tls: ssl.SSLContext | None = None,
+    default: Reply | Callable[[Received], Reply] = Reply(), *, tls: ssl.SSLContext | None = None
 ) -> Iterator[HttpServer]:
     server = HttpServer(default, tls=tls)
     try:

@@ -90,12 +90,7 @@ def python_without_the_package(folder: Path, *, but: str = "") -> Path:
 def environment(memory: str = "256m") -> Mapping[str, str]:
     """Of a machine that knows nothing of this project; so much memory for a server."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "PYTEST_"))}
-    return {
-        **ours,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": memory,
-        "SPARK_DAEMON_JAVA_OPTS": JVM,
-    }
+    return {**ours, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": memory, "SPARK_DAEMON_JAVA_OPTS": JVM}
 
 
 @contextmanager

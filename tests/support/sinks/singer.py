@@ -9,10 +9,7 @@ from typing import Any
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.sinks.singer.sink import SingerSink
-from dbt_reverse_etl.testing import (
-    PEOPLE,
-    person,
-)
+from dbt_reverse_etl.testing import PEOPLE, person
 
 HOSTILE = str(Path(__file__).with_name("singer_hostile.py"))
 

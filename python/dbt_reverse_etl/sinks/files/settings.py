@@ -6,7 +6,7 @@ import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -29,8 +29,6 @@ class StorageSettings(Settings):
         region, access_key, secret_key, session_token: as S3 names them.
         timeout: seconds to connect, and for each request.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     endpoint: str | None = None
     region: str | None = None
@@ -104,8 +102,6 @@ class FilesSettings(Settings):
         keep_days: when a run ends, older parts leave the manifest; the next run deletes their files, so that readers can end
             first. Files that a full load replaced stay as long; without `keep_days`, until the next run.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     path: str = Field(pattern=r"\S")
     storage: StorageSettings = Field(default_factory=StorageSettings)

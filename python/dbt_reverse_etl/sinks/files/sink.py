@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
@@ -42,7 +41,7 @@ from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
 from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
 from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
-from dbt_reverse_etl.sinks.refusals import nan_keys
+from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
 _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR})
@@ -166,7 +165,7 @@ class FilesSink(Sink):
         run = self._opened()
         try:
             keyless = nan_keys(batch.rows, run.task.key, as_null=self.is_nan_null(run.task))
-            refused = keyless | _not_allowed(batch, run.task)
+            refused = keyless | refused_deletes(batch.rows, run.task.mode)
             done = encoded(batch, refused, run.task.fence, self._settings, _options(run.task))
         except TooManyFolders:
             reason = f"partition_by makes more than {MOST_FOLDERS} folders of one batch"
@@ -244,13 +243,6 @@ def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) ->
     except DamagedError as error:
         return Outcome.FATAL, str(error)
     return None
-
-
-def _not_allowed(batch: Batch, task: SinkTask) -> dict[int, str]:
-    if task.mode is Mode.MIRROR:
-        return {}
-    deletes = pc.indices_nonzero(pc.equal(batch.rows.column(OPERATION), "delete")).to_pylist()
-    return dict.fromkeys(deletes, "the mode of this sync has no delete")
 
 
 def _options(task: SinkTask) -> FilesOptions:

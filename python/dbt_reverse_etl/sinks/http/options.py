@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from dbt_reverse_etl.sinks.base import Options
+from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.http.json_path import parse_path
-from dbt_reverse_etl.sinks.http.settings import HeaderName, Strict
+from dbt_reverse_etl.sinks.http.settings import HeaderName
 
 JsonPath = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
 Status = Annotated[int, Field(ge=200, le=499)]
@@ -25,7 +25,7 @@ def _expression(text: str) -> str:
     return text
 
 
-class JsonIs(Strict):
+class JsonIs(Settings):
     """A value in the answer that means yes.
 
     Attributes:
@@ -50,7 +50,7 @@ class JsonIs(Strict):
         return [self.equals] if self.any_of is None else self.any_of
 
 
-class RefusedOptions(Strict):
+class RefusedOptions(Settings):
     """A list of refusals, which may be absent.
 
     Attributes:
@@ -64,7 +64,7 @@ class RefusedOptions(Strict):
     error: JsonPath | None = None
 
 
-class ResultsOptions(Strict):
+class ResultsOptions(Settings):
     """Where the answer reports each row.
 
     Attributes:
@@ -112,7 +112,7 @@ class ResultsOptions(Strict):
         return self
 
 
-class SuccessOptions(Strict):
+class SuccessOptions(Settings):
     """When an answer acknowledges the rows: if all conditions hold.
 
     Attributes:
@@ -126,7 +126,7 @@ class SuccessOptions(Strict):
     body: JsonIs | None = Field(None, alias="json")
 
 
-class OperationOptions(Strict):
+class OperationOptions(Settings):
     """The request of one operation.
 
     `path` and `headers` take `{field}`, `{_object}` (the sync's object), `{_key}` and `{_id}` (name and value of the only key field).
@@ -150,7 +150,7 @@ class OperationOptions(Strict):
     results: ResultsOptions | None = None
 
 
-class BatchOptions(Strict):
+class BatchOptions(Settings):
     """How rows share a request.
 
     Attributes:
@@ -164,7 +164,7 @@ class BatchOptions(Strict):
     wrap: Literal["array", "ndjson"] | dict[Literal["key"], str] | None = None
 
 
-class RetryAfterOptions(Strict):
+class RetryAfterOptions(Settings):
     """When to come back.
 
     Attributes:
@@ -198,8 +198,6 @@ class HttpOptions(Options):
         missing_except: a regular expression; where it finds something in a request's path, a status of `missing` only rejects the row.
         web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
-
-    model_config = Strict.model_config
 
     insert: OperationOptions | None = None
     update: OperationOptions | None = None

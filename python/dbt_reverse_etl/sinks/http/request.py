@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import OPERATION, Mode
+from dbt_reverse_etl.sinks.http.answer import Sent
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.call import Call, Ready, ready
-from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions, SuccessOptions
+from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.values.encoding import json_array, ndjson
+
+_NO_ROWS = Sent(0)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Request:
         path: percent-encoded, relative to the base URL.
         event: id of the change, or of the changes together; stable over retries.
         rows: indexes in the batch of the rows that it carries.
-        ids: their keys as text, where the answer speaks of rows by id.
+        sent: what its answer is judged by.
     """
 
     method: str
@@ -35,11 +38,7 @@ class Request:
     body: bytes | None = None
     event: str = ""
     rows: tuple[int, ...] = ()
-    ids: tuple[str, ...] = ()
-    deletes: bool = False
-    alone: bool = True
-    success: SuccessOptions | None = None
-    results: ResultsOptions | None = None
+    sent: Sent = _NO_ROWS
 
 
 _Numbered = tuple[int, Ready]  # a row by its number in the batch
@@ -111,7 +110,7 @@ class Plan:
 
     def instead(self, request: Request, status: int, rows: pa.Table) -> Request | None:
         """The other request of an upsert, where the answer says that the row exists already, or that it does not."""
-        if not request.alone or request.deletes or self.mode not in (Mode.UPSERT, Mode.MIRROR):
+        if not request.sent.alone or request.sent.deletes or self.mode not in (Mode.UPSERT, Mode.MIRROR):
             return None
         (index,) = request.rows
         operation = rows.column(OPERATION)[index].as_py()
@@ -163,6 +162,7 @@ class Plan:
             event = hashlib.sha256("\n".join(row.event for _, row in rows).encode()).hexdigest()
         path, headers = first.address or call.fixed
         written = {name: value for (name, _), value in zip(call.headers, headers, strict=True)}
+        ids = tuple(row.id for _, row in rows) if call.by_id else ()
         return Request(
             method=call.method,
             path=path,
@@ -170,11 +170,7 @@ class Plan:
             body=body,
             event=event,
             rows=tuple(index for index, _ in rows),
-            ids=tuple(row.id for _, row in rows) if call.by_id else (),
-            deletes=call.deletes,
-            alone=call.alone,
-            success=call.success,
-            results=call.results,
+            sent=Sent(len(rows), ids, call.deletes, call.alone, path, call.success, call.results),
         )
 
     def _wrap(self, bodies: list[bytes], *, alone: bool) -> bytes:

@@ -31,12 +31,6 @@ HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
 
 
-class Strict(Settings):
-    """Unknown keys are errors, and no error shows a value."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
 def _header_name(name: str) -> str:
     if not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
         raise ValueError("found a header that cannot be set; expected a plain header name; next: remove or rename it")
@@ -56,7 +50,7 @@ HeaderName = Annotated[str, AfterValidator(_header_name)]
 SecretHeader = Annotated[SecretStr, AfterValidator(_secret_header)]
 
 
-class Bearer(Strict):
+class Bearer(Settings):
     """`Authorization: Bearer <token>`.
 
     Attributes:
@@ -70,7 +64,7 @@ class Bearer(Strict):
         return "Authorization", f"Bearer {self.token.get_secret_value()}"
 
 
-class Basic(Strict):
+class Basic(Settings):
     """`Authorization: Basic <user:password>`.
 
     Attributes:
@@ -86,7 +80,7 @@ class Basic(Strict):
         return "Authorization", f"Basic {base64.b64encode(pair).decode()}"
 
 
-class ApiKey(Strict):
+class ApiKey(Settings):
     """A header of the destination's own, such as `X-Api-Key`, or a parameter of the query.
 
     Attributes:
@@ -110,7 +104,7 @@ class ApiKey(Strict):
         return None if self.header_name is None else (self.header_name, self.value.get_secret_value())
 
 
-class OAuth2(Strict):
+class OAuth2(Settings):
     """OAuth 2.0 client credentials (RFC 6749, section 4.4): a token of `token_url`, as `Authorization: Bearer`.
 
     Attributes:
@@ -143,7 +137,7 @@ class OAuth2(Strict):
         """None: the token is not a setting."""
 
 
-class StandardWebhooks(Strict):
+class StandardWebhooks(Settings):
     """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`.
 
     Attributes:
@@ -179,7 +173,7 @@ def _webhook_key(secret: SecretStr) -> bytes:
     return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
 
 
-class PythonAuth(Strict):
+class PythonAuth(Settings):
     """A class of an installed package that authenticates requests, such as AWS SigV4, OAuth 1 or NTLM.
 
     The other keys are the arguments of the class; `args` is a list of those without a name.
@@ -211,7 +205,7 @@ class PythonAuth(Strict):
         """None: the class writes what it likes."""
 
 
-class ClientCertificate(Strict):
+class ClientCertificate(Settings):
     """Mutual TLS.
 
     Attributes:
@@ -225,7 +219,7 @@ class ClientCertificate(Strict):
     password: SecretStr | None = None
 
 
-class Timeout(Strict):
+class Timeout(Settings):
     """Seconds. Both together bound a request and all that it needs, such as a token.
 
     Attributes:
@@ -237,7 +231,7 @@ class Timeout(Strict):
     read: PositiveFloat = Field(30, le=180)
 
 
-class CheckSettings(Strict):
+class CheckSettings(Settings):
     """A read-only request that `check` sends.
 
     Attributes:
@@ -247,7 +241,7 @@ class CheckSettings(Strict):
     path: str
 
 
-class HttpSettings(Strict):
+class HttpSettings(Settings):
     """One HTTP destination; hosts come from here only.
 
     Attributes:

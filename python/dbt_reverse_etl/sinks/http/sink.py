@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.http.answer import Answer, Sent, is_web_page, judge, meaning
+from dbt_reverse_etl.sinks.http.answer import Answer, is_web_page, judge, meaning
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
@@ -215,7 +215,7 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     answer = transport.exchange(request, wants_body=plan.reads_answers)
     other = None
     if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
-        is_explained = meaning(answer, _sent(request), plan.options) not in (None, Outcome.NO_MATCH)
+        is_explained = meaning(answer, request.sent, plan.options) not in (None, Outcome.NO_MATCH)
         other = None if is_explained else plan.instead(request, answer.status, batch.rows)
     if other is not None:
         if not batch.go_on():
@@ -224,19 +224,7 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     if not isinstance(answer, Answer):
         unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
         return unanswered, False
-    return judge(answer, _sent(request), plan.options, plan.mode, datetime.now(timezone.utc)), True
-
-
-def _sent(request: Request) -> Sent:
-    return Sent(
-        len(request.rows),
-        request.ids,
-        deletes=request.deletes,
-        alone=request.alone,
-        path=request.path,
-        success=request.success,
-        results=request.results,
-    )
+    return judge(answer, request.sent, plan.options, plan.mode, datetime.now(timezone.utc)), True
 
 
 def _ends_batch(delivery: Delivery) -> bool:

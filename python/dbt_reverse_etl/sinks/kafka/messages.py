@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.envelope import enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
-from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, null_keys, one_array, positions, reasons_of
+from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of, refused_deletes
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
 
 NO_TEXT = "a value without an exact form as text"
@@ -55,7 +55,7 @@ def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: En
     deleted = deleted_rows(rows)
     keys, keyless = _keys(rows, task.key, options)
     values, unwritable = _values(rows, deleted, task, encode)
-    never = dict.fromkeys(deleted, NEVER_DELETES) if task.mode is Mode.UPSERT else {}
+    never = refused_deletes(rows, task.mode)
     entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
     for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
         entries[row] = Refused(reason)

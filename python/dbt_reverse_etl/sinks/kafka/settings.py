@@ -11,7 +11,7 @@ import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -51,8 +51,6 @@ class KafkaSettings(Settings):
         schema_registry_user, schema_registry_password: its login.
         schema_registry_ca_location: PEM file of its CA; default: the CAs that come with the client.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     bootstrap_servers: str
     security_protocol: Protocol | None = None

@@ -12,12 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget them
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # its stubs forget them
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, Secret, field_validator
+from pydantic import AfterValidator, Field, Secret, field_validator
 
 from dbt_reverse_etl.base.redaction import names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
@@ -48,8 +48,6 @@ class SingerSettings(Settings):
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
         log_file: the target's stderr is appended to it; it may contain row values and secrets.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     command: tuple[str, ...] = Field(min_length=1)
     config: Secret[dict[str, Any]] = Field(default_factory=lambda: Secret[dict[str, Any]]({}))

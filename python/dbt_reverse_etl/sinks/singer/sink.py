@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
-from dbt_reverse_etl.sinks.refusals import NEVER_DELETES, nan_keys, null_keys, unmapped_key
+from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
     record_messages,
@@ -142,15 +142,14 @@ class SingerSink(Sink):
     def _records(self, rows: pa.Table) -> tuple[dict[int, bytes], dict[int, str]]:
         """Row -> its JSON, and row -> why it is refused."""
         task, options = self._opened(), self._options(self._opened())
-        is_delete = pc.equal(rows.column(OPERATION), "delete")
         table = rows.drop_columns([OPERATION, EVENT_ID])
         refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
+        refused |= refused_deletes(rows, task.mode)
         if task.mode is Mode.MIRROR:
             kind = _fields(task).field(DELETED_AT).type
+            is_delete = pc.equal(rows.column(OPERATION), "delete")
             when = pc.if_else(is_delete, pa.scalar(self._now, kind), pa.scalar(None, kind))
             table = table.append_column(DELETED_AT, when)
-        else:
-            refused |= dict.fromkeys(pc.indices_nonzero(is_delete).to_pylist(), NEVER_DELETES)
         encoded = encode_rows(table, nan=options.nan)
         refused = encoded.rejected | refused
         kept = {row: record for row, record in enumerate(encoded.rows) if record is not None and row not in refused}

@@ -32,25 +32,22 @@ class Part:
     left_out: int
 
 
+@dataclass(frozen=True)
 class Unanswered:
-    """The last batch whose COMMIT had no answer: its record is asked before the batch is written again."""
+    """A batch whose COMMIT had no answer: its record is asked before the batch is written again.
 
-    def __init__(self) -> None:
-        self._batch: Batch | None = None
+    Attributes:
+        part: its record.
+        answer: holds if the record is there.
+    """
 
-    def note(self, batch: Batch, part: Part, answer: Delivery) -> None:
-        """Nobody knows whether this batch was applied; `answer` holds if it was."""
-        self._batch, self.part, self._answer = batch, part, answer
+    batch: Batch
+    part: Part
+    answer: Delivery
 
     def is_of(self, batch: Batch) -> bool:
         """Whether this batch is that one, come again."""
-        before = self._batch
-        return before is not None and before.claim == batch.claim and before.rows.equals(batch.rows)
-
-    @property
-    def answer(self) -> Delivery:
-        """Of that batch, if its record is there."""
-        return self._answer
+        return self.batch.claim == batch.claim and self.batch.rows.equals(batch.rows)
 
 
 def parts_of(batch: Batch, refused: Collection[int]) -> list[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -42,8 +42,6 @@ class ServerSettings(Settings):
         create_object: make a missing table, with the key as its PRIMARY KEY.
         on_new_column: `add` adds missing columns, only with create_object.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     host: str = Field(min_length=1)
     port: int = Field(ge=1, le=65535)
@@ -226,8 +224,6 @@ class DuckdbSettings(Settings):
         state_schema: of our two tables; default: that of the object.
         config: options of DuckDB for the connection, such as `threads`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     path: str = Field(min_length=1)
     create_object: bool = True

@@ -58,7 +58,7 @@ class SqlSink(Sink):
         self._lock = threading.Lock()
         self._connection: Any = None
         self._place: Any = None
-        self._unanswered = Unanswered()
+        self._unanswered: Unanswered | None = None
 
     @property
     def identity(self) -> str:
@@ -141,7 +141,7 @@ class SqlSink(Sink):
         if not task.first and self._dialect.absent_file():
             raise self._error(LOST_RECORD, "the file of the last push", self._resync)
         self._task, self._record = task, self._record_of(task)
-        self._unanswered = Unanswered()
+        self._unanswered = None
         with self._lock, self._explained():
             self._drop_connection()
             self._open(self._connected("rwc"))
@@ -254,13 +254,15 @@ class SqlSink(Sink):
             return answer
         if not unsure:  # a newer run may have removed the record
             return Delivery.of_all(rows, Outcome.RETRYABLE, "the connection was lost, the batch was rolled back")
-        self._unanswered.note(batch, part, answer)
+        self._unanswered = Unanswered(batch, part, answer)
         return Delivery.of_all(rows, Outcome.UNKNOWN, f"{LOST_AT_COMMIT}; {unsure}")
 
     def _late_answer(self, connection: Any, batch: Batch) -> Delivery | None:
         """Of a commit that had none, where its batch comes again and was carried out after all."""
         before = self._unanswered
-        return before.answer if before.is_of(batch) and self._record.has(connection, batch.claim, before.part) else None
+        if before and before.is_of(batch) and self._record.has(connection, batch.claim, before.part):
+            return before.answer
+        return None
 
     def _hold_fence(self, connection: Any) -> None:
         lost = self._record.lost(connection)

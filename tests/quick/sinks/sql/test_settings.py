@@ -10,12 +10,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import parameters
-from dbt_reverse_etl.sinks.sql.settings import (
-    DuckdbSettings,
-    MysqlSettings,
-    PostgresSettings,
-    SqliteSettings,
-)
+from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings, MysqlSettings, PostgresSettings, SqliteSettings
 
 REMOTE = {"host": "db.example.com", "database": "crm", "user": "u"}
 SECRET = "canary-p%40ss/word"

@@ -27,15 +27,7 @@ from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
-from dbt_reverse_etl.sinks.sql.values import (
-    Form,
-    as_it_is,
-    cast_to,
-    date_days,
-    then,
-    time_micros,
-    timestamp_micros,
-)
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, time_micros, timestamp_micros
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
 
 try:

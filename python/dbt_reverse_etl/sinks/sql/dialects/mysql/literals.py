@@ -30,15 +30,7 @@ import pyarrow.types as pt
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8, without
 from dbt_reverse_etl.sinks.sql.columns import Columns
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn
-from dbt_reverse_etl.sinks.sql.values import (
-    Form,
-    as_it_is,
-    cast_to,
-    date_text,
-    decimal_text,
-    time_text,
-    timestamp_text,
-)
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_text, decimal_text, time_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 NOT_FINITE = "NaN or Infinity, which MySQL cannot store"

@@ -34,14 +34,7 @@ from pymysql.cursors import SSCursor
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, digits, unfit
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
-from dbt_reverse_etl.sinks.sql.dialects.mysql.session import (
-    ROLLED_BACK,
-    connect,
-    failure,
-    number,
-    row_is_at_fault,
-    run,
-)
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import ROLLED_BACK, connect, failure, number, row_is_at_fault, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     CHARSETS,
     CREATED,
@@ -142,13 +135,7 @@ class MysqlDialect(Dialect):
     def read_table(self, connection: Connection[Any], name: Name) -> Table | None:
         return read_table(connection, name)
 
-    def read_rows(
-        self,
-        connection: Connection[Any],
-        name: Name,
-        table: Table,
-        task: SinkTask,
-    ) -> Iterator[pa.Table]:
+    def read_rows(self, connection: Connection[Any], name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         """The server writes every value as text."""
         soft = soft_delete(task)
         kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""

@@ -31,12 +31,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
-    connect,
-    failure,
-    is_doubtful,
-    row_is_at_fault,
-)
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect, failure, is_doubtful, row_is_at_fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
 
 OLDEST_SERVER = 12

@@ -25,15 +25,7 @@ from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.sinks.sql.values import (
-    Form,
-    as_it_is,
-    cast_to,
-    date_text,
-    decimal_text,
-    time_text,
-    timestamp_text,
-)
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_text, decimal_text, time_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
