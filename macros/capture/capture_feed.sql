@@ -17,7 +17,7 @@
         select * except (_rank), _operation = 'delete' as _gone, current_timestamp() as _now
         from (
             {#- An unknown operation before all others of its key, so that none is passed over. #}
-            select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by _operation = 'unknown' desc, {{ sequence }} desc, _operation) as _rank
+            select *, row_number() over (partition by {{ reverse_etl._columns(capture.columns.key) }} order by _operation = 'unknown' desc, {{ reverse_etl._feed_order(capture, newest_first=true) }}) as _rank
             from ({{ reverse_etl._feed_events(capture) }}) where _operation <> 'ignore'
         )
         where _rank = 1
@@ -138,12 +138,18 @@
 {% macro _feed_events_by_label(capture) %}
     {%- set sequence = reverse_etl._quote(capture.options.sequence) -%}
     {%- set label = "if(_operation = 'upsert', cast(" ~ capture.label.by ~ ' as string), null)' -%}
-    {%- set events = 'partition by ' ~ reverse_etl._columns(capture.columns.key) ~ ' order by ' ~ sequence -%}
+    {%- set events = 'partition by ' ~ reverse_etl._columns(capture.columns.key) ~ ' order by ' ~ reverse_etl._feed_order(capture) -%}
     {%- set placed = sequence ~ ' is not null and not ' ~ reverse_etl._any_null(capture.columns.key) %}
     select *, if({{ placed }}, max({{ label }}) over ({{ events }} rows unbounded preceding), null) as _reached,
         if({{ placed }}, first({{ label }}, true) over ({{ events }} rows between 1 following and unbounded following), null) as _next_label
     from ({{ reverse_etl._feed_events(capture) }})
 {% endmacro %}
+
+
+{# The order of the events of a key. Of some with one sequence the last is always the same: a delete, or else the one with the greatest hash. #}
+{% macro _feed_order(capture, newest_first=false) -%}
+    {{ reverse_etl._quote(capture.options.sequence) }}{{ ' desc' if newest_first }}, _operation{{ ' desc' if not newest_first }}, {{ reverse_etl._model_hash(capture.columns.model) }}{{ ' desc' if newest_first }}
+{%- endmacro %}
 
 
 {# Another name than `feed/`: positions of that one may lie beyond what was read. #}

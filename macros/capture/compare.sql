@@ -40,7 +40,8 @@
 
 {#
   Literal EXCEPT both ways, for audits. EXCEPT reads the model twice, so the query was stored as a table (see _model_query). A value in a column that either
-  the model or its head has not is a difference, too, as it is for the hash.
+  the model or its head has not is a difference, too, as it is for the hash; where the hash is the same, the row was
+  captured with that column, before a kill between two labels.
 #}
 {% macro compare_except(target, head, columns, query, settings) %}
     {%- set names = reverse_etl._columns(columns.names) %}
@@ -58,7 +59,9 @@
         select {{ reverse_etl._columns(columns.key) }} from (select {{ names }} from old_rows except select {{ names }} from new_rows)
         {%- if one_sided %}
         union
-        select {{ reverse_etl._columns(columns.key) }} from old_rows where not {{ reverse_etl._all_null(one_sided) }}
+        select {{ reverse_etl._columns(columns.key) }} from old_rows o
+        left semi join new_rows n on {{ reverse_etl._same_key(columns.key, 'o', 'n') }} and o._row_hash <> n._row_hash
+        where not {{ reverse_etl._all_null(one_sided) }}
         {%- endif %}
     ),
     classified as (

@@ -30,13 +30,19 @@
 {% endmacro %}
 
 
-{# Whether the head is another one than that which this run captured or found, as its `code` says. Without a code the model did not run, as in `dbt test`: then its tests may have begun before the head was there. #}
+{#
+  Whether the head is another one than that which this run captured or found, as its `code` says. Without a code the model did not run, as in `dbt test`: then
+  its tests may have begun before the head was committed. Ages are compared: times of the history are in the zone of the session, or of this machine.
+#}
 {% macro _is_newer(changelog, code) %}
     {%- if code is not none -%}{{ return(code.split(' by ')[0] != reverse_etl._head_code(changelog.head).split(' by ')[0]) }}{%- endif -%}
-    {%- set began = "timestamp '" ~ run_started_at.strftime('%Y-%m-%d %H:%M:%S.%f') ~ " UTC'" -%}
-    {{ return(run_query(
-        'select count(*) from ' ~ changelog.target ~ " where _change = 'snapshot' and _snapshot_id = " ~ reverse_etl._changed(changelog.head) ~ ' and _captured_at >= ' ~ began
-    ).rows[0][0] > 0) }}
+    {%- set now = run_query('select current_timestamp()').rows[0][0] -%}
+    {%- set age = modules.datetime.datetime.now(modules.pytz.utc) - run_started_at -%}
+    {%- set of_head = 'snapshot ' ~ reverse_etl._changed(changelog.head) ~ ' of ' -%}
+    {%- for commit in run_query('describe history ' ~ changelog.target ~ ' limit 100').rows if (commit['userMetadata'] or '').startswith(of_head) -%}
+        {{ return(now - commit['timestamp'] <= age) }}
+    {%- endfor -%}
+    {{ return(false) }}
 {% endmacro %}
 
 

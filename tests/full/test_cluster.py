@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dbt.shop import start, write_shop
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 from tests.support.servers.spark import Cluster, python_without_the_package, standalone_cluster
@@ -33,6 +35,26 @@ waves = WaveSize(rows={WAVE}, grow_below=-1)
 invocation.Policy = partial(invocation.Policy, executors_from=1, executor_waves=waves)
 for command in (["deps"], ["run", "--select", "people"], ["run", "--select", "people", "--vars", "{{step: 2}}"]):
     assert dbtRunner().invoke(command).success, command
+"""
+
+LIST = f"""
+import json, sys
+from dataclasses import replace
+from pyspark.sql import SparkSession
+from dbt_reverse_etl.warehouse import ledger
+from tests.spark.delivery.test_ledger import UNDELIVERED, started
+
+ledger._PART = {2**18}
+session = SparkSession.builder
+for name, value in json.loads(sys.argv[1]).items():
+    session = session.config(name, value)
+spark = session.getOrCreate()
+kept = ledger.DeltaLedger(spark, "default.ledger")
+kept.create()
+rows = tuple(replace(UNDELIVERED, key=str(number)) for number in range(9000))
+assert kept.start(replace(started(1, "first"), undelivered=rows)) is not None
+print(len(kept.read("a1").undelivered), "rows are listed")
+spark.stop()
 """
 
 
@@ -125,6 +147,17 @@ def test_a_push_from_a_cluster_survives_a_killed_executor_and_a_lost_machine_and
     assert 0 < of_the_first.total() - len(FIRST) <= 2 * WAVE, "their tasks were sending"
     assert {times for one, times in keeps.received.items() if one not in FIRST.items()} == {1}
     assert_no_leak(tmp_path, output)
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_a_cluster_records_a_list_of_undelivered_rows_that_is_larger_than_a_message_of_spark(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    settings = settings_of(cluster, tmp_path / "spark") | {"spark.rpc.message.maxSize": "1"}  # MiB
+    path = os.pathsep.join([str(ROOT), str(ROOT / "python")])
+    run = start(tmp_path, "-c", LIST, json.dumps(settings), SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=path)
+    output = run.communicate(timeout=280)[0]
+    assert "9000 rows are listed" in output, output
 
 
 def assert_no_leak(folder: Path, output: str) -> None:

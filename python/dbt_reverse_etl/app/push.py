@@ -95,7 +95,7 @@ class Pusher(PushContext):
             status, code = Status.FAILED, ExitCode.FAILED
             message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))
         if is_interrupted:
-            return self.left(resolved, overview, begun=True)
+            return one.interrupted() if one else self.left(resolved, overview, begun=False)
         if one is not None:
             return one.stopped(status, code, message)
         here = Standing(Health.FAILING, reason=f"{status}: {message}")
@@ -103,10 +103,10 @@ class Pusher(PushContext):
 
     def left(self, resolved: ResolvedSync, overview: Overview, *, begun: bool) -> Report:
         """A sync that an interrupt kept from its end."""
-        found = "it did not end in time: the next push settles what it sent" if begun else "it had not begun"
-        message = f"interrupted: {found}"
-        report = OneSync(self, resolved, overview).untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
-        return replace(report, standing=Standing(Health.UNSETTLED, reason=message)) if begun else report
+        one = OneSync(self, resolved, overview)
+        if begun:
+            return one.unsettled()
+        return one.untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, "interrupted: it had not begun")
 
     @apart
     def plan(self, resolved: ResolvedSync, overview: Overview, rows: int = 5) -> Report:

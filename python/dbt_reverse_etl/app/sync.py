@@ -99,6 +99,12 @@ class OneSync:
         report = Report(name, self.label, status, code, position=state.position, message=message, standing=here)
         return replace(report, sync_id=self.id, relation=changelog.relation_name, fence=state.fence)
 
+    def unsettled(self) -> Report:
+        """Of a push that may have sent rows before a signal ended it."""
+        message = "interrupted: it did not end in time: the next push settles what it sent"
+        report = self.untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
+        return replace(report, standing=Standing(Health.UNSETTLED, reason=message))
+
     def _state_after(self, status: str) -> State:
         """Of a push that ended with an error: a run that failed may have acknowledged waves before."""
         if status != Status.FAILED:

@@ -45,6 +45,7 @@ class SyncPush(OneSync):
     """One sync that is pushed or planned."""
 
     _begun = 0  # fence of the run of this push that is under way
+    _may_have_begun = False  # it, although a signal may have cut the start in two
     _replayed = NO_COUNTS  # by runs of this push before it
 
     def push(self, only: str | None = None) -> Report:
@@ -178,6 +179,16 @@ class SyncPush(OneSync):
         reached = (counts, counts.planned, run.head, state.position)
         return Report(self._resolved.sync.name, self.label, status, code, *reached, message=message, standing=here)
 
+    def interrupted(self) -> Report:
+        """Of a push that a signal ended in a query of the warehouse."""
+        message = f"interrupted: it had not begun to send{' newer events' if self._replayed.planned.total else ''}"
+        report = (
+            self.unsettled()
+            if self._may_have_begun
+            else self.untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
+        )
+        return replace(report, counts=self._replayed, planned=self._replayed.planned)
+
     def _run(self, job: Job, spec: Spec) -> RunResult:
         guard = partial(self._guard, of_one_row=job.only is not None)
         ports = replace(self._ports(spec, self._head), guard=guard, full_load=partial(self._full_load, spec))
@@ -227,7 +238,7 @@ class SyncPush(OneSync):
     def _begin_anew(self) -> None:
         """For another run of the same push."""
         self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
-        self._begun = 0
+        self._begun, self._may_have_begun = 0, False
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, and a sample of their keys."""
@@ -264,7 +275,7 @@ class SyncPush(OneSync):
 
         shared = self._shared
         return Ports(
-            Prefetched(shared.ledger, self.state, self._name_ledger),
+            Prefetched(shared.ledger, self.state, partial(setattr, self, "_may_have_begun", True), self._name_ledger),
             source_for,
             self.sink,
             shared.clock,

@@ -7,12 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
@@ -27,6 +30,9 @@ REQUEST = "request"
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
 REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
 ALERT = "alert"  # sync_id of what the channels of alerts have heard
+
+_PART = 8 * 1024 * 1024  # characters of a body in one task: a cluster takes none above spark.rpc.message.maxSize
+_WHOLE = "array_join(transform(array_sort(collect_list(struct(_part, body))), one -> one.body), '')"
 
 _SCHEMA = pa.schema(
     {
@@ -231,7 +237,7 @@ class DeltaLedger:
         self._write([_row(fact) for fact in facts], by, **options)
 
     def _write(self, rows: Sequence[Mapping[str, Any]], by: str, **options: str) -> None:
-        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        frame = self._frame(rows)
         try:
             # saveAsTable would create a ledger that was dropped meanwhile.
             frame.writeTo(self.relation).options(userMetadata=by, **options).append()
@@ -241,6 +247,24 @@ class DeltaLedger:
             found, expected = "no table: it was dropped meanwhile", "the ledger that was there before"
             next_step = "bring it back; or dbt run, which makes a new one, and says what to do for each sync"
             raise ReverseEtlError(Problem(self.relation, found, expected, next_step)) from None
+
+    def _frame(self, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+        if is_remote() or sum(len(row["body"]) for row in rows) <= _PART:
+            return self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        schema = pa.schema([*_SCHEMA, ("_row", pa.int64()), ("_part", pa.int64())])
+        # A frame each, for Spark may send the rows of one frame in one task.
+        frames = [self._spark.createDataFrame(pa.Table.from_pylist([part], schema=schema)) for part in parts_of(rows)]
+        others = [name for name in schema.names if name not in {"body", "_part"}]
+        whole = reduce(DataFrame.unionAll, frames).groupBy(*others).agg(expr(_WHOLE).alias("body"))
+        return whole.select(*_SCHEMA.names)
+
+
+def parts_of(rows: Iterable[Mapping[str, Any]], size: int | None = None) -> Iterator[dict[str, Any]]:
+    """The rows with their bodies in parts of `size` characters."""
+    size = size or _PART
+    for number, row in enumerate(rows):
+        for part, start in enumerate(range(0, max(1, len(row["body"])), size)):
+            yield {**row, "body": row["body"][start : start + size], "_row": number, "_part": part}
 
 
 def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:

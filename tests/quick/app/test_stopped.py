@@ -1,4 +1,4 @@
-"""What a push says of rows that it has delivered when it ends with an error, or in two runs: what the ledger says."""
+"""What a push says of rows that it has delivered when it ends with an error, by a signal, or in two runs: what the ledger says."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import GuardBlocked, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ExitCode, GuardBlocked, Problem, ReverseEtlError
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted
+from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
@@ -91,7 +92,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
 
 
-def report_of(one: ResolvedSync, *ends: Ends, replays: bool = False) -> Report:
+def report_of(one: ResolvedSync, *ends: Ends, replays: bool = False, interrupted: bool = False) -> Report:
     """A push to snapshot 5 whose runs end so, after one that had delivered snapshot 3 or, with events, left a claim at 4."""
     pushed[:] = ends
     state = at(one, 3).states[id_of(one)]
@@ -102,6 +103,8 @@ def report_of(one: ResolvedSync, *ends: Ends, replays: bool = False) -> Report:
     memory["ledger"].append(started, RunFinished(id_of(one), 1, 9, NOW, Status.FAILED, SOME, SOME.planned))
     warehouse: Pusher = replace(pusher(orders=5), **memory)
     warehouse._heads["orders", 4] = warehouse._heads["orders", 5]
+    if interrupted:
+        warehouse.interrupt.set()
     report = warehouse.push(one, Overview({id_of(one): state}))
     assert not pushed
     return report
@@ -139,3 +142,37 @@ def test_events_of_a_crashed_run_that_were_sent_again_count_in_the_report_of_the
     report = report_of(EVENTS, ended(Status.SUCCEEDED, ALL), newest, replays=True)
     assert (report.status, report.counts, report.planned) == (status, counts, counts.planned), report.message
     assert f"[{line} in" in console.line(1, 1, report)
+
+
+NOT_BEGUN = "interrupted: it had not begun to send"
+NOT_ENDED = "interrupted: it did not end in time: the next push settles what it sent"
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("ends", "replays", "message", "counts"),
+    [
+        ([refused(OSError())], False, NOT_BEGUN, NO_COUNTS),
+        ([ended(Status.FAILED, SOME, OSError())], False, NOT_ENDED, NO_COUNTS),
+        ([refused(OSError())], True, NOT_BEGUN, NO_COUNTS),
+        ([ended(Status.SUCCEEDED, ALL), refused(OSError())], True, f"{NOT_BEGUN} newer events", ALL),
+        ([ended(Status.SUCCEEDED, ALL), ended(Status.FAILED, SOME, OSError())], True, NOT_ENDED, ALL),
+    ],
+)
+def test_a_push_whose_query_a_signal_cut_is_unsettled_only_if_it_had_begun_and_counts_what_it_sent_again(
+    ends: list[Ends], message: str, counts: Counts, *, replays: bool
+) -> None:
+    report = report_of(EVENTS if replays else PLAIN, *ends, replays=replays, interrupted=True)
+    assert (report.status, report.exit_code, report.message) == (Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
+    assert (report.counts, report.planned) == (counts, counts.planned)
+    is_claimed = replays and counts == NO_COUNTS  # by the run before
+    assert (report.standing.health is Health.UNSETTLED) == (message == NOT_ENDED or is_claimed)
+
+
+def test_a_push_whose_start_a_signal_cut_in_two_is_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: object) -> State:
+        raise OSError
+
+    monkeypatch.setattr(Ledger, "start", cut)
+    report = report_of(PLAIN, ended(Status.SUCCEEDED, ALL), interrupted=True)
+    assert (report.message, report.standing.health) == (NOT_ENDED, Health.UNSETTLED)

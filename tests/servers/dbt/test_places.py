@@ -43,6 +43,13 @@ def configure(folder: Path, **settings: str) -> None:
     (folder / "dbt_project.yml").write_text(yaml.safe_dump(written))
 
 
+def install(project: Path) -> None:
+    """As `dbt deps` does with a local package."""
+    (project / "packages.yml").write_text(yaml.safe_dump({"packages": [{"local": str(ROOT)}]}))
+    (project / "dbt_packages").mkdir()
+    (project / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
+
+
 def place(*arguments: str) -> Place:
     given = cli.commands["status"].make_context("status", [*arguments]).params
     return Place(*(given[name] for name in ("project_dir", "profiles_dir", "target", "target_path")))
@@ -124,9 +131,7 @@ def test_a_command_takes_the_target_that_the_manifest_was_made_for_and_refuses_a
 ) -> None:
     monkeypatch.chdir(project)
     monkeypatch.setenv("DBT_PROFILES_DIR", str(project / "profiles"))
-    (project / "packages.yml").write_text(yaml.safe_dump({"packages": [{"local": str(ROOT)}]}))
-    (project / "dbt_packages").mkdir()
-    (project / "dbt_packages" / "reverse_etl").symlink_to(ROOT)
+    install(project)
     for asked, target in ((["--target", "prod"], "prod"), ([], "dev"), (["--target", "ci"], "ci")):
         for profile in ("other", "my_project"):
             forks.dbt(project, os.environ, "parse", *asked, "--profile", profile)  # partial parsing included
@@ -136,6 +141,18 @@ def test_a_command_takes_the_target_that_the_manifest_was_made_for_and_refuses_a
         for other in PROFILE["outputs"].keys() - {target}:
             with pytest.raises(ReverseEtlError, match=rf"expected {target}, the target of manifest\.json"):
                 place("--target", other).project()
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_comparison_with_the_state_of_another_target_selects_no_model_of_the_package(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBT_PROFILES_DIR", str(project / "profiles"))
+    install(project)
+    forks.dbt(project, os.environ, "parse", "--target", "prod", "--target-path", "of_prod")
+    asked = ["ls", "--quiet", "--target", "ci", "--select", "state:modified", "--state", "of_prod"]
+    code, said = forks.dbt_forks().run("dbt.cli.main:cli", asked, project, os.environ)
+    assert (code, said.split()) == (0, ["shop.one"]), "its alias names the target"
 
 
 def test_a_target_path_that_only_dbt_can_read_is_asked_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

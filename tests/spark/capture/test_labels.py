@@ -425,3 +425,25 @@ def test_a_capture_that_is_killed_between_labels_is_followed_by_one_that_still_k
     assert project.run().messages["log"] == "+0 ~0 -0, snapshot 4"
     said = project.rows("select _header.positions as p from {s}.log where _change = 'snapshot' order by _snapshot_id")
     assert ["reverse_etl/columns" in row.p for row in said] == [False, False, True, False]
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_by_except_rows_that_got_a_new_column_before_a_kill_between_labels_are_not_captured_again(
+    project: Project,
+) -> None:
+    rows = f"{project.schema}.parcels"
+    project.spark.sql(f"create table {rows} using delta as select id, 1 as day from range(5)")
+
+    def model(columns: str) -> None:
+        project.changelog("log", f"select {columns} from {rows}", settings={"label": "day", "compare": "except"})
+
+    model("id, day")
+    assert project.run().messages["log"] == "+5 ~0 -0, snapshot 1"
+    model("id, if(id = 4, 2, day) as day, if(id > 1, concat('box ', id), null) as box")
+    with killed_after(2, ("insert",)):  # the old images of the first label, and its commit
+        project.dbt("run", "--exclude", "package:reverse_etl", "--single-threaded")
+    assert project.run().messages["log"] == "+0 ~1 -0, snapshot 3"
+    assert project.run().messages["log"] == "+0 ~0 -0, snapshot 3"
+    assert project.rows("select id from {s}.log where _snapshot_id = 3 and _change = 'update_postimage'") == [(4,)]
+    assert project.image("log", "box") == [(None,), (None,), ("box 2",), ("box 3",), ("box 4",)]

@@ -372,3 +372,19 @@ def test_a_feed_applies_each_change_once_in_its_order_also_when_a_deleted_key_ge
     assert "operation: found a value that capture.operations does not list" in (
         yield from capture((11, 1, "a", "truncate"), (12, 1, "newer", "u"))
     )
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+@together
+def test_of_changes_with_one_sequence_the_same_one_counts_whatever_their_order(project: Project) -> Story:
+    tied = "select id, n, 1 as number, if(id > 40 and n = 2, 'd', 'u') as op from range(50) cross join range(4) t (n)"
+    feed = {"strategy": "feed", "operation": "op", "sequence": "number"}
+    names = {"tied_one_way": "id, n", "tied_the_other_way": "id desc, n desc"}
+    for name, order in names.items():
+        project.table(f"{name}_events", f"select * from ({tied}) order by {order}")
+        project.changelog(name, f"select * from {project.schema}.{name}_events", settings={"capture": feed})
+    result = yield
+    assert {result.messages[name] for name in names} == {"+41 ~0 -0, snapshot 1"}, "a delete wins"
+    images = [project.image(name, "id, n") for name in names]
+    assert images[0] == images[1]

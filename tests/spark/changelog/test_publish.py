@@ -110,21 +110,21 @@ MEANWHILE = "publish things: not published, for another run captured a newer sna
 
 @contextmanager
 def a_bad_snapshot_before_the_hook(shop: Project) -> Iterator[None]:
-    """Another run captures rows that would fail the test, once the tests have run."""
+    """Another run, which began before the tests, commits rows that would fail them once they have run."""
     shop.table("source", "select id, -1L as n from range(2)")
     assert shop.dbt("run", "--exclude", "package:reverse_etl").success
-    things = f"{shop.schema}.things"
-    bad = shop.spark.sql(f"describe history {things} limit 1").collect()[0].version
-    shop.spark.sql(f"restore table {things} to version as of {bad - 1}")
+    things, bad = f"{shop.schema}.things", f"{shop.schema}.bad_rows"
+    commit = shop.spark.sql(f"describe history {things} limit 1").collect()[0]
+    of_it = f"select * from {things} where _snapshot_id = (select max(_snapshot_id) from {things})"
+    shop.spark.sql(f"create or replace table {bad} using delta as {of_it}")
+    shop.spark.sql(f"restore table {things} to version as of {commit.version - 1}")
     real, captured = SparkConnectionManager.add_query, 0
 
     def add_query(self: Any, sql: str, *args: Any, **kwargs: Any) -> Any:
         nonlocal captured
         if '"connection_name": "master"' in sql and not captured:
             captured = 1
-            shop.spark.sql(f"restore table {things} to version as of {bad}")
-            newest = shop.rows("select max(_snapshot_id) from {s}.things")[0][0]
-            shop.spark.sql(f"update {things} set _captured_at = current_timestamp() where _snapshot_id = {newest}")
+            shop.spark.table(bad).writeTo(things).option("userMetadata", commit.userMetadata).append()
         return real(self, sql, *args, **kwargs)
 
     with patch.object(SparkConnectionManager, "add_query", add_query):

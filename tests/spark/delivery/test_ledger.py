@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +39,8 @@ from dbt_reverse_etl.delivery.health import health
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
 from dbt_reverse_etl.warehouse import commits
-from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row
+from dbt_reverse_etl.warehouse import ledger as ledger_module
+from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row, decode
 from dbt_reverse_etl.warehouse.overview import Heard, Refusal
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
@@ -104,6 +105,32 @@ def test_of_several_runs_with_one_fence_exactly_one_starts(ledger: DeltaLedger) 
     assert ledger.read("unknown") == State()
     overview = ledger.overview(["crm's \\ contacts"])
     assert overview.states["a1"] == state
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_a_list_that_no_task_could_carry_is_recorded_in_one_commit_and_read_whole(
+    ledger: DeltaLedger, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried: list[int] = []
+    made = spark.createDataFrame
+
+    def create(table: Any) -> DataFrame:
+        carried.append(sum(map(len, table.column("body").to_pylist())))
+        return made(table)
+
+    rows = tuple(replace(UNDELIVERED, key=f'["é {number}"]', bucket=number) for number in range(40))
+    first = replace(started(1, "first"), undelivered=rows)
+    second = Heartbeat("a1", 1, NOW, NOW + timedelta(minutes=9))
+    monkeypatch.setattr(ledger_module, "_PART", 500)
+    monkeypatch.setattr(spark, "createDataFrame", create)
+    assert ledger.start(first) == State()
+    ledger.append(replace(acknowledged(1, "first-0", NOW), undelivered=rows[:30]), second)
+    assert max(carried) <= 500
+    found = spark.sql(f"select fact, body from {ledger.relation} order by seq, fact").collect()
+    assert [row.fact for row in found] == ["heartbeat", "run_started", "wave_acknowledged"]
+    assert decode(found[1].fact, found[1].body) == first
+    assert ledger.read("a1").undelivered == {row.key: row for row in rows[:30]}
+    assert spark.sql(f"describe history {ledger.relation}").count() == 3, "one commit a call"
 
 
 @pytest.mark.guarantee("Leases and rivals")

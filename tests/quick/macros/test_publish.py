@@ -1,0 +1,72 @@
+"""Which snapshot the hook `publish` shows after `dbt test` alone: none that was committed once the tests had begun."""
+
+from __future__ import annotations
+
+import datetime as clock
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import jinja2
+import pytest
+
+from tests.support import ROOT
+
+NOW = datetime.now(timezone.utc)
+BEGAN = NOW - timedelta(minutes=10)
+Commit = Mapping[str, Any]
+
+
+class _Returned(BaseException):
+    """As dbt's `return` leaves a macro."""
+
+
+def is_newer(commits: Sequence[Commit], zone: timezone | None) -> bool:
+    """What `_is_newer` says of snapshot 7, where the session gives its times in this zone, or without one."""
+
+    def shown(at: datetime) -> datetime:
+        return at.astimezone(zone) if zone else (at + timedelta(hours=5)).replace(tzinfo=None)
+
+    def run_query(text: str) -> Any:
+        if text == "select current_timestamp()":
+            return SimpleNamespace(rows=[[shown(datetime.now(timezone.utc))]])
+        assert text.startswith("describe history things limit ")
+        return SimpleNamespace(rows=[{**one, "timestamp": shown(one["timestamp"])} for one in commits])
+
+    def leave(value: object) -> None:
+        raise _Returned(value)
+
+    page = jinja2.Environment(undefined=jinja2.StrictUndefined, extensions=["jinja2.ext.do"]).from_string(
+        (ROOT / "macros" / "hooks" / "publish.sql").read_text() + "{{ _is_newer(changelog, none) }}"
+    )
+    modules = SimpleNamespace(datetime=clock, pytz=SimpleNamespace(utc=timezone.utc))
+    package = SimpleNamespace(_changed=lambda _: 7)
+    changelog = SimpleNamespace(head=None, target="things")
+    context = {"run_started_at": BEGAN, "run_query": run_query, "return": leave, "modules": modules}
+    with pytest.raises(_Returned) as returned:
+        page.render(**context, reverse_etl=package, changelog=changelog)
+    return bool(returned.value.args[0])
+
+
+def commit(said: str | None, minutes: int) -> Commit:
+    return {"userMetadata": said, "timestamp": BEGAN + timedelta(minutes=minutes)}
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("zone", [None, timezone.utc, timezone(timedelta(hours=-8))])
+@pytest.mark.parametrize(
+    ("commits", "is_so"),
+    [
+        ([commit("snapshot 7 of capture a", 1)], True),
+        ([commit("snapshot 7 of capture a", -1)], False),
+        ([commit(None, 2), commit("snapshot 8 of capture b", 1), commit("snapshot 7 of capture a", -1)], False),
+        ([commit("snapshot 71 of capture b", 1), commit("snapshot 7 of capture a", -1)], False),
+        ([commit(None, 2), commit("snapshot 7 of capture a", 1), commit("snapshot 6 of capture b", -1)], True),
+        ([commit(None, 2)], False),
+    ],
+)
+def test_a_snapshot_that_was_committed_after_the_tests_began_is_not_published_in_any_zone(
+    commits: list[Commit], zone: timezone | None, *, is_so: bool
+) -> None:
+    assert is_newer(commits, zone) is is_so
