@@ -17,16 +17,17 @@ from dbt_reverse_etl.warehouse.session import LOCAL, advice, connect
 def test_a_session_that_dbt_has_started_keeps_its_settings_in_whichever_thread_the_push_runs(
     spark: SparkSession,
 ) -> None:
-    before = {name: spark.conf.get(name) for name in LOCAL}
+    before = {name: spark.conf.get(name, "<undefined>") for name in LOCAL}
     assert before != LOCAL
     with ThreadPoolExecutor(1) as elsewhere:
         elsewhere.submit(connect, {}).result()
-    assert {name: spark.conf.get(name) for name in LOCAL} == before
+    assert {name: spark.conf.get(name, "<undefined>") for name in LOCAL} == before
 
 
 def test_a_session_on_one_machine_is_told_which_of_its_settings_are_for_a_cluster(spark: SparkSession) -> None:
     assert 'spark.sql.codegen.cache.maxEntries: "1000" in server_side_parameters' in advice(spark)
     before = spark.conf.get("spark.databricks.delta.snapshotPartitions")
+    assert 'allFilesInCrc.enabled: "false"' in advice(spark), "outside UTC each commit costs a load more"
     assert "snapshotPartitions" not in advice(spark), "the test session has a value of its own"
     spark.conf.unset("spark.databricks.delta.snapshotPartitions")
     assert "snapshotPartitions" not in advice(spark), "that of its start holds"
@@ -50,4 +51,4 @@ print("found:", *[spark.conf.get(name) for name in LOCAL])
         text=True,
         check=True,
     )
-    assert "found: 7 2 1000" in done.stdout
+    assert "found: 7 2 false 1000" in done.stdout
