@@ -1,1 +1,1 @@
-"""What every other package may use: errors, outcomes, redaction, SQL text, threads and signals."""
+"""What every other package may use: errors, outcomes, redaction, SQL text, durable files, threads and signals."""

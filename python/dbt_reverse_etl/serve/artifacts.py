@@ -9,12 +9,13 @@ from typing import Any
 
 import orjson
 
+from dbt_reverse_etl.base.durable import sync_directory, write
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
-from dbt_reverse_etl.serve.position import Run, sync_folder, write
+from dbt_reverse_etl.serve.position import Run
 from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
 
 _QUOTES = str.maketrans("", "", '`"')
@@ -72,11 +73,11 @@ class Artifacts:
             place.mkdir(parents=True)
             write(place / MANIFEST, self._json(run, MANIFEST, step)[0])
             write(place / RESULTS, orjson.dumps(content))
-            sync_folder(place)
-        sync_folder(partial)
+            sync_directory(place)
+        sync_directory(partial)
         self._step("written")
         partial.rename(self._folder / str(run.run_id))
-        sync_folder(self._folder)
+        sync_directory(self._folder)
 
     def remove(self, run: Run) -> None:
         """Remove those of a run that nobody may push."""

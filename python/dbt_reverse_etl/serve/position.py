@@ -5,7 +5,6 @@ Times of runs are dbt Cloud's, so that its clock and ours need not agree.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 from enum import Enum
@@ -14,6 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from dbt_reverse_etl.base.durable import sync_directory, write
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
 
@@ -171,22 +171,5 @@ class PositionFile:
             new = self._file.with_name(f"{self._file.name}.new")
             write(new, _FORM.dump_json(position))
             new.replace(self._file)
-            sync_folder(self._file.parent)
+            sync_directory(self._file.parent)
             self.value = position
-
-
-def write(file: Path, content: bytes) -> None:
-    """A file whose content is on the disk when this returns."""
-    with file.open("wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Names are on the disk only when their folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

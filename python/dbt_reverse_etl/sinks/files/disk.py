@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dbt_reverse_etl.base.durable import sync_directory, write
 from dbt_reverse_etl.base.locks import no_locks
 from dbt_reverse_etl.sinks.files.store import TEMPORARY, ReplacedError, Store, is_of_partition
 
@@ -87,15 +88,6 @@ class DirectoryStore:
             yield
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _make(directory: Path) -> None:
     absent = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
@@ -110,10 +102,7 @@ def _raise(error: OSError) -> None:
 def _written(path: Path, content: bytes) -> Path:
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write(temporary, content)
     except OSError:
         with suppress(OSError):
             temporary.unlink()
