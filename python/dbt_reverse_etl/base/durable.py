@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from pathlib import Path
+
+_NOT_SUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 
 
 def write(file: Path, content: bytes) -> None:
@@ -11,13 +15,25 @@ def write(file: Path, content: bytes) -> None:
     with file.open("wb") as opened:
         opened.write(content)
         opened.flush()
-        os.fsync(opened.fileno())
+        _sync(opened.fileno())
 
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    os.fsync(descriptor)
+    if sys.platform == "darwin":  # where it may still be in the memory of the disk
+        import fcntl
+
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:  # of a file system that knows no more than fsync
+            if error.errno not in _NOT_SUPPORTED:
+                raise

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import sys
+import uuid
 from functools import cache
 from pathlib import Path
+
+_PROC = Path("/proc")  # of Linux alone
 
 
 def this_process() -> str:
@@ -17,7 +21,8 @@ def this_process() -> str:
 def is_alive(owner: str) -> bool:
     """Whether the process of an unfinished run still lives; elsewhere only its lease tells."""
     host, process, place, start = (owner.split(":") + [""] * 4)[:4]
-    if (host, place) != (socket.gethostname(), _place()) or not process.isdecimal():
+    # Without a place, two machines of one name look alike; on Windows signal 0 is a Ctrl+C.
+    if not place or (host, place) != (socket.gethostname(), _place()) or not process.isdecimal():
         return True
     if int(process) == os.getpid():  # it was us, or one that had our number before
         return False
@@ -36,16 +41,18 @@ def is_alive(owner: str) -> bool:
 def _place() -> str:
     """Tells machines, their starts and the containers on them apart; empty where the system does not say."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return hashlib.sha256(f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}".encode()).hexdigest()[:8]
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        place = f"{boot} {(_PROC / 'self/ns/pid').stat().st_ino}"
     except OSError:
-        return ""
+        # A Mac has no containers of its own; without hardware that has a number, each process gets another one.
+        place = str(uuid.getnode()) if sys.platform == "darwin" else ""
+    return place and hashlib.sha256(place.encode()).hexdigest()[:8]
 
 
 def _stat(process: str) -> tuple[str, str]:
     """State of a process and when it started, in clock ticks since the machine did (proc_pid_stat(5)); empty where the system does not say."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        fields = (_PROC / process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return "", ""
     return fields[0], fields[19]

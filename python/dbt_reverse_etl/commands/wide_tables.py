@@ -10,6 +10,7 @@ import click
 
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.terminal.options import PROJECT_DIR, TARGET_PATH
+from dbt_reverse_etl.terminal.output import put
 
 
 @click.group("wide-table")
@@ -27,10 +28,10 @@ def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path |
     from dbt_reverse_etl.wide import picture, trees
 
     wide = trees.wide_table(_manifest(project_dir.resolve(), target_path), model)
-    click.echo(trees.as_text(wide))
+    put(trees.as_text(wide))
     if svg:
         svg.write_text(picture.as_svg(wide), encoding="utf-8")
-        click.echo(f"Drawn: {svg}")
+        put(f"Drawn: {svg}")
     return ExitCode.OK
 
 
@@ -61,12 +62,12 @@ def generate(model: str, project_dir: Path, target_path: Path | None, **wanted: 
     models = chain.chain(Inputs(manifest, node, plan), plan, chain.Wanted(**wanted))
     done = files.write(files.folder_of(project, manifest, models), models)
     for path in done.files:
-        click.echo(f"wrote {path.relative_to(project)}")
+        put(f"wrote {path.relative_to(project)}")
     for path in done.unneeded:
-        click.echo(f"no wide table needs {path.relative_to(project)} any more: delete it")
+        put(f"no wide table needs {path.relative_to(project)} any more: delete it")
     if not done.files:
-        click.echo(f"Nothing to write: the {len(models)} models are as declared")
-    click.echo(f"Next: dbt run --select +{models[-1].name}")
+        put(f"Nothing to write: the {len(models)} models are as declared")
+    put(f"Next: dbt run --select +{models[-1].name}")
     return ExitCode.OK
 
 

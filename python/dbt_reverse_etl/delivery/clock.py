@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from datetime import datetime, timezone
 from typing import Protocol
 
-_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux; it goes on while the machine is suspended
+# It goes on while the machine is suspended, which a Mac's time.monotonic() does not.
+_BOOTTIME: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):

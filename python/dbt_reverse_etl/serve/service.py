@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -12,8 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.locks import no_locks
+
+if wrong := no_locks():
+    raise ConfigurationError(Problem("serve and poll", *wrong))
 
 try:
+    import fcntl
+
     import uvicorn
 
     from dbt_reverse_etl.serve.connections import Connection

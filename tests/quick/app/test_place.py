@@ -95,3 +95,13 @@ def test_a_command_without_pyspark_is_a_wrong_call(project: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, "status"], capture_output=True, text=True, check=False)
     assert "Next: pip install 'dbt-reverse-etl[spark]'" in done.stderr, done.stdout
     assert done.returncode == ExitCode.USAGE
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("command", ["serve", "poll"])
+def test_a_service_where_the_system_has_no_locks_is_a_wrong_call(project: Path, command: str) -> None:
+    program = "import sys; sys.modules['fcntl'] = None; from dbt_reverse_etl.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, command], capture_output=True, text=True, check=False)
+    found = "serve and poll: found an operating system without fcntl; expected Linux or macOS. Next: run it there"
+    assert found in done.stderr, done.stdout
+    assert done.returncode == ExitCode.USAGE

@@ -126,7 +126,9 @@ def test_a_position_is_on_the_disk_before_it_counts_and_one_that_cannot_be_writt
     sync, rename = os.fsync, Path.replace
 
     def synced(descriptor: int) -> None:
-        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        on_disk = os.fstat(descriptor)
+        places = (file.parent, *file.parent.iterdir())
+        steps.extend(one.name for one in places if os.path.samestat(one.stat(), on_disk))
         sync(descriptor)
 
     def renamed(old: Path, new: Path) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import certifi
 import pytest
 import trustme
 
@@ -71,6 +72,24 @@ def test_a_verified_server_gets_the_rows(people_db: Database, verified: Postgres
     assert people_db.rows("SELECT id FROM people") == [(1,)]
 
 
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize("of", ["certifi", "SSL_CERT_FILE"])
+def test_without_a_ca_in_the_settings_a_server_of_a_public_authority_is_verified(
+    of: str, people_db: Database, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = file_of(authority, tmp_path)
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    if of == "certifi":
+        monkeypatch.setattr(certifi, "where", lambda: public)
+    else:
+        monkeypatch.setenv(of, public)
+    with tls_before(people_db.socket, context_of(authority)) as front:
+        verified = people_db.sink(host="127.0.0.1", port=front.port, sslmode="verify-full")
+        with opened(verified, a_task()) as sink:
+            assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
+
+
 @pytest.mark.parametrize(
     ("step", "how"),
     [*(("COPY", how) for how in BREAKS), *((step, "silent") for step in ("BEGIN", "INSERT INTO", "COMMIT\0"))],
@@ -96,7 +115,7 @@ def test_a_handshake_that_breaks_off_is_retryable(how: str, verified: PostgresSi
 
 
 @pytest.mark.guarantee("Postgres")
-@pytest.mark.parametrize("wrong", ["another host", "another authority", "the system's authorities", "no file"])
+@pytest.mark.parametrize("wrong", ["another host", "another authority", "public authorities", "no file"])
 def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
     wrong: str, people_db: Database, authority: trustme.CA, tmp_path: Path
 ) -> None:
@@ -108,7 +127,7 @@ def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
     host = "db.example.com" if wrong == "another host" else "127.0.0.1"
     with tls_before(people_db.socket, context_of(authority, host)) as front:
         sink = people_db.sink(host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=root)
-        with pytest.raises(DestinationError, match="certificate could not be verified"):
+        with pytest.raises(DestinationError, match=r"certificate could not be verified \(sslrootcert"):
             sink.open(a_task())
 
 

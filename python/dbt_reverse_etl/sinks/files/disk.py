@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from dbt_reverse_etl.base.durable import sync_directory, write
+from dbt_reverse_etl.base.locks import no_locks
 from dbt_reverse_etl.sinks.files.store import TEMPORARY, ReplacedError, Store, is_of_partition
 
 _LOCK = ".lock"
@@ -25,8 +25,8 @@ class Directory:
         return self._root.as_uri()
 
     def problem(self, name: str = "") -> tuple[str, str, str] | None:
-        if find_spec("fcntl") is None:
-            return "an operating system without fcntl", "Linux or macOS", "run it there"
+        if wrong := no_locks():
+            return wrong
         place = self._root / name
         nearest = next(path for path in (place, *place.parents) if path.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):

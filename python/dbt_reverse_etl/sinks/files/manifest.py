@@ -195,7 +195,13 @@ class ManifestFile:
         with self._store.locked():
             manifest = self.read()
             named = (*manifest.parts, *manifest.pending, *manifest.superseded) if manifest else ()
-            kept = {part.name for part in named}
+            # Of a folder, a file system that ignores case knows one spelling for all; the name of a file is unique by itself.
+            kept = {_file_of(part.name) for part in named}
             for name in self._store.names():
-                if name.rpartition("/")[2].startswith(TEMPORARY) or (is_part(name) and name not in kept):
+                file = _file_of(name)
+                if file.startswith(TEMPORARY) or (is_part(name) and file not in kept):
                     self._store.remove(name)
+
+
+def _file_of(name: str) -> str:
+    return name.rpartition("/")[2]

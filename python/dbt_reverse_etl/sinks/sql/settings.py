@@ -81,13 +81,14 @@ class ServerSettings(Settings):
 
 
 class PostgresSettings(ServerSettings):
-    """One Postgres database; nothing of the environment (PGHOST, PGSERVICE, ~/.pgpass) is read.
+    """One Postgres database; no PGHOST, PGSERVICE and the like, and no ~/.pgpass, is read.
 
     Attributes:
         host: a name, an address, or the directory of a Unix socket.
         sslmode: default verify-full; for this machine prefer. With require, which verifies nobody, the server must log us in
             by SCRAM; require with sslrootcert is verify-ca.
-        sslrootcert: file of the CA; default: the CAs of the system, for verify-full only.
+        sslrootcert: file of the CA; default, for verify-full only: the public CAs of SSL_CERT_FILE or SSL_CERT_DIR, else those of
+            the package certifi, or with a psycopg other than psycopg[binary] those of the system.
         sslcert: file of a client certificate.
         sslkey: file of its key.
         connect_timeout: seconds.

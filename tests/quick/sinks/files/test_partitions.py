@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -203,6 +204,22 @@ def test_orphans_in_folders_of_partitions_are_swept_and_files_of_other_objects_a
         path.write_text("x")
     with opened(sink_at(tmp_path), next_run(task)):
         assert [path for path in (*orphans, *kept) if path.exists()] == kept
+    assert [row["id"] for row in read(tmp_path, task)] == [1]
+
+
+@pytest.mark.guarantee("Files")
+def test_a_file_system_that_knows_a_folder_by_another_spelling_loses_no_part(tmp_path: Path) -> None:
+    task, folder = visits("country"), tmp_path / "people"
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(batch_of(task, [("insert", visit(1))]))
+        sink.finish()
+    (folder / "country=DE").rename(folder / "country=de")
+    with suppress(FileExistsError):  # where both names are one
+        (folder / "country=DE").symlink_to("country=de")
+    orphan = folder / "country=de" / "0000000001-c1-0123456789ab.jsonl"
+    orphan.write_text("x")
+    with opened(sink_at(tmp_path), next_run(task)):
+        assert not orphan.exists()
     assert [row["id"] for row in read(tmp_path, task)] == [1]
 
 

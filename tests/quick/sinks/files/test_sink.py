@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -502,3 +503,9 @@ def test_check_looks_at_the_folder_of_the_object_too(tmp_path: Path) -> None:
         sink.rights(replace(task, object="people/daily"))
     assert sink.rights(replace(task, object="orders")) == Rights()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["people"], "nothing was made"
+
+
+def test_a_system_without_locks_is_refused_with_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(DestinationError, match=r"without fcntl.*expected.*Linux or macOS"):
+        sink_at(tmp_path).check()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import pq
 from pydantic import ValidationError
 
 from dbt_reverse_etl.sinks.base import Settings
@@ -19,13 +21,35 @@ SECRET = "canary-p%40ss/word"
 @pytest.mark.guarantee("SQL databases")
 def test_away_from_this_machine_the_server_is_verified_by_default() -> None:
     remote = parameters(PostgresSettings.model_validate(REMOTE))
-    assert (remote["sslmode"], remote["sslrootcert"]) == ("verify-full", "system")
+    assert remote["sslmode"] == "verify-full"
     assert parameters(PostgresSettings.model_validate(REMOTE | {"sslmode": "require"}))["sslmode"] == "require"
     assert MysqlSettings.model_validate(REMOTE).tls == "verify_identity"
     assert MysqlSettings.model_validate(REMOTE | {"ssl_mode": "verify_ca", "ssl_ca": "/ca"}).tls == "verify_ca"
     for local in ("127.0.0.1", "::1", "localhost"):
         assert MysqlSettings.model_validate(REMOTE | {"host": local}).tls == "preferred"
         assert parameters(PostgresSettings.model_validate(REMOTE | {"host": local}))["sslmode"] == "prefer"
+
+
+@pytest.mark.parametrize(
+    ("build", "names", "is_system"),
+    [
+        ("binary", None, False),
+        ("binary", "SSL_CERT_FILE", True),
+        ("binary", "SSL_CERT_DIR", True),
+        ("c", None, True),
+        ("python", None, True),
+    ],
+)
+def test_the_public_authorities_of_postgres_are_a_file_that_is_there_or_those_that_its_library_finds(
+    build: str, names: str | None, is_system: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(variable, "/authorities" if variable == names else "")
+    monkeypatch.setattr(pq, "__impl__", build)
+    root = parameters(PostgresSettings.model_validate(REMOTE))["sslrootcert"]
+    assert root == "system" if is_system else "BEGIN CERTIFICATE" in Path(root).read_text()
+    named = parameters(PostgresSettings.model_validate(REMOTE | {"sslrootcert": "/ca"}))
+    assert named["sslrootcert"] == "/ca"
 
 
 WRONG: list[tuple[type[Settings], dict[str, Any]]] = [

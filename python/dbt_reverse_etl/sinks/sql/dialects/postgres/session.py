@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+import certifi
 import psycopg
 from psycopg import pq
 
@@ -48,7 +49,10 @@ REFUSALS = (
     ('database "" does not exist', "no such database"),
     ("is not permitted to log in", "the user is not permitted to log in"),
     ("permission denied for database", "the user may not connect to the database"),
-    ("certificate|unknown ca", "the server's certificate could not be verified, or ours was refused"),
+    (
+        "certificate|unknown ca",
+        "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
+    ),
     ("does not support SSL", "the server offers no TLS"),
     ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
 )
@@ -78,7 +82,7 @@ def connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
 def parameters(settings: PostgresSettings) -> dict[str, str]:
     """What libpq is told; holds the password."""
     mode = settings.mode_of_tls
-    root = settings.sslrootcert or ("system" if mode == "verify-full" else NO_FILE)
+    root = settings.sslrootcert or (_public_authorities() if mode == "verify-full" else NO_FILE)
     is_trusted = settings.is_local or mode.startswith("verify-")
     # A server that nobody has verified must not get the password in a form that it can use.
     login = {} if is_trusted else {"require_auth": "scram-sha-256"}
@@ -102,6 +106,13 @@ def parameters(settings: PostgresSettings) -> dict[str, str]:
         "keepalives_count": "3",
         "tcp_user_timeout": "60000",
     }
+
+
+def _public_authorities() -> str:
+    """What libpq's sslrootcert is where the settings name no CA."""
+    # The OpenSSL within psycopg[binary] looks for them where no system has any.
+    is_named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    return certifi.where() if pq.__impl__ == "binary" and not is_named else "system"
 
 
 def row_is_at_fault(state: str | None) -> bool:

@@ -1,0 +1,34 @@
+"""What `dbt-reverse-etl wide-table` prints, in a terminal or a file that has not every letter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from dbt_reverse_etl.cli import cli
+from tests.support.wide.chains import table
+from tests.support.wide.declarations import CUSTOMERS, REGION
+
+WIDE = {"root": "customers", "nodes": [CUSTOMERS, REGION | {"columns": ["name"]}]}
+
+
+def test_a_tree_is_printed_where_its_lines_have_no_letters(tmp_path: Path) -> None:
+    tables = {f"model.shop.{name}": table(name) for name in ("customers", "regions")}
+    wide = {
+        "unique_id": "model.shop.wide",
+        "depends_on": {"nodes": [*tables]},
+        "config": {"meta": {"reverse_etl": {"wide_table": WIDE}}},
+    }
+    manifest = {
+        "metadata": {"project_name": "shop"},
+        "sources": {},
+        "nodes": tables | {"model.shop.wide": table("wide", **wide)},
+    }
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "manifest.json").write_text(json.dumps(manifest))
+    arguments = ["wide-table", "explain", "wide", "--project-dir", str(tmp_path)]
+    shown = {charset: CliRunner(charset=charset).invoke(cli, arguments) for charset in ("utf-8", "cp1252")}
+    assert "└─ 1. left join region" in shown["utf-8"].output
+    assert "\\u2514\\u2500 1. left join region" in shown["cp1252"].output
