@@ -250,7 +250,8 @@ class DeltaLedger:
 
     def _frame(self, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
         if is_remote() or sum(len(row["body"]) for row in rows) <= _PART:
-            return self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA))
+            # Spark would give each row a task, and so a file.
+            return self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_SCHEMA)).coalesce(1)
         schema = pa.schema([*_SCHEMA, ("_row", pa.int64()), ("_part", pa.int64())])
         # A frame each, for Spark may send the rows of one frame in one task.
         frames = [self._spark.createDataFrame(pa.Table.from_pylist([part], schema=schema)) for part in parts_of(rows)]
