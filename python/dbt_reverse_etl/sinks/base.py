@@ -56,7 +56,7 @@ class Mode(str, Enum):
 
 
 class Settings(BaseModel):
-    """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`, and no text of an error shows a value."""
+    """Base of a sink's settings: unknown keys are errors, secrets are `SecretStr`, and pydantic's text of an error shows no value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 

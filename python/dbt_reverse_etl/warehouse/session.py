@@ -12,13 +12,15 @@ from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.warehouse.zone import zone_of
 
-# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and outside UTC once more after each commit, to check a
-# list of files that it keeps beside it; and one capture has more parts than Spark keeps compiled.
+# For a session on one machine. Delta Lake loads the state of a table with 50 tasks, and one capture has more parts than Spark keeps compiled.
+# Outside UTC Delta loads that state once more after each commit, to check a list of files that it keeps beside it.
+_CHECKED_LIST = "spark.databricks.delta.allFilesInCrc.enabled"
 _OF_A_SESSION = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    _CHECKED_LIST: "false",
 }
 _OF_A_START = {"spark.sql.codegen.cache.maxEntries": "1000"}
 LOCAL = _OF_A_SESSION | _OF_A_START
@@ -61,7 +63,8 @@ def advice(spark: SparkSession) -> str:
     """One line for a session on one machine that works with Spark's settings for a cluster; else empty."""
     if not _is_local(spark):
         return ""
-    missing = [f'{name}: "{value}"' for name, value in LOCAL.items() if _is_unset(spark, name)]
+    of_use = {name: value for name, value in LOCAL.items() if name != _CHECKED_LIST or not _is_in_utc(spark)}
+    missing = [f'{name}: "{value}"' for name, value in of_use.items() if _is_unset(spark, name)]
     if not missing:
         return ""
     return f"Small runs on one machine are faster with {', '.join(missing)} in server_side_parameters: docs/clusters.md"
@@ -69,6 +72,13 @@ def advice(spark: SparkSession) -> str:
 
 def _is_local(spark: SparkSession) -> bool:
     return not is_remote() and (spark.sparkContext.master or "").startswith("local")
+
+
+def _is_in_utc(spark: SparkSession) -> bool:
+    """Of a session in this process: itself, and its Java."""
+    assert spark._jvm is not None  # noqa: S101  (not over Connect)
+    of_java = spark._jvm.java.util.TimeZone.getDefault().getID()
+    return zone_of(spark) == "UTC" and of_java in ("UTC", "Etc/UTC", "GMT")
 
 
 def _is_unset(spark: SparkSession, name: str) -> bool:

@@ -89,10 +89,11 @@ def test_every_macro_operation_test_and_model_is_documented() -> None:
 
 
 def test_a_block_of_commands_can_be_pasted_into_zsh_which_takes_a_comment_for_arguments() -> None:
+    fenced = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    indented = re.compile(r"^    (?:pip|dbt|make|export|cd|cp)\b.*$", re.MULTILINE)
     for page in PAGES:
-        for block in re.findall(
-            r"^```(?:sh|bash)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-        ):
+        written = page.read_text(encoding="utf-8")
+        for block in fenced.findall(written) + indented.findall(written):
             assert not re.search(r"(^|\s)#", block), (page.name, block)
 
 

@@ -27,11 +27,19 @@ def test_a_session_that_dbt_has_started_keeps_its_settings_in_whichever_thread_t
 def test_a_session_on_one_machine_is_told_which_of_its_settings_are_for_a_cluster(spark: SparkSession) -> None:
     assert 'spark.sql.codegen.cache.maxEntries: "1000" in server_side_parameters' in advice(spark)
     before = spark.conf.get("spark.databricks.delta.snapshotPartitions")
-    assert 'allFilesInCrc.enabled: "false"' in advice(spark), "outside UTC each commit costs a load more"
     assert "snapshotPartitions" not in advice(spark), "the test session has a value of its own"
     spark.conf.unset("spark.databricks.delta.snapshotPartitions")
     assert "snapshotPartitions" not in advice(spark), "that of its start holds"
     spark.conf.set("spark.databricks.delta.snapshotPartitions", before)
+
+
+def test_a_setting_that_spares_time_outside_utc_is_advised_there_alone(spark: SparkSession) -> None:
+    assert "allFilesInCrc" not in advice(spark)
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        assert 'allFilesInCrc.enabled: "false"' in advice(spark)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 @pytest.mark.full

@@ -49,10 +49,9 @@ def plan_of(
         where = f"sync {task.sync}: options.{name}"
         written = _written(name, task, options, rest=preset is None)
         if written.method is None or written.path is None:
+            found = f"no whole request, also in preset {preset}" if preset else "nothing"
             expected = "a request that is named, because no default is safe here"
-            other = ", or take mode upsert, which deletes nothing" if name == "delete" else ""
-            next_step = f"set options.{name}.method and options.{name}.path{other}"
-            found = f"no request in preset {preset}" if preset else "nothing"
+            next_step = f"set options.{name}.method and options.{name}.path{_instead(name, options)}"
             problems.append(Problem(where, found, expected, next_step))
             continue
         call = _call(written, name, task, options)
@@ -80,6 +79,13 @@ def _written(name: str, task: SinkTask, options: HttpOptions, *, rest: bool) -> 
         return written
     path = "/".join([task.object, *(f"{{{field}}}" for field in task.key)])
     return written.model_copy(update={"method": "DELETE" if name == "delete" else "PUT", "path": path})
+
+
+def _instead(name: str, options: HttpOptions) -> str:
+    """The mode that does without the operation, where its requests are named."""
+    if name == "delete":
+        return ", or take mode upsert, which deletes nothing" if options.upsert or options.update else ""
+    return ", or take mode insert_only" if options.insert and not options.upsert else ""
 
 
 def _call(written: OperationOptions, name: str, task: SinkTask, options: HttpOptions) -> Call:

@@ -108,7 +108,7 @@ class Avro:
         if status == _INCOMPATIBLE:
             found = "it refuses the schema as incompatible with the one it has"
             expected = "one that the subject's compatibility allows: fields may come and go, their types may not change"
-            next_step = "cast the changed column back, sync to a new topic, or change the subject's compatibility"
+            next_step = "see Changes after an upgrade, cast the changed column back, sync to a new topic, or change the subject's compatibility"
         elif status in _REFUSED:
             found, expected = f"it refused the login (status {status})", "a login that may read and write the subject"
             next_step = "correct schema_registry_user and its rights"

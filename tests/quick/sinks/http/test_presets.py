@@ -155,7 +155,8 @@ class TestHubspot:
         with pytest.raises(ConfigurationError, match="expected one, hs_object_id"):
             by_id.sink.validate(task_of("contacts", "email"))
         with pytest.raises(
-            ConfigurationError, match=r"options\.delete: found no request in preset hubspot.*or take mode upsert"
+            ConfigurationError,
+            match=r"options\.delete: found no whole request, also in preset hubspot.*or take mode upsert",
         ):
             Preset("hubspot", server, task_of("contacts", "email"), BEARER).sink.validate(task_of("contacts", "email"))
 
@@ -218,16 +219,15 @@ class TestSalesforce:
             ("DELETE", f"/services/data/v62.0/sobjects/Contact/Ext__c/k{number}") for number in (1, 2)
         ]  # fmt: skip
 
-    @pytest.mark.guarantee("HTTP", "Salesforce's 404 for an id that ends like a file is no proof of a delete")
+    @pytest.mark.guarantee("HTTP", "Salesforce's 404 for an id that ends in .inc is no proof of a delete")
     @pytest.mark.parametrize("page", [False, True])
     @pytest.mark.parametrize(
         ("id_", "proves"),
         [
-            ("ada@example.inc", False), ("ada@example.com", False), ("Ada@EXAMPLE.INC", False), ("a.b.py3", False),
-            ("song.7z", False), ("1.5", True), ("v1.2", True), ("a.b@c", True), ("inc", True), ("a.inc/b", True),
+            ("ada@example.inc", False), ("Ada@EXAMPLE.INC", False), ("ada@example.com", True), ("inc", True), ("a.inc/b", True),
         ],
     )  # fmt: skip
-    def test_a_404_for_an_id_that_ends_like_a_file_refuses_its_row_alone(
+    def test_a_404_for_an_id_that_ends_in_inc_refuses_its_row_alone(
         self, id_: str, proves: bool, page: bool, salesforce: Preset
     ) -> None:
         path = f"/services/data/v62.0/sobjects/Contact/Ext__c/{quote(id_, safe='')}"
@@ -493,8 +493,12 @@ class TestEveryPreset:
     @pytest.mark.parametrize(("mode", "operation"), [(Mode.UPSERT, "update"), (Mode.MIRROR, "delete")])
     def test_a_request_that_no_preset_names_is_never_made_up(self, mode: Mode, operation: str) -> None:
         sink = HttpSink(HttpSettings.model_validate({"preset": "slack", "auth": {"token": TOKEN}}))
-        with pytest.raises(ConfigurationError, match=rf"options.{operation}: found no request in preset slack"):
+        with pytest.raises(
+            ConfigurationError, match=rf"options.{operation}: found no whole request, also in"
+        ) as raised:
             sink.validate(task_of("alerts", "channel", mode))
+        assert "options.update.path, or take mode insert_only" in str(raised.value)
+        assert "take mode upsert" not in str(raised.value)
 
     def test_ones_own_keys_win_over_the_preset_one_by_one(self) -> None:
         settings = HttpSettings.model_validate({"preset": "hubspot", "requests_per_second": 3, "auth": BEARER})

@@ -112,7 +112,7 @@ class SqliteDialect(FileDialect):
         return None
 
     def connect(self, mode: OpenMode) -> sqlite3.Connection:
-        """A connection whose commits survive a power cut, under the user's constraints."""
+        """A connection whose commits survive a power cut, on a Mac too, under the user's constraints."""
         # A reader opens for writing, too: `mode=ro` cannot roll back what a killed push left half written.
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={'rw' if mode == 'ro' else mode}",
@@ -121,7 +121,7 @@ class SqliteDialect(FileDialect):
             isolation_level=None,
             check_same_thread=False,
         )
-        for pragma in ("foreign_keys = ON", "synchronous = FULL", f"query_only = {mode == 'ro'}"):
+        for pragma in ("foreign_keys = ON", "synchronous = FULL", "fullfsync = ON", f"query_only = {mode == 'ro'}"):
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
