@@ -23,13 +23,18 @@
 
 
 {#
-  Why this invocation hands over no sync, or ''. In dbt Cloud a job and a developer without a target name have the same one, `default`: the rows of a
+  Why this invocation hands over no sync, or ''. In dbt Cloud jobs of any environment and developers without a target name have the same one, `default`: the rows of a
   schema of their own would go into the destinations of production.
 #}
 {% macro _not_handed_over() %}
-    {%- if env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower == 'off' -%}{{ return('DBT_REVERSE_ETL_PUSH is off') }}{%- endif -%}
+    {%- set switch = env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower -%}
+    {%- if switch not in ['on', 'off', 'plan'] -%}
+        {{ exceptions.raise_compiler_error("DBT_REVERSE_ETL_PUSH: found '" ~ switch ~ "'; expected off, plan or on; correct or unset it") }}
+    {%- elif switch != 'on' -%}
+        {{ return('DBT_REVERSE_ETL_PUSH is ' ~ switch ~ (' where dbt runs; to count what would be sent, set it on the cluster' if switch == 'plan')) }}
+    {%- endif -%}
     {%- set by = env_var('DBT_CLOUD_INVOCATION_CONTEXT', '') -%}
-    {%- if target.name == 'default' and by in ['ci', 'dev'] -%}
+    {%- if target.name == 'default' and by not in ['', 'prod'] -%}
         {{ return('DBT_CLOUD_INVOCATION_CONTEXT is ' ~ by ~ ' and the target is `default`, which may be that of production; to push from here, give it a target name of its own') }}
     {%- endif -%}
     {{ return('') }}

@@ -211,8 +211,8 @@ class SyncPush(OneSync):
             result = self._watched(self._job(HeadOfModel(newest, known.changelog), spec), ports)
             if not reached_its_end(result.status):
                 return result
-            self._begin_anew()
             self._replayed += result.counts
+            self._begin_anew()
         return None
 
     def _refuse_before_older_events(self, known: HeadOfModel) -> None:
@@ -237,8 +237,8 @@ class SyncPush(OneSync):
 
     def _begin_anew(self) -> None:
         """For another run of the same push."""
-        self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
         self._begun, self._may_have_begun = 0, False
+        self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, and a sample of their keys."""

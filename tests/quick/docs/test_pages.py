@@ -90,7 +90,7 @@ def test_every_macro_operation_test_and_model_is_documented() -> None:
 
 def test_a_block_of_commands_can_be_pasted_into_zsh_which_takes_a_comment_for_arguments() -> None:
     fenced = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    indented = re.compile(r"^    (?:pip|dbt|make|export|cd|cp)\b.*$", re.MULTILINE)
+    indented = re.compile(r"^    (?:pip|dbt|dbt-reverse-etl|make|export|cd|cp) .*$", re.MULTILINE)
     for page in PAGES:
         written = page.read_text(encoding="utf-8")
         for block in fenced.findall(written) + indented.findall(written):

@@ -43,7 +43,7 @@ def handed_over(target: str, **env: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.guarantee("dbt and its commands")
-@pytest.mark.parametrize("context", ["ci", "dev"])
+@pytest.mark.parametrize("context", ["ci", "dev", "staging"])
 def test_a_pull_request_or_a_developer_with_the_default_target_of_dbt_cloud_hands_over_no_sync(context: str) -> None:
     exposures, (line,) = handed_over("default", **{CLOUD: context})
     assert exposures == {}
@@ -64,3 +64,7 @@ def test_the_switch_of_the_environment_in_which_dbt_runs_keeps_its_syncs() -> No
     assert handed_over("prod", DBT_REVERSE_ETL_PUSH="on")[1] == []
     exposures, logged = handed_over("prod", DBT_REVERSE_ETL_PUSH="OFF")
     assert (exposures, logged) == ({}, ["push_customers: no sync is pushed, because DBT_REVERSE_ETL_PUSH is off"])
+    exposures, (line,) = handed_over("prod", DBT_REVERSE_ETL_PUSH="plan")
+    assert (exposures, "set it on the cluster" in line) == ({}, True)
+    with pytest.raises(Exception, match="found 'fasle'; expected off, plan or on"):
+        handed_over("prod", DBT_REVERSE_ETL_PUSH="fasle")
