@@ -29,7 +29,7 @@
     {%- set properties = reverse_etl._table_properties(relation) -%}
     {#- The files of rows that are only marked as deleted still hold them, also after the property was switched off. -#}
     {%- set is_marked = properties.get('delta.enableDeletionVectors') == 'true' or 'delta.feature.deletionVectors' in properties -%}
-    {%- if is_marked -%}{%- do run_query('reorg table ' ~ relation ~ ' apply (purge)') -%}{%- endif -%}
+    {%- if is_marked -%}{%- do reverse_etl._purge(relation, before.clustered if is_changelog else []) -%}{%- endif -%}
     {%- do reverse_etl._lay_out(model, relation, before, cluster_by, zorder_by) -%}
     {%- set kept = reverse_etl._files_kept_for(relation, node) if vacuum else 'not asked for' -%}
     {%- if not kept -%}{%- do run_query('vacuum ' ~ relation) -%}{%- endif -%}
@@ -37,6 +37,14 @@
         'maintain ' ~ model ~ ': ' ~ before.files ~ ' files before, ' ~ reverse_etl._detail(relation).files ~ ' now'
         ~ ('; no VACUUM: ' ~ kept if kept else '; files that were removed before its retention are deleted'), info=true
     ) -%}
+{% endmacro %}
+
+
+{# REORG leaves out the files of a table that one OPTIMIZE has clustered, so it works without clustering. The files keep what they know of theirs. #}
+{% macro _purge(relation, clustered) %}
+    {%- if clustered -%}{%- do run_query('alter table ' ~ relation ~ ' cluster by none') -%}{%- endif -%}
+    {%- do run_query('reorg table ' ~ relation ~ ' apply (purge)') -%}
+    {%- if clustered -%}{%- do run_query('alter table ' ~ relation ~ ' cluster by (' ~ reverse_etl._columns(clustered) ~ ')') -%}{%- endif -%}
 {% endmacro %}
 
 
