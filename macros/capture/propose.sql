@@ -111,11 +111,49 @@
 {% endmacro %}
 
 
-{# A hash of the SQL that gives the rows: the model's, and that of its views in the warehouse. #}
+{# A hash of the SQL that gives the rows: the model's, that of its views in the warehouse, and of the functions that they call. #}
 {% macro _sql_of_rows() %}
     {%- set parts = [reverse_etl._without_comments(model.compiled_code)] -%}
     {%- for view in reverse_etl._views_of(model).values() | sort -%}{%- do parts.append(reverse_etl._sql_of_view(view)) -%}{%- endfor -%}
-    {{ return(local_md5(parts | join)) }}
+    {%- set functions = reverse_etl._functions_in(parts | join('\n'), []) -%}
+    {{ return(local_md5((parts + functions) | join)) }}
+{% endmacro %}
+
+
+{#
+  What the warehouse says of the user's functions that this SQL calls, and of those that these call, but for when they were made: without a statement,
+  where every name before a parenthesis is known.
+    asked   names that need no other look; this adds to them
+#}
+{% macro _functions_in(sql, asked) %}
+    {%- set listed, texts = {}, [] -%}
+    {%- set known = reverse_etl._steady_functions() + reverse_etl._words_before_parentheses() -%}
+    {#- Without comments, literals, and the columns of a view. -#}
+    {%- set calls = modules.re.sub('(?s)/[*].*?[*]/|--[^\n]*|\'(?:[^\'\\\\]|\\\\.)*\'|"(?:[^"\\\\]|\\\\.)*"|CREATE VIEW .*?\nAS ', ' ', sql) -%}
+    {%- for schema, name in modules.re.findall('((?:(?:\\w+|`[^`]+`)[.])*)(\\w+|`[^`]+`)\\s*[(]', calls) | unique -%}
+        {%- set function, schema = name.strip('`') | lower, schema[:-1] -%}
+        {%- set is_known = schema | lower in ['builtin', 'system.builtin'] or not schema and function in known -%}
+        {%- if not is_known and schema ~ '.' ~ function not in asked -%}
+            {%- do asked.append(schema ~ '.' ~ function) -%}
+            {%- if schema not in listed -%}{%- do listed.update({schema: run_query('show user functions' ~ (' in ' ~ schema if schema and 'session' not in schema | lower else '')).rows | map(attribute=0) | list}) -%}{%- endif -%}
+            {%- for found in listed[schema] if (found.split('.') | last | lower) == function -%}
+                {%- set lines = run_query('describe function extended `' ~ found.split('.') | join('`.`') ~ '`').rows | map(attribute=0) | join('\n') -%}
+                {%- set text = modules.re.sub('(?i)create ?time[^,}\n]*', '', lines) -%}
+                {%- do texts.append(found ~ text) -%}
+                {%- do texts.extend(reverse_etl._functions_in(text, asked)) -%}
+            {%- endfor -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(texts) }}
+{% endmacro %}
+
+{% macro _words_before_parentheses() %}
+    {{ return('
+        select from where having on using by as in is any some all distinct union except intersect minus exists join inner outer left right full cross semi anti lateral view table values over
+        partition filter group within cube rollup sets pivot unpivot for when then else end case between like ilike rlike limit offset interval with recursive tablesample and or not div
+        current_date current_timestamp now localtimestamp rand randn random uuid monotonically_increasing_id spark_partition_id range binary string int integer bigint smallint tinyint float
+        double boolean
+    '.split()) }}
 {% endmacro %}
 
 {# The views of dbt from which a node reads, through others and ephemeral models, too: {unique id: name in the warehouse} #}

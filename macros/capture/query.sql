@@ -67,8 +67,11 @@
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}
         {%- endif -%}
-        {%- for name in modules.re.findall('[<,]([^:<>,]*):', modules.re.sub('[(][0-9, ]*[)]', '', column.type)) if not modules.re.fullmatch('\\w+', name) -%}
-            {%- do problems.append('column ' ~ column.name ~ " has a field '" ~ name ~ "' inside it, a name that Spark shows without the quotes that it needs; expected letters, digits and _; rename it in the model") -%}
+        {%- for name in reverse_etl._fields_that_need_quotes(column.type) -%}
+            {%- do problems.append('column ' ~ column.name ~ " has a field '" ~ name ~ "' inside it, a name that Spark shows without the quotes that it needs; expected the letters a to z, digits and _; rename it in the model") -%}
+        {%- endfor -%}
+        {%- for name in reverse_etl._fields_that_repeat(column.type) -%}
+            {%- do problems.append('column ' ~ column.name ~ " has two fields '" ~ name ~ "' in one struct, which a Delta table cannot keep; expected each name once, whatever its case; rename one in the model") -%}
         {%- endfor -%}
         {%- for kind, found in reverse_etl._refused_types().items() if modules.re.search('(^|[<:,])' ~ kind ~ '($|[ (>,])', column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' ' ~ found) -%}
@@ -97,12 +100,39 @@
 {% endmacro %}
 
 
+{# Names inside a type that Spark reads back only in quotes, and shows without: no letters of ASCII, a number, or a sign of the type itself. #}
+{% macro _fields_that_need_quotes(type) %}
+    {%- set found, plain = [], modules.re.sub('[(][^()]*[)]', '', type) -%}
+    {%- for name in modules.re.findall('[<,]([^:<>,]*):', plain) if not modules.re.fullmatch('(?i)(?![0-9]+(e[0-9]+)?(bd|[lsydf])?$)[a-z0-9_]+', name) or not name.isascii() -%}{%- do found.append(name) -%}{%- endfor -%}
+    {#- A struct has no part without a type, and a map but one comma. -#}
+    {{ return(found + modules.re.findall('[<,]([^:<>,]*:[^:<>,]*):', plain) + modules.re.findall('(?:struct<|,)([^:<>,]*,[^:<>,]*):', plain)) }}
+{% endmacro %}
+
+
+{% macro _fields_that_repeat(type) %}
+    {%- set rest, found = namespace(type=modules.re.sub('[(][^()]*[)]', '', type)), [] -%}
+    {#- From the innermost type on: what was looked at becomes a word. -#}
+    {%- for _ in range(type.count('<')) -%}
+        {%- for fields in modules.re.findall('struct<([^<>]*)>', rest.type) -%}
+            {%- set names = modules.re.findall('(?:^|,)([^:,]*):', fields) | map('lower') | list -%}
+            {%- for name in names | unique if names | select('equalto', name) | list | length > 1 -%}{%- do found.append(name) -%}{%- endfor -%}
+        {%- endfor -%}
+        {%- set rest.type = modules.re.sub('[a-z]+<[^<>]*>', 'nested', rest.type) -%}
+    {%- endfor -%}
+    {{ return(found) }}
+{% endmacro %}
+
+
+{% macro _refused_spatial() %}{{ return('is or holds a spatial value, which cannot be hashed; expected a comparable type; use st_asbinary(...) in the model') }}{% endmacro %}
+
+
 {# {type as it is written: what is said of a column that is or holds it} #}
 {% macro _refused_types() %}
     {{ return({
         '\\w+ collate \\w+': 'is or holds a text with a collation, which takes different texts for one; expected a plain string; use cast(... as string) in the model',
         'variant': 'is or holds a variant, which cannot be compared; expected a comparable type; use to_json(...) in the model',
         'interval': 'is or holds an interval, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',
+        'geometry': reverse_etl._refused_spatial(), 'geography': reverse_etl._refused_spatial(),
         'time': 'is or holds a time of day, which a Delta table cannot keep; expected a type that it keeps; use cast(... as string) in the model',
         '(?:void|null)': 'is or holds what is always NULL and has no type; expected a type; use cast(null as ...) in the model',
     }) }}

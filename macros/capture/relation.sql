@@ -37,6 +37,7 @@
         'delta.autoOptimize.optimizeWrite': 'true',
         'delta.enableDeletionVectors': 'false',
     } -%}
+    {%- do properties.update(reverse_etl._naming_properties(columns | map(attribute='name'))) -%}
     {%- do properties.update(config.get('tblproperties') or {}) -%}
     {%- call statement('create_changelog') -%}
         create table if not exists {{ target }} (
@@ -194,9 +195,16 @@
 {% endmacro %}
 
 
+{# {name: text}: for signs in a name that Delta takes only where columns have names of their own in the files. #}
+{% macro _naming_properties(names) %}
+    {%- for name in names if modules.re.search('[ ,;{}()\n\t=]', name) -%}{{ return({'delta.columnMapping.mode': 'name'}) }}{%- endfor -%}
+    {{ return({}) }}
+{% endmacro %}
+
+
 {# Delta renames a column where columns have names of their own in the files. #}
 {% macro _alter_columns(target, changes) %}
-    {%- if changes.aside -%}
+    {%- if changes.aside or reverse_etl._naming_properties(changes.added | map(attribute='name')) -%}
         {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.columnMapping.mode' = 'name')") -%}
         {%- for column in changes.aside -%}{%- do run_query('alter table ' ~ target ~ ' rename column ' ~ reverse_etl._quote(column.name) ~ ' to ' ~ reverse_etl._quote(column.to)) -%}{%- endfor -%}
     {%- endif -%}

@@ -82,7 +82,8 @@
         {{ return([]) }}
     {%- endif -%}
     {%- call statement('bad_keys') -%}
-        create or replace table {{ bad_keys }} using delta as
+        create or replace table {{ bad_keys }} using delta
+        {%- for name, value in reverse_etl._naming_properties(columns.names).items() %} tblproperties ('{{ name }}' = '{{ value }}'){% endfor %} as
         {%- if settings.on_bad_key == 'quarantine' %}
         select _stage as _reason, {{ reverse_etl._columns(columns.names) }} from {{ stage }} where _stage in ('null_key', 'duplicate_key')
         {%- else %}

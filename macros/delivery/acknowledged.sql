@@ -71,14 +71,15 @@ endings as (
 
 
 {#
-  The specs of what a sync delivered, or may have delivered, from one changelog, as {id, text}: one of a changelog before may name columns that this one has not.
+  The specs of what a sync delivered, or may have delivered, from one changelog, as {id, text, snapshot: the newest of it}: one of a changelog before may name columns that this one has not.
   Args as in `_acknowledged`.
 #}
 {% macro specs_of(ledger, sync_id, changelog, known_from) -%}
 with {{ reverse_etl._acknowledged(ledger, sync_id, changelog, known_from, late=true) }}
-select distinct id, text
-from (select explode(from_json(body, 'specs map<string,string>').specs) as (id, text) from {{ ledger }} where sync_id = {{ reverse_etl._string(sync_id) }})
-where id in (select spec from acks union all select spec from claims)
+select id, text, max(snapshot) as snapshot
+from (select distinct explode(from_json(body, 'specs map<string,string>').specs) as (id, text) from {{ ledger }} where sync_id = {{ reverse_etl._string(sync_id) }})
+inner join (select spec, snapshot from acks union all select spec, snapshot from claims) on spec = id
+group by id, text
 order by id
 {%- endmacro %}
 

@@ -119,12 +119,15 @@ where v._change <> 'delete'
     {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) -%}
     {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] -%}
     {%- set specs = [] -%}
-    {%- if found[0] is not none and load_relation(relation) is not none -%}
+    {%- set table = load_relation(relation) -%}
+    {%- if found[0] is not none and table is not none -%}
+        {%- set present, head = reverse_etl._columns_of(table) | map(attribute='name') | list, reverse_etl._head(table) -%}
         {%- for row in run_query(reverse_etl.specs_of(ledger, found[0], changelog, found[1] or 0)).rows -%}
             {%- set spec = fromjson(row[1]) -%}
             {%- set fields = [] -%}
             {%- for field in spec.fields -%}{%- do fields.append({'column': field[0], 'field': field[1], 'type': field[2]}) -%}{%- endfor -%}
-            {%- do specs.append({'id': row[0], 'fields': fields, 'where': spec.where, 'mode': spec.mode}) -%}
+            {%- set then = reverse_etl._spec_at({'fields': fields, 'where': spec.where}, row[2] | int, present, head.columns) -%}
+            {%- do specs.append(dict(then, id=row[0], mode=spec.mode)) -%}
         {%- endfor -%}
     {%- endif -%}
     {{ return({'sync_id': found[0] or '', 'specs': specs, 'known_from': found[1] or 0}) }}

@@ -1,20 +1,26 @@
 {# A key that a user wrote as JSON, as the changelog has it: its string and its bucket; NULLs where a value does not fit its column. #}
 {% macro key_as_stored(key, types, given) -%}
-{%- set schema -%}
-    {%- for name in key %}{{ reverse_etl._quote(name) }} {{ types[name] }}{{ ', ' if not loop.last }}{% endfor -%}
-{%- endset -%}
 select if({% for name in key %}{{ reverse_etl._quote(name) }} is null{{ ' or ' if not loop.last }}{% endfor %}, null, _key) as _key,
     cast(pmod(xxhash64(_key), 65536) as int) as _bucket
 from (
     select *, {{ reverse_etl._key_json(key) }} as _key
-    from (select _given.* from (select from_json({{ reverse_etl._string(given) }}, {{ reverse_etl._string(schema) }}) as _given))
+    from (select _given.* from (select from_json({{ reverse_etl._string(given) }}, {{ reverse_etl._key_schema(key, types) }}) as _given))
 )
+{%- endmacro %}
+
+
+{# The columns of a key as a literal. #}
+{% macro _key_schema(key, types) -%}
+    {%- set schema -%}
+        {%- for name in key %}{{ reverse_etl._quote(name) }} {{ types[name] }}{{ ', ' if not loop.last }}{% endfor -%}
+    {%- endset -%}
+    {{ reverse_etl._string(schema) }}
 {%- endmacro %}
 
 
 {# What `_key_json` wrote, as a struct. `types`: {column: type} #}
 {% macro _key_of_json(expression, key, types) -%}
-    from_json({{ expression }}, '{% for name in key %}{{ reverse_etl._quote(name) }} {{ types[name] }}{{ ', ' if not loop.last }}{% endfor %}', {{ reverse_etl._json_options() }})
+    from_json({{ expression }}, {{ reverse_etl._key_schema(key, types) }}, {{ reverse_etl._json_options() }})
 {%- endmacro %}
 
 

@@ -65,7 +65,7 @@ class SyncSettings(Settings):
         mode: what a push may do there.
         fields: `column: field`, or a list of columns; the key must be included. Default: every column under its own name.
         where: a SQL condition over the columns that always gives the same result for the same row. Sub-queries, comments, `;`
-            and functions such as `rand()` or `current_date()` are refused.
+            and functions such as `rand()` or `current_date()` are refused. After another body of a function of yours: `resync`.
         guards: limits of a push; a key that is not set is taken from the destination.
         on_unknown: a row is unknown if nobody can tell whether it arrived: send it again, or park it until `dbt-reverse-etl retry`.
         push_on: dbt commands that push; any other only plans. `dbt retry` counts as the command that it retries.

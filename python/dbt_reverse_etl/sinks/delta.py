@@ -31,7 +31,7 @@ from dbt_reverse_etl.sinks.base import (
     SparkSink,
     refuse_newer,
 )
-from dbt_reverse_etl.sinks.delta_statements import merge, overwrite
+from dbt_reverse_etl.sinks.delta_statements import add, create, merge, overwrite
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import (
     LOST_RECORD,
@@ -278,7 +278,7 @@ class DeltaSink(SparkSink):
         if location_of(self._spark, self._target) is None:
             if not task.first:
                 raise self._error(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
-            ddl = f"create table {self._target} ({_ddl(task.schema)}) using delta"
+            ddl = create(self._target, task.schema.names, _ddl(task.schema))
             if not self._settings.create_object:
                 raise self._error(
                     f"no table {self._target}", "an existing table", f"run: {ddl}; or set create_object: true"
@@ -289,11 +289,12 @@ class DeltaSink(SparkSink):
         names = {name.casefold() for name in there.names}
         missing = [field for field in task.schema if field.name.casefold() not in names]
         if missing and self._settings.on_new_column == "add":
-            self._spark.sql(f"alter table {self._target} add columns ({_ddl(missing)})")
+            for statement in add(self._target, [field.name for field in missing], _ddl(missing)):
+                self._spark.sql(statement)
             missing = []
         problems = [
             Problem(self._target, f"no column {field.name}", "a column for each field",
-                f"run: alter table {self._target} add columns ({_ddl([field])}); or set on_new_column: add")
+                f"run: {'; '.join(add(self._target, [field.name], _ddl([field])))}; or set on_new_column: add")
             for field in missing
         ] + self._type_problems(task, there)  # fmt: skip
         if problems:

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
+
+_MAPPED = "tblproperties ('delta.columnMapping.mode' = 'name')"
+
+
+def create(target: str, names: Iterable[str], columns: str) -> str:
+    """The CREATE TABLE of columns; `columns` has them with their types."""
+    return f"create table {target} ({columns}) using delta{f' {_MAPPED}' if _needs_mapping(names) else ''}"
+
+
+def add(target: str, names: Iterable[str], columns: str) -> list[str]:
+    """The statements that add columns."""
+    mapped = [f"alter table {target} set {_MAPPED}"] if _needs_mapping(names) else []
+    return [*mapped, f"alter table {target} add columns ({columns})"]
+
+
+def _needs_mapping(names: Iterable[str]) -> bool:
+    """Whether a name has a sign that Delta takes only where columns have names of their own in the files."""
+    return any(re.search(r"[ ,;{}()\n\t=]", name) for name in names)
 
 
 def merge(target: str, source: str, task: SinkTask) -> str:

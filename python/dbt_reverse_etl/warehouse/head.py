@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,7 @@ class Head:
     Attributes:
         base: snapshot of the newest full image.
         columns: name and Spark type of the model's columns.
+        present: names of all columns of the table.
         marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
         newest_mark: number of the newest one.
         captures: uuid of the capture that made a snapshot, for those that were asked about.
@@ -35,6 +37,13 @@ class Head:
     marks: dict[str, str] = field(default_factory=dict)
     newest_mark: int = 0
     captures: Mapping[int, str] = field(default_factory=dict)
+    present: tuple[str, ...] = ()
+
+    def spec_at(self, projection: Mapping[str, Any], snapshot: int) -> dict[str, Any]:
+        """A spec of a snapshot, as the text macros take it, over the table as it is now."""
+        columns = [{"name": name, "type": kind} for name, kind in self.columns]
+        told: dict[str, Any] = sql.value_of("_spec_at", projection, snapshot, self.present, columns)
+        return told
 
 
 def read_head(
@@ -79,6 +88,7 @@ def read_head(
         marks={row["label"]: row["capture_uuid"] for row in marks},
         newest_mark=marks[-1]["base"] if marks else 0,
         captures={number: one["capture_uuid"] for number, one in headers.items()},
+        present=tuple(spark.table(relation).columns),
     )
 
 

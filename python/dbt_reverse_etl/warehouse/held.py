@@ -36,8 +36,8 @@ class History:
     def held(self, spec: Spec, only: str | None = None, *, nan_is_null: bool = False) -> str:
         """SQL of the macro `held`: of all keys, or of those of a relation."""
         specs = [
-            (name, Spec.of(text))
-            for name, text in self.ledger.specs(self.sync_id, self.head.changelog, self.known_from).items()
+            {"id": name, "mode": one.mode.value, **self.head.spec_at(one.projection, snapshot)}
+            for name, one, snapshot in self.ledger.specs(self.sync_id, self.head.changelog, self.known_from)
         ]
         return sql.render(
             "held",
@@ -48,7 +48,7 @@ class History:
             sync_id=self.sync_id,
             changelog=self.head.changelog,
             known_from=self.known_from,
-            specs=[{"id": name, "mode": one.mode.value, **one.projection} for name, one in specs],
+            specs=specs,
             **spec.projection,
             only=only,
             nan_is_null=nan_is_null,

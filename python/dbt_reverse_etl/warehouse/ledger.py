@@ -25,6 +25,7 @@ from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.warehouse.commits import Commits, said
 from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal, Request
+from dbt_reverse_etl.warehouse.spec import Spec
 
 REQUEST = "request"
 TESTS = "tests"  # sync_id of what is known of the tests of a changelog
@@ -212,10 +213,10 @@ class DeltaLedger:
             aliases,
         )
 
-    def specs(self, sync_id: str, changelog: str, known_from: int) -> dict[str, str]:
-        """The JSON of the specs of what a sync delivered from a changelog since a fence, by its id."""
+    def specs(self, sync_id: str, changelog: str, known_from: int) -> list[tuple[str, Spec, int]]:
+        """The specs of what a sync delivered from a changelog since a fence: id, spec, and the newest snapshot of it."""
         query = sql.render("specs_of", self.relation, sync_id, sql.render("_string", changelog), known_from)
-        return {row.id: row.text for row in self._spark.sql(query).collect()}
+        return [(row.id, Spec.of(row.text), row.snapshot) for row in self._spark.sql(query).collect()]
 
     def restored_at(self, since: datetime) -> datetime | None:
         """When RESTORE brought an older state of it back last, since then and as far as the table's history tells."""

@@ -76,7 +76,9 @@ class Pending:
                 begun_by=self._begun_by,
             )
         low, base = self._range
-        specs = list(dict.fromkeys(place.spec for place in self.state.positions))
+        then = {(one.spec, one.snapshot): self._projection(one.spec, one.snapshot) for one in self.state.positions}
+        specs: list[dict[str, Any]] = []
+        specs.extend(spec for spec in then.values() if spec not in specs)
         return sql.render(
             "pending",
             relation=self.relation,
@@ -86,10 +88,10 @@ class Pending:
             base=base,
             **self.spec.projection,
             segments=[
-                {"hi": place.hi, "snapshot": place.snapshot, "spec": specs.index(place.spec)}
+                {"hi": place.hi, "snapshot": place.snapshot, "spec": specs.index(then[place.spec, place.snapshot])}
                 for place in self.state.positions
             ],
-            specs=[self._projection(spec) for spec in specs],
+            specs=specs,
             claims=[*self._claims()],
             asked=[{"by": one.id, "lo": one.lo, "hi": one.hi} for one in self.state.claims if one.ordered],
             undelivered=self._listed(undelivered, low) if undelivered else None,
@@ -180,10 +182,13 @@ class Pending:
             snapshot, spec, everything, ordered = alike
             ranges = union((claim.lo, claim.hi) for claim in self.state.claims if _alike(claim) == alike)
             said = {"number": number, "ranges": ranges, "snapshot": snapshot, "everything": everything}
-            yield {**said, "ordered": ordered, "spec": self._projection(spec)}
+            yield {**said, "ordered": ordered, "spec": self._projection(spec, snapshot)}
 
-    def _projection(self, spec: str) -> dict[str, Any]:
-        return Spec.of(self.state.specs[spec]).seen_by(self.spec).projection
+    def _projection(self, spec: str, snapshot: int) -> dict[str, Any]:
+        """At 0, where nothing is held, that of now: one more would be one more to compute."""
+        if not snapshot:
+            return self.spec.projection
+        return self.head.spec_at(Spec.of(self.state.specs[spec]).seen_by(self.spec).projection, snapshot)
 
 
 def _alike(claim: Claim) -> tuple[int, str, bool, bool]:

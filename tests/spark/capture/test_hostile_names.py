@@ -17,10 +17,7 @@ def shop(project: Project) -> Project:
     project.changelog(
         "nested", f"select id, named_struct('id', id + 100, 'url', 'x') as image, 1 as classified {select}"
     )
-    project.changelog(
-        "headed", f"select id, id * 2 as `# of orders`, id as status {select}",
-        tblproperties={"delta.columnMapping.mode": "name"},
-    )  # fmt: skip
+    project.changelog("headed", f"select id, id * 2 as `# of orders`, id as status {select}")
     project.changelog("landed", f"select id, id + 7 as _offset, 0 as _partition {select}")
     project.changelog("deep", f"select id, named_struct({FIELDS}) as profile {select}")
     return project
@@ -107,3 +104,24 @@ def test_reset_moves_no_table_whose_files_the_next_run_would_find_again(project:
     assert project.dbt("run-operation", "reset", "--args", "{model: placed}").success
     again = project.run()
     assert (again.success, "snapshot 1" in again.messages["placed"]) == (True, True), again.text
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_bad_keys_and_a_new_column_may_have_names_that_delta_takes_only_mapped(project: Project) -> None:
+    rows = f"from {project.schema}.source"
+    project.table("source", "select * from values (1, 'a'), (1, 'b'), (2, 'c') as t (n, text)")
+    project.changelog("orders", f"select n as `order id`, text as `a, b` {rows}", "order id")
+    refused = project.run()
+    assert "found 0 rows with a NULL key and 2 rows that share their key" in refused.messages["orders"]
+    assert project.rows("select count(*) as n from {s}.orders__bad_keys")[0].n == 2
+    settings = {"on_bad_key": "quarantine"}
+    project.changelog("orders", f"select n as `order id`, text as `a, b` {rows}", "order id", settings=settings)
+    assert project.run().messages["orders"] == "+1 ~0 -0, snapshot 1 (1 keys quarantined)"
+
+    project.table("source", "select * from values (1, 'a'), (2, 'c') as t (n, text)")
+    project.changelog("plain", f"select n as id {rows}")
+    assert (first := project.run()).success, first.text
+    project.changelog("plain", f"select n as id, text as `(x)` {rows}")
+    assert (wider := project.run()).success, wider.text
+    assert project.image("plain", "id, `(x)`") == [(1, "a"), (2, "c")]

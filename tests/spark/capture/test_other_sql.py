@@ -48,6 +48,25 @@ def test_sql_that_comes_back_after_captures_by_a_full_compare_has_its_own_values
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 @together
+def test_another_body_of_a_function_that_the_model_calls_makes_a_strategy_compare_everything(project: Project) -> Story:
+    relation, function = source(project, "called"), f"{project.schema}.in_euros"
+
+    def capture(body: str = "") -> Generator[None, Result, str]:
+        if body:
+            project.spark.sql(f"create or replace function {function}(x bigint) returns bigint return {body}")
+        sql = f"select id, {function}(cents) as value, at from {relation}"
+        project.changelog("called_log", sql, settings={"capture": BY_TIME})
+        return (yield).messages["called_log"]
+
+    assert (yield from capture("x div 100")) == "+20 ~0 -0, snapshot 1"
+    assert (yield from capture()) == "+0 ~0 -0, snapshot 1"
+    assert (yield from capture("x + 1")) == f"+0 ~20 -0, snapshot 2 {OTHER_SQL}"
+    assert (yield from capture()) == "+0 ~0 -0, snapshot 2"
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+@together
 def test_what_a_feed_brought_meanwhile_is_compared_by_the_strategy_that_comes_back(project: Project) -> Story:
     relation, events = source(project, "fed"), f"{project.schema}.fed_events"
     project.spark.sql(f"create table {events} (id bigint, value bigint, at bigint, op string) using delta")

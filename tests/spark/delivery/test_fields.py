@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dbt_reverse_etl.base.errors import ExitCode
+from tests.support.dbt.command import call
 from tests.support.dbt.project import Project
 
 
@@ -43,3 +45,46 @@ def test_a_column_that_leaves_the_model_is_said_once_sends_nothing_and_stays_at_
     chosen = project.run()
     assert chosen.sync("crm_things") == "+0 ~0 -0"
     assert "no longer sends name" in chosen.text
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("What is sent")
+@pytest.mark.parametrize("pushed", [False, True], ids=["not pushed between", "pushed between"])
+def test_a_column_that_came_back_with_another_type_is_sent_again_and_what_was_delivered_before_is_still_known(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, pushed: bool
+) -> None:
+    """A struct became text, and the filter's text a number: Spark computes neither of the old over the new."""
+
+    def model(columns: str, *rows: str) -> None:
+        project.table("source", f"select {columns} from values {', '.join(rows)} as t (id, profile, status)")
+        settings = {"on_column_change": "sync_all_columns"}
+        project.changelog("things", f"select * from {project.schema}.source", settings=settings)
+
+    project.model("held", "select * from {{ reverse_etl.delivered(ref('things'), 'crm_things') }}")
+    project.sync("crm_things", "things", mode="mirror", where="status = 'active'")
+    rows = ["(1, named_struct('a', 1), 'active')", "(2, named_struct('a', 2), 'idle')", "(3, null, 'active')"]
+    model("*", *rows)
+    assert project.run().sync("crm_things") == "+2 ~0 -0"
+
+    project.sync("crm_things", "things", mode="mirror")
+    if not pushed:
+        monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    model("id", *rows)
+    assert project.run().success
+    monkeypatch.delenv("DBT_REVERSE_ETL_PUSH", raising=False)
+
+    project.sync("crm_things", "things", mode="mirror", where="status = 1")
+    model("*", "(1, 'one', 1)", "(2, null, 1)", "(3, null, 0)")
+    back = project.run()
+    assert back.success, back.text
+    assert back.sync("crm_things") == ("+0 ~2 -1" if pushed else "+1 ~1 -1")
+    assert project.crm("select id, profile from contacts order by id") == [(1, "one"), (2, None)]
+
+    again = project.run()
+    assert again.success, again.text
+    held = project.rows(f"select id, snapshot_id, is_held from {project.schema}.held where id in (1, 3)")
+    first = {row.id: row.is_held for row in held if row.snapshot_id == 1}
+    assert first == {1: False, 3: False}, "what was delivered before, by the former values"
+    assert {row.id for row in held if row.is_held} == {1}
+    compared = call(project, "reconcile")
+    assert (compared.exception, compared.return_value) == (None, ExitCode.OK)

@@ -253,3 +253,18 @@ def operations(shop: Project) -> list[str]:
     history = shop.spark.sql(f"describe history {shop.schema}_lake.people")
     written = history.where("userMetadata like '%closed'").orderBy("version").collect()
     return [row.operation for row in written]
+
+
+@pytest.mark.full
+def test_a_table_with_names_that_delta_takes_only_mapped_is_made_and_widened(shop: Project) -> None:
+    shop.destinations["lake"]["on_new_column"] = "add"
+    shop.sync("named", "people", destination="lake", object="named", mode="mirror", fields={"id": "order id"})
+    for fields in ({"id": "id"}, {"id": "id", "name": "a, b"}):
+        shop.sync("widened", "people", destination="lake", object="widened", mode="mirror", fields=fields)
+        done = shop.run()
+        assert done.success, done.text
+    assert shop.rows("select `order id` from {s}_lake.named order by 1") == shop.rows(
+        "select id from {s}.source order by id"
+    )
+    found = shop.rows("select id, `a, b` from {s}_lake.widened order by 1")
+    assert found == shop.rows("select id, name from {s}.source order by id")

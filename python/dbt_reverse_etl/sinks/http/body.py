@@ -47,6 +47,29 @@ class _AnyField(dict[str, Any]):
         return "text"
 
 
+class _TextOrMethod(str):
+    """A field of such a row, or the method of its name, if the template calls it."""
+
+    method: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.method(*args, **kwargs)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """`row.items` is the field `items`, if the row has it."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, dict) and attribute in obj:
+            return obj[attribute]
+        found = super().getattr(obj, attribute)
+        if isinstance(obj, _AnyField) and hasattr(dict, attribute):
+            unknown = _TextOrMethod(obj[attribute])
+            unknown.method = found
+            return unknown
+        return found
+
+
 def _json(value: object) -> str:
     if isinstance(value, StrictUndefined):
         return str(value)  # raises, and names the variable
@@ -59,7 +82,7 @@ def _finalized(_: Context, value: object) -> str:
     return _json(value)
 
 
-_ENVIRONMENT = ImmutableSandboxedEnvironment(
+_ENVIRONMENT = _Sandbox(
     undefined=StrictUndefined,
     finalize=_finalized,
     optimized=False,

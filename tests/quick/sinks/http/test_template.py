@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.http.body import compiled
+from dbt_reverse_etl.sinks.http.body import UnsafeError, compiled
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.template import samples
 from dbt_reverse_etl.testing import outcomes, person
@@ -85,6 +85,19 @@ class TestTemplates:
         delete = {"method": "POST", "path": "gone/{id}", "body_template": "d.j2"}
         send(server.url, task_of({"delete": delete}, project_dir=tmp_path), ("delete", {"id": 3}))
         assert server.received[0].json == {"id": 3}
+
+    @pytest.mark.guarantee("HTTP")
+    def test_a_field_named_like_a_method_is_the_field_and_the_methods_of_rows_without_it_stay(self) -> None:
+        names = ("items", "values", "keys", "get", "copy", "pop", "update", "clear")
+        written = "[" + ", ".join(f"{{{{ row.{name} }}}}" for name in names) + "]"
+        row = orjson.dumps({name: n for n, name in enumerate(names)})
+        assert orjson.loads(_compiled(written).render([row], alone=True)) == [*range(8)]
+        called = "{ {% for name, value in row.items() %}{{ name }}: {{ value }}{% endfor %} }"
+        assert orjson.loads(_compiled(called).render([b'{"a": 1}'], alone=True)) == {"a": 1}
+        for text in (written, called):
+            _compiled(text).try_out([b'{"id": 1}'], alone=True, whole=False)
+        with pytest.raises(UnsafeError):
+            _compiled("{{ row.pop('id') }}").try_out([b'{"id": 1}'], alone=True, whole=False)
 
     @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(200), deadline=None)

@@ -1,0 +1,60 @@
+"""Column names that Delta takes only with its column mapping: each table of ours that has one asks for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from dbt_reverse_etl.sinks.delta_statements import add, create
+from tests.support.dbt.macros import Macros
+
+MAPPED = "tblproperties ('delta.columnMapping.mode' = 'name')"
+STRANGE = ["order id", "a,b", "a;b", "{a}", "(a)", "a\nb", "a\tb", "a=b"]
+PLAIN = ["id", "größe", "a-b", "a.b"]
+
+
+def created(*names: str) -> str:
+    columns = [{"name": name, "type": "int"} for name in names]
+    texts = {name: lambda: "" for name in ("location_clause", "comment_clause")}
+    macros = Macros(config=Mock(get=lambda _: None), target=SimpleNamespace(type="spark"), **texts)
+    macros._create_changelog("log", columns, SimpleNamespace(key=["id"]))
+    return macros.run[0]
+
+
+def bad_keys(*names: str) -> str:
+    counts = SimpleNamespace(null_keys=1, duplicate_keys=0, surplus=0)
+    columns = SimpleNamespace(key=["id"], names=[*names])
+    settings = SimpleNamespace(on_bad_key="quarantine", key=["id"])
+    asked = Mock(return_value=SimpleNamespace(rows=[["[]"]]))
+    macros = Macros(load_cached_relation=lambda _: None, run_query=asked, fromjson=lambda _: [])
+    target = Mock(identifier="log", incorporate=lambda **_: "log__bad_keys")
+    macros._check_keys(target, "stage", counts, columns, SimpleNamespace(), settings)
+    return macros.run[0]
+
+
+def altered(name: str) -> list[str]:
+    asked, added = Mock(), [{"name": name, "type": "int"}]
+    Macros(run_query=asked)._alter_columns("log", {"aside": [], "added": added, "altered": []})
+    return [call.args[0] for call in asked.call_args_list]
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_changelog_and_its_bad_keys_are_mapped_where_a_name_needs_it(name: str) -> None:
+    assert "'delta.columnMapping.mode' = 'name'" in created("id", name)
+    assert f"using delta {MAPPED} as" in bad_keys("id", name)
+    assert altered(name) == [f"alter table log set {MAPPED}"]
+
+
+def test_no_other_table_is_mapped_because_readers_must_know_how() -> None:
+    assert "columnMapping" not in created(*PLAIN) + bad_keys(*PLAIN) + create("t", PLAIN, "")
+    assert not any(altered(name) for name in PLAIN)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_the_table_of_a_destination_is_mapped_where_a_name_needs_it(name: str) -> None:
+    assert create("t", ["id", name], "id int, ...") == f"create table t (id int, ...) using delta {MAPPED}"
+    assert add("t", [name], "...") == [f"alter table t set {MAPPED}", "alter table t add columns (...)"]
+    assert add("t", ["id"], "...") == ["alter table t add columns (...)"]

@@ -1,0 +1,63 @@
+"""Columns of a model that are refused before anything is written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.dbt.macros import Macros
+
+SETTINGS = SimpleNamespace(key=["id"], compare="hash", capture=SimpleNamespace(recapture_by=None))
+ID = {"name": "id", "type": "int"}
+
+
+def problems(kind: str) -> list[str]:
+    found: list[str] = Macros()._model_column_problems([ID, {"name": "c", "type": kind}], SETTINGS)
+    return found
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("struct<user-agent:string>", "user-agent"),
+        ("struct<größe:int>", "größe"),
+        ("array<struct<n:int,名:string>>", "名"),
+        ("struct<ſ:int>", "ſ"),
+        ("struct<2024:int>", "2024"),
+        ("struct<a:b:int>", "a:b"),
+        ("struct<n:int,a:b:struct<c:int>>", "a:b"),
+        ("struct<a,b:int>", "a,b"),
+    ],
+)
+def test_a_nested_name_that_needs_quotes_is_refused(kind: str, name: str) -> None:
+    assert any(f"has a field '{name}' inside it, a name that Spark shows without" in one for one in problems(kind))
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("kind", ["struct<a:int,A:int>", "map<string,struct<s:array<struct<x:int,n:int,X:date>>>>"])
+def test_two_fields_of_one_struct_with_one_name_are_refused(kind: str) -> None:
+    assert any("in one struct, which a Delta table cannot keep" in one for one in problems(kind))
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("kind", ["geometry(4326)", "geography(any)", "struct<g:geometry(4326)>", "array<geometry>"])
+def test_a_spatial_value_is_refused(kind: str) -> None:
+    assert problems(kind) == [
+        "column c is or holds a spatial value, which cannot be hashed; expected a comparable type; use st_asbinary(...) in the model"
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "struct<a:int,b:struct<a:int,B:decimal(5,2)>>",
+        "array<struct<_1:array<int>,ID:int,2fa:boolean>>",
+        "map<string,struct<a:int,b:array<struct<a:int>>>>",
+        "map<int,decimal(10,2)>",
+        "struct<geometry:string,time:date,geography_:int>",
+    ],
+)
+def test_a_usual_type_is_not_refused(kind: str) -> None:
+    assert problems(kind) == []
