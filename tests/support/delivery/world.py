@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 
 from dbt_reverse_etl.app.operations import carry_out, deliver_again
+from dbt_reverse_etl.app.reconcile import Differences, undelivered_of
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
@@ -23,10 +24,12 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
 from dbt_reverse_etl.warehouse.overview import Request
+from tests.support.delivery.compared import differing
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
 from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
 
 FOREIGN = -1  # the value of a row that somebody else put into the destination
+CHANGED = -2  # the value that somebody else gives a row of ours
 
 
 class FakeClock:
@@ -241,6 +244,7 @@ class World:
         self.foreign = dict(self.destination.rows)
         self.may_be_written: set[str] = set()
         self.planned: list[DictSource] = []
+        self.changed_there: set[str] = set()  # keys whose row somebody else changed since a reconcile compared it
         self.refused: set[str] = set()  # keys that the destination refuses in some run
         self.sleeping: list[Actor] = []
         self.actors: list[Actor] = []
@@ -282,20 +286,36 @@ class World:
             self._alive.discard(actor.name)
         return actor
 
-    def ask(self, operation: str, meanwhile: Callable[[], None]) -> None:
-        """A `resync`, or the record of a `reconcile`, on top of a state that was read before something happened."""
+    def change_there(self, key: str, value: int | None) -> None:
+        """Somebody else gives a row of ours another value, or deletes it; nothing happens where there is none."""
+        if key in self._ours():
+            self.changed_there.add(key)
+            del self.destination.rows[key]
+            self.destination.rows |= {} if value is None else {key: value}
+
+    def ask(self, operation: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """A `resync`, or a `reconcile` with its repair, on top of a state that was read before something happened."""
         state = self.ledger.read("s").for_spec(self.spec.id, "{}")
-        meanwhile()
         self._runs += 1
         name, sink = f"asked{self._runs}", self._sink()
         sink.destination = self.destination
         job = self._job(name)
         ports = Ports(self.ledger, no_source, sink, self.clock, lambda owner: owner in self._alive)
+        compared = bool(state.fence and state.finished and state.is_at(job.head, job.spec))
+        found = differing(self.destination.rows, self.image(), state, self.changelog, self._ours()) if compared else []
+        unexplained = {one.key for one in found} - self.changed_there
+        assert not unexplained, f"{unexplained} differ, and nobody changed them"
+        meanwhile()
         with suppress(SyncBusy):
             if operation == "resync":
                 carry_out(Request(name, "sync", operation, self.clock.now()), state, job, ports, Policy())
-            elif state.fence and state.finished and state.is_at(job.head, job.spec):
-                deliver_again([], state, job, ports, "")
+            elif compared:
+                differences = Differences(len(self.destination.rows), {"wrong": len(found)}, found)
+                deliver_again(undelivered_of(differences, "sync", self.clock.now()), state, job, ports, "")
+                self.changed_there &= {*state.undelivered}
+
+    def _ours(self) -> set[str]:
+        return {key for key in self.may_be_written if self.destination.rows.get(key, FOREIGN) != FOREIGN}
 
     def wake(self, index: int) -> Actor:
         actor = self.sleeping.pop(index)
