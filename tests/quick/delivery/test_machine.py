@@ -140,13 +140,13 @@ SINKS = [(PlainSink, {"claims.settled", "claims.recorded"}), (TransactionalSink,
 def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[PlainSink], never: set[str]) -> None:
     start = random.SystemRandom().randrange(10**9)
     reached: set[str] = set()
+
+    def look(world: World) -> None:
+        assert not world.unbalanced()
+        reached.update(*(actor.reached for actor in world.actors))
+
     for seed in (start + number for number in until(750, lambda: reached | never == set(FAULT_POINTS))):
-        wrong = history(
-            seed,
-            sink,
-            Bias(asked=0.3, parked=0.3, reject_wait=60),
-            lambda world: reached.update(*(actor.reached for actor in world.actors)),
-        )
+        wrong = history(seed, sink, Bias(asked=0.3, parked=0.3, reject_wait=60), look)
         assert wrong == [], f"seed {seed}"
     # A search that never gets anywhere proves nothing.
     assert reached | never == set(FAULT_POINTS)
