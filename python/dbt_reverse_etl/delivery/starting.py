@@ -112,8 +112,6 @@ def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact,
     known = tuple(claim.id for claim in state.claims)
     still_open = tuple(claim for claim in before.claims if claim.id in known)
     settled = ClaimsSettled(**told, seq=1, delivered=(), closes=known, claims=still_open, specs=before.specs)
-    listed_here = {row.key: row for row in started.undelivered if row.key in started.found}
-    undelivered = {**before.undelivered, **listed_here}
     waves = (
         WaveAcknowledged(
             **told,
@@ -123,7 +121,7 @@ def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact,
             snapshot=place.snapshot,
             spec=place.spec,
             counts=NO_COUNTS,
-            undelivered=tuple(row for row in undelivered.values() if place.lo <= row.bucket < place.hi),
+            undelivered=tuple(row for row in before.undelivered.values() if place.lo <= row.bucket < place.hi),
             closes=(),
             claims=(),
             lease_until=started.lease_until,

@@ -19,7 +19,7 @@ from dbt_reverse_etl.delivery.gate import INTERRUPT
 from tests.support.delivery.histories import DEADLY, KEYS, Bias, history, settle
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink, TransactionalSink
 from tests.support.delivery.reference import Spec
-from tests.support.delivery.world import Killed, Plan, World
+from tests.support.delivery.world import CHANGED, Killed, Plan, World
 from tests.support.effort import scaled, until
 
 keys = st.sampled_from(KEYS)
@@ -48,9 +48,9 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     sink: type[PlainSink] = PlainSink
 
-    @initialize(foreign=st.sets(keys))
-    def begin(self, foreign: set[str]) -> None:
-        self.world = World(self.sink, sorted(foreign))
+    @initialize(foreign=st.sets(keys), retry_now=st.booleans())
+    def begin(self, foreign: set[str], retry_now: bool) -> None:
+        self.world, self.retry_now = World(self.sink, sorted(foreign)), retry_now
 
     @rule(changes=st.dictionaries(keys, st.none() | st.integers(0, 19), max_size=3))
     def capture(self, changes: dict[str, int | None]) -> None:
@@ -80,6 +80,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def wake(self, data: st.DataObject) -> None:
         self.world.wake(data.draw(st.integers(0, len(self.world.sleeping) - 1)))
+
+    @rule(key=keys, value=st.sampled_from([None, CHANGED]))
+    def somebody_changes_a_row_of_ours(self, key: str, value: int | None) -> None:
+        self.world.change_there(key, value)
 
     @rule(operation=st.sampled_from(["resync", "reconcile"]), wakes=st.booleans())
     def ask(self, operation: str, wakes: bool) -> None:
@@ -111,7 +115,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            assert settle(self.world) == []
+            assert settle(self.world, retry_now=self.retry_now) == []
 
 
 class TransactionalMachine(DeliveryMachine):
@@ -136,10 +140,13 @@ SINKS = [(PlainSink, {"claims.settled", "claims.recorded"}), (TransactionalSink,
 def test_random_histories_end_well_and_come_by_every_fault_point(sink: type[PlainSink], never: set[str]) -> None:
     start = random.SystemRandom().randrange(10**9)
     reached: set[str] = set()
+
+    def look(world: World) -> None:
+        assert not world.unbalanced()
+        reached.update(*(actor.reached for actor in world.actors))
+
     for seed in (start + number for number in until(750, lambda: reached | never == set(FAULT_POINTS))):
-        wrong = history(
-            seed, sink, Bias(asked=0.1), lambda world: reached.update(*(actor.reached for actor in world.actors))
-        )
+        wrong = history(seed, sink, Bias(asked=0.3, parked=0.3, reject_wait=60), look)
         assert wrong == [], f"seed {seed}"
     # A search that never gets anywhere proves nothing.
     assert reached | never == set(FAULT_POINTS)

@@ -215,6 +215,16 @@ class _Deletes(MemorySink):
         return super()._apply(row)
 
 
+class _Overdoes(MemorySink):
+    """Refuses, for a key without a value or for two that are alike, every row of the batch, and does not say that it was refused as one."""
+
+    def deliver(self, batch: Batch) -> Delivery:
+        keys = batch.rows.column(self._task.key[0]).to_pylist()
+        if None not in keys and len({str(key).strip().lower() for key in keys}) == len(keys):
+            return super().deliver(batch)
+        return Delivery(tuple(RowResult(row, Outcome.REJECTED, "one of the keys") for row in range(len(keys))))
+
+
 class _Confuses(MemorySink):
     """Delivers what it prepared last, whatever the batch holds."""
 
@@ -235,6 +245,7 @@ WRONG: dict[type[Sink], list[str]] = {
     _Forgets: ["test_a_batch_of_any_size_arrives[250]", "test_any_history_ends_in_its_last_state"],
     _Leaks: ["test_a_batch_of_any_size_arrives[1]", "test_a_reason_never_quotes_the_row"],
     _Deletes: ["test_upsert_never_deletes"],
+    _Overdoes: ["test_a_refused_row_costs_no_other_one", "test_keys_that_are_alike_are_apart_or_refused[texts]"],
 }
 
 

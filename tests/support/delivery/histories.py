@@ -6,24 +6,44 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dbt_reverse_etl.delivery.facts import LONGEST_WAIT, PARKED
 from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink
 from tests.support.delivery.reference import Spec
-from tests.support.delivery.world import Plan, World
+from tests.support.delivery.world import CHANGED, Plan, World
 
 KEYS = [f"k{number}" for number in range(6)]
 # A run that dies before it can record its doubt is what the promise names as left over.
 DEADLY = [point for point in FAULT_POINTS if point != "lease.lost"]
 
 
-def settle(world: World, keys: Sequence[str] = KEYS) -> list[str]:
-    """Let every run end, run once without faults, and say what is wrong."""
+def settle(world: World, keys: Sequence[str] = KEYS, *, retry_now: bool = True) -> list[str]:
+    """Let every run end, run once without faults, and say what is wrong; what somebody else changed is repaired after that.
+
+    Args:
+        retry_now: parked rows are sent, too; if not, so much time passes that no other row waits.
+    """
     while world.sleeping:
         world.wake(0)
-    actor = world.push(Plan(retry_now=True))
+    parked = clean_run(world, retry_now=retry_now)
+    wrong = world.wrong([key for key in keys if key not in parked | world.changed_there])
+    if not wrong and world.changed_there - parked:
+        world.ask("reconcile")
+        parked = clean_run(world, retry_now=retry_now)
+        wrong = world.wrong([key for key in keys if key not in parked])
+    return wrong
+
+
+def clean_run(world: World, *, retry_now: bool) -> set[str]:
+    """Push once without faults; the keys of parked rows."""
+    if not retry_now:
+        world.clock.sleep(LONGEST_WAIT.total_seconds())
+    actor = world.push(Plan(retry_now=retry_now))
     assert actor.result is not None
-    assert actor.result.status in ("succeeded", "idle")
-    return world.wrong(keys)
+    left = world.ledger.read("s").undelivered
+    assert actor.result.status in (("succeeded", "idle", "partial") if left else ("succeeded", "idle"))
+    assert all(row.outcome == PARKED for row in left.values())
+    return {*left}
 
 
 @dataclass(frozen=True)
@@ -34,7 +54,8 @@ class Bias:
         changes: most rows that a snapshot changes.
         batch_rows: fewest and most.
         scattered: how often tasks share buckets.
-        asked: how often there is an operation.
+        asked: how often there is an operation, and somebody else changes a row of ours.
+        parked: how often a minute passes, and the last push sends no parked row.
         specs: how often filter or mapping change. A change of another spec has another id, and again the first one if that comes back.
     """
 
@@ -52,6 +73,7 @@ class Bias:
     scattered: float = 0.2
     specs: float = 0.15
     asked: float = 0
+    parked: float = 0
 
 
 def history(
@@ -70,12 +92,16 @@ def history(
             world.use(Spec(rnd.choice([None, 2, 3, 5]), rnd.choice([1, 2])))
         wake_one(rnd, world, 0.4)
         if rnd.random() < bias.asked:
+            world.change_there(rnd.choice(bias.keys), rnd.choice([None, CHANGED]))
+        if rnd.random() < bias.asked:
             world.ask(rnd.choice(["resync", "reconcile"]), lambda: wake_one(rnd, world, 0.5))
+        if rnd.random() < bias.parked:
+            world.clock.sleep(60)
         if rnd.random() < 0.7:
             world.push(random_plan(rnd, bias), lease_expires=rnd.random() < 0.6)
         if rnd.random() < bias.prune:
             world.prune()
-    wrong = settle(world, bias.keys)
+    wrong = settle(world, bias.keys, retry_now=rnd.random() >= bias.parked)
     seen(world)
     return wrong
 

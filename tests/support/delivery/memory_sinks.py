@@ -18,11 +18,13 @@ class Destination:
 
     Attributes:
         applied: how often each change was, by its event id.
+        taken: of each operation, the rows that a plain sink took and did not answer for.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
     records: dict[str, list[Part]] = field(default_factory=dict)
     applied: Counter[str] = field(default_factory=Counter)
+    taken: Counter[str] = field(default_factory=Counter)
     fence: int = 0
     deleted: list[str] = field(default_factory=list)
     swaps: int = 0
@@ -118,7 +120,9 @@ class PlainSink(Sink):
         for index, (row, word) in enumerate(zip(rows, words, strict=True)):
             if word in (None, "unknown_applied"):
                 self._put(row)
-            if word is not None:
+            if word is None:
+                self.destination.taken[str(row["_operation"])] += 1
+            else:
                 results.append(RowResult(index, _OUTCOMES[word], word))
         return Delivery(tuple(results), refused_whole=self.atomic and len(rows) == 1 and words == ["rejected"])
 

@@ -128,6 +128,10 @@ class Changelog:
         return self.pruned
 
 
+class PrunedError(AssertionError):
+    """What an undelivered row needs was pruned, as the SQL would say."""
+
+
 class DictSource:
     """The pending rows of one sync, evaluated once."""
 
@@ -162,15 +166,24 @@ class DictSource:
     def projected(self, key: str, snapshot: int, spec: str) -> int | None:
         return hash_of(self._specs[spec].project(self._changelog.value(snapshot, key)))
 
+    def _changed(self, key: str) -> int:
+        """The snapshot of the key's newest row among those that are read: a listed row's own, and all since the oldest place."""
+        listed, places = self._state.undelivered.get(key), (*self._state.positions, *self._state.claims)
+        read = listed.changed if listed and listed.changed else min(place.snapshot for place in places)
+        return max(read, self._changelog.changed(key, self._head))
+
     def _row(self, key: str) -> dict[str, object] | None:
         over = [claim for claim in self._state.claims if claim.lo <= bucket(key) < claim.hi]
         claims = [(self.projected(key, one.snapshot, one.spec), one.everything, one.ordered) for one in over]
         undelivered = self._state.undelivered.get(key)
+        # The SQL reads the snapshot of its last change.
+        if undelivered is not None and 0 < undelivered.changed < self._changelog.pruned:
+            raise PrunedError(key)
         value = self._spec.project(self._changelog.value(self._head, key))
         planned = decide(self.before(key), hash_of(value), claims, undelivered)
         if planned is None:
             return None
-        changed, asked = self._changelog.changed(key, self._head), asked_by(over, undelivered)
+        changed, asked = self._changed(key), asked_by(over, undelivered)
         return {
             "_key": key,
             "_bucket": bucket(key),

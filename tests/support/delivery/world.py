@@ -11,9 +11,11 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 
 from dbt_reverse_etl.app.operations import carry_out, deliver_again
+from dbt_reverse_etl.app.reconcile import Differences, undelivered_of
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
+from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
 from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
@@ -23,10 +25,12 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
 from dbt_reverse_etl.warehouse.overview import Request
+from tests.support.delivery.compared import differing
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
-from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, Spec
+from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, PrunedError, Spec
 
 FOREIGN = -1  # the value of a row that somebody else put into the destination
+CHANGED = -2  # the value that somebody else gives a row of ours
 
 
 class FakeClock:
@@ -171,7 +175,9 @@ class Actor:
         self._turn.set()
 
     def _raise(self) -> None:
-        if self.error is not None and not isinstance(self.error, (Killed, SyncBusy, DestinationError)):
+        # A run that slept before it planned may have read a state that is long over.
+        expected = (Killed, SyncBusy, DestinationError, *((PrunedError,) if self._woken else ()))
+        if self.error is not None and not isinstance(self.error, expected):
             raise self.error
 
 
@@ -240,7 +246,9 @@ class World:
         self.destination = Destination(rows=dict.fromkeys(foreign, FOREIGN))
         self.foreign = dict(self.destination.rows)
         self.may_be_written: set[str] = set()
+        self.miscounted: list[RunResult] = []
         self.planned: list[DictSource] = []
+        self.changed_there: set[str] = set()  # keys whose row somebody else changed since a reconcile compared it
         self.refused: set[str] = set()  # keys that the destination refuses in some run
         self.sleeping: list[Actor] = []
         self.actors: list[Actor] = []
@@ -275,27 +283,46 @@ class World:
         actor = Actor(f"run{self._runs}", plan, lambda me: self._body(me, plan))
         self._alive.add(actor.name)
         self.actors.append(actor)
+        self.destination.taken.clear()
         actor.start()
+        if not (self._sink.transactional or plan.full_load or plan.lost_attempts) and actor.result is not None:
+            self._compare_counts(actor.result)
         if actor.asleep:
             self.sleeping.append(actor)
         else:
             self._alive.discard(actor.name)
         return actor
 
-    def ask(self, operation: str, meanwhile: Callable[[], None]) -> None:
-        """A `resync`, or the record of a `reconcile`, on top of a state that was read before something happened."""
+    def change_there(self, key: str, value: int | None) -> None:
+        """Somebody else gives a row of ours another value, or deletes it; nothing happens where there is none."""
+        if key in self._ours():
+            self.changed_there.add(key)
+            del self.destination.rows[key]
+            self.destination.rows |= {} if value is None else {key: value}
+
+    def ask(self, operation: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """A `resync`, or a `reconcile` with its repair, on top of a state that was read before something happened."""
         state = self.ledger.read("s").for_spec(self.spec.id, "{}")
-        meanwhile()
         self._runs += 1
         name, sink = f"asked{self._runs}", self._sink()
         sink.destination = self.destination
         job = self._job(name)
         ports = Ports(self.ledger, no_source, sink, self.clock, lambda owner: owner in self._alive)
+        compared = bool(state.fence and state.finished and state.is_at(job.head, job.spec))
+        found = differing(self.destination.rows, self.image(), state, self.changelog, self._ours()) if compared else []
+        unexplained = {one.key for one in found} - self.changed_there
+        assert not unexplained, f"{unexplained} differ, and nobody changed them"
+        meanwhile()
         with suppress(SyncBusy):
             if operation == "resync":
                 carry_out(Request(name, "sync", operation, self.clock.now()), state, job, ports, Policy())
-            elif state.fence and state.finished and state.is_at(job.head, job.spec):
-                deliver_again([], state, job, ports, "")
+            elif compared:
+                differences = Differences(len(self.destination.rows), {"wrong": len(found)}, found)
+                deliver_again(undelivered_of(differences, "sync", self.clock.now()), state, job, ports, "")
+                self.changed_there &= {*state.undelivered}
+
+    def _ours(self) -> set[str]:
+        return {key for key in self.may_be_written if self.destination.rows.get(key, FOREIGN) != FOREIGN}
 
     def wake(self, index: int) -> Actor:
         actor = self.sleeping.pop(index)
@@ -324,11 +351,16 @@ class World:
     def wrongly_deleted(self) -> list[str]:
         return [f"{key} was deleted" for key in self.destination.deleted if key not in self.may_be_written]
 
-    def unbalanced(self) -> list[Fact]:
+    def unbalanced(self) -> list[Fact | RunResult]:
+        """Counts that do not add up, or are not those of the destination."""
         ends = [fact for fact in self.ledger.facts if isinstance(fact, RunFinished)]
         waves = [fact for fact in self.ledger.facts if isinstance(fact, WaveAcknowledged)]
         wrong: list[Fact] = [end for end in ends if not end.counts.balanced or end.counts.planned != end.planned]
-        return wrong + [wave for wave in waves if not wave.counts.balanced]
+        return [*wrong, *(wave for wave in waves if not wave.counts.balanced), *self.miscounted]
+
+    def _compare_counts(self, result: RunResult) -> None:
+        if result.counts.delivered != PerOperation(**self.destination.taken):
+            self.miscounted.append(result)
 
     def _body(self, actor: Actor, plan: Plan) -> RunResult:
         sink = self._sink()
