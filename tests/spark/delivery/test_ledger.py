@@ -133,7 +133,6 @@ def test_a_list_that_no_task_could_carry_is_recorded_in_one_commit_and_read_whol
     assert spark.sql(f"describe history {ledger.relation}").count() == 3, "one commit a call"
 
 
-@pytest.mark.guarantee("Leases and rivals")
 def test_the_facts_of_one_commit_are_one_file(spark: SparkSession, ledger: DeltaLedger) -> None:
     """The facts of a run are few; each file of theirs is one more to list in every later look."""
     ledger.append(Heartbeat("a1", 1, NOW, NOW), Heartbeat("a1", 2, NOW, NOW))
@@ -141,6 +140,7 @@ def test_the_facts_of_one_commit_are_one_file(spark: SparkSession, ledger: Delta
     assert (commit.operationMetrics["numOutputRows"], commit.operationMetrics["numFiles"]) == ("2", "1")
 
 
+@pytest.mark.guarantee("Leases and rivals")
 def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedger) -> None:
     other = DeltaLedger(ledger._spark, ledger.relation)  # of another process
     assert ledger.start(started(1, "first"))
