@@ -152,7 +152,10 @@ def test_a_comparison_with_the_state_of_another_target_selects_no_model_of_the_p
     forks.dbt(project, os.environ, "parse", "--target", "prod", "--target-path", "of_prod")
     asked = ["ls", "--quiet", "--target", "ci", "--select", "state:modified", "--state", "of_prod"]
     code, said = forks.dbt_forks().run("dbt.cli.main:cli", asked, project, os.environ)
-    assert (code, said.split()) == (0, ["shop.one"]), "its alias names the target"
+    selected = [
+        line for line in said.splitlines() if line.startswith(("shop.", "reverse_etl."))
+    ]  # Python may warn there
+    assert (code, selected) == (0, ["shop.one"]), "its alias names the target"
 
 
 def test_a_target_path_that_only_dbt_can_read_is_asked_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,6 +303,7 @@ def test_maintain_compacts_keeps_a_changelog_clustered_by_snapshot_and_lays_out_
 
 
 @pytest.mark.guarantee("Capture")
+@pytest.mark.full
 def test_what_prune_removed_is_in_no_file_of_a_table_with_deletion_vectors_after_maintain(
     operations: Operations,
 ) -> None:
