@@ -50,7 +50,8 @@
     {%- set parts = modules.re.split('(?m)^== (?:Analyzed Logical|Optimized Logical|Physical) Plan ==$', plan) -%}
     {%- if parts | length != 4 or ' more fields' in plan or 'InMemoryRelation' in plan or reverse_etl._travels_in_time(query) -%}{{ return(none) }}{%- endif -%}
     {%- set functions, operators = reverse_etl._steady_functions(), reverse_etl._steady_operators() -%}
-    {%- for name in modules.re.findall('(\\w+)[$]?[(]', parts[1]) | unique if name not in functions -%}{{ return(none) }}{%- endfor -%}
+    {#- With its schema: a user's function may have the name of a steady one. -#}
+    {%- for name in modules.re.findall('([\\w.`]+)[$]?[(]', parts[1]) | unique if name not in functions -%}{{ return(none) }}{%- endfor -%}
     {#- The first line is the columns. -#}
     {%- for line in parts[1].strip().split('\n')[1:] -%}
         {%- set operator = modules.re.sub('^[ :+-]*', '', line) -%}

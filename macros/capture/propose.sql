@@ -127,32 +127,68 @@
 #}
 {% macro _functions_in(sql, asked) %}
     {%- set listed, texts = {}, [] -%}
-    {%- set known = reverse_etl._steady_functions() + reverse_etl._words_before_parentheses() -%}
-    {#- Without comments, literals, and the columns of a view. -#}
-    {%- set calls = modules.re.sub('(?s)/[*].*?[*]/|--[^\n]*|\'(?:[^\'\\\\]|\\\\.)*\'|"(?:[^"\\\\]|\\\\.)*"|CREATE VIEW .*?\nAS ', ' ', sql) -%}
-    {%- for schema, name in modules.re.findall('((?:(?:\\w+|`[^`]+`)[.])*)(\\w+|`[^`]+`)\\s*[(]', calls) | unique -%}
-        {%- set function, schema = name.strip('`') | lower, schema[:-1] -%}
-        {%- set is_known = schema | lower in ['builtin', 'system.builtin'] or not schema and function in known -%}
+    {%- set known = reverse_etl._steady_functions() + reverse_etl._built_in_functions() + reverse_etl._words_before_parentheses() -%}
+    {%- for schema, name in reverse_etl._calls_in(sql) | unique -%}
+        {%- set function = name.strip('`') | lower -%}
+        {%- set is_known = schema.replace('`', '') | lower in ['builtin', 'system.builtin'] or not schema and function in known -%}
         {%- if not is_known and schema ~ '.' ~ function not in asked -%}
             {%- do asked.append(schema ~ '.' ~ function) -%}
-            {%- if schema not in listed -%}{%- do listed.update({schema: run_query('show user functions' ~ (' in ' ~ schema if schema and 'session' not in schema | lower else '')).rows | map(attribute=0) | list}) -%}{%- endif -%}
+            {%- if schema not in listed -%}{%- do listed.update({schema: reverse_etl._functions_of_users(schema)}) -%}{%- endif -%}
             {%- for found in listed[schema] if (found.split('.') | last | lower) == function -%}
                 {%- set lines = run_query('describe function extended `' ~ found.split('.') | join('`.`') ~ '`').rows | map(attribute=0) | join('\n') -%}
-                {%- set text = modules.re.sub('(?i)create ?time[^,}\n]*', '', lines) -%}
-                {%- do texts.append(found ~ text) -%}
-                {%- do texts.extend(reverse_etl._functions_in(text, asked)) -%}
+                {%- do texts.append(found ~ modules.re.sub('(?i)create ?time[^,}\n]*', '', lines)) -%}
+                {#- A comment, or Python, has names before parentheses, too. -#}
+                {%- set is_sql = modules.re.search('(?im)^language:[ \t]*(?!sql\\s*$)\\S', lines) is none -%}
+                {%- if is_sql -%}{%- do texts.extend(reverse_etl._functions_in(lines.partition('\nBody:')[2], asked)) -%}{%- endif -%}
             {%- endfor -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(texts) }}
 {% endmacro %}
 
+{# Names before a parenthesis: [(schema, or '', name)] #}
+{% macro _calls_in(sql) %}
+    {%- set name = '(?:\\w+|`(?:[^`]|``)+`)' -%}
+    {#- Without comments, literals, the columns of a view, and names in quotes that are no part of a call. -#}
+    {%- set plain = modules.re.sub('(?s)(`(?:[^`]|``)*`)(?=\\s*[.(])|`(?:[^`]|``)*`|/[*].*?[*]/|--[^\n]*|\'(?:[^\'\\\\]|\\\\.)*\'|"(?:[^"\\\\]|\\\\.)*"|CREATE VIEW .*?\nAS ', '\\1 ', sql) -%}
+    {#- A type or an alias is no call; nor is a CTE before its columns. -#}
+    {%- set other = '(?:\\bas\\s+|::\\s*|[)]\\s*)' ~ name ~ '(?=\\s*[(])' -%}
+    {%- set cte = '[^()]*[)]\\s*(?:max\\s+recursion\\s+level\\s+\\d+\\s*)?as\\s*[(]\\s*(?:[(]|(?:select|with|from|values|table)\\b)' -%}
+    {%- set calls = [] -%}
+    {%- for schema, called in modules.re.findall('(?i)' ~ other ~ '|((?:' ~ name ~ '\\s*[.])*)(' ~ name ~ ')\\s*[(](?!' ~ cte ~ ')', plain) if called -%}
+        {%- do calls.append((modules.re.findall(name, schema) | join('.'), called)) -%}
+    {%- endfor -%}
+    {{ return(calls) }}
+{% endmacro %}
+
+{# Names of the user's functions in a schema; none where there is no such schema. #}
+{% macro _functions_of_users(schema) %}
+    {%- set catalog, _, name = schema.replace('`', '').lower().rpartition('.') -%}
+    {%- if catalog ~ '.' ~ name in ['.', '.session', 'system.session'] -%}{{ return(reverse_etl._shown('show user functions')) }}{%- endif -%}
+    {%- set is_known = (not catalog or catalog in reverse_etl._shown('show catalogs')) and name in reverse_etl._shown('show schemas' ~ (' in `' ~ catalog ~ '`' if catalog else '')) -%}
+    {{ return(reverse_etl._shown('show user functions in ' ~ schema) if is_known else []) }}
+{% endmacro %}
+
+{% macro _shown(statement) %}{{ return(run_query(statement).rows | map(attribute=0) | map('lower') | list) }}{% endmacro %}
+
+{# Functions of Spark that `_steady_functions` has not. Only those of every release that this package takes: another name may be a user's function. #}
+{% macro _built_in_functions() %}
+    {{ return('
+        aes_decrypt aes_encrypt assert_true bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg collations count_min_sketch curdate current_catalog
+        current_database current_date current_schema current_timestamp current_timezone current_user e from_avro from_protobuf from_xml histogram_numeric hll_sketch_agg hll_sketch_estimate
+        hll_union hll_union_agg input_file_block_length input_file_block_start input_file_name is_valid_utf8 is_variant_null java_method localtimestamp make_valid_utf8
+        monotonically_increasing_id now parse_json pi raise_error rand randn random randstr range reflect rint schema_of_avro schema_of_csv schema_of_variant schema_of_variant_agg
+        schema_of_xml session_user shuffle spark_partition_id sql_keywords to_avro to_protobuf to_variant_object to_xml try_aes_decrypt try_make_interval try_make_timestamp_ltz
+        try_make_timestamp_ntz try_parse_json try_reflect try_validate_utf8 try_variant_get typeof uniform unix_timestamp user uuid validate_utf8 variant_explode variant_explode_outer
+        variant_get version xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short
+    '.split()) }}
+{% endmacro %}
+
 {% macro _words_before_parentheses() %}
     {{ return('
         select from where having on using by as in is any some all distinct union except intersect minus exists join inner outer left right full cross semi anti lateral view table values over
-        partition filter group within cube rollup sets pivot unpivot for when then else end case between like ilike rlike limit offset interval with recursive tablesample and or not div
-        current_date current_timestamp now localtimestamp rand randn random uuid monotonically_increasing_id spark_partition_id range binary string int integer bigint smallint tinyint float
-        double boolean
+        partition filter group within cube rollup sets pivot unpivot for when then else end case between like ilike rlike limit offset interval with recursive tablesample repeatable qualify
+        and or not div binary string int integer bigint smallint tinyint float double boolean
     '.split()) }}
 {% endmacro %}
 

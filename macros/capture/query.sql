@@ -100,9 +100,13 @@
 {% endmacro %}
 
 
+{# A type without the numbers of `decimal(5,2)` and the like: a parenthesis of a field's name has its colon behind it. #}
+{% macro _without_parameters(type) %}{{ return(modules.re.sub('(?:[(][0-9, ]*[)]|(?:(?<=geometry)|(?<=geography))[(][^()]*[)])(?!:)', '', type)) }}{% endmacro %}
+
+
 {# Names inside a type that Spark reads back only in quotes, and shows without: no letters of ASCII, a number, or a sign of the type itself. #}
 {% macro _fields_that_need_quotes(type) %}
-    {%- set found, plain = [], modules.re.sub('[(][^()]*[)]', '', type) -%}
+    {%- set found, plain = [], reverse_etl._without_parameters(type) -%}
     {%- for name in modules.re.findall('[<,]([^:<>,]*):', plain) if not modules.re.fullmatch('(?i)(?![0-9]+(e[0-9]+)?(bd|[lsydf])?$)[a-z0-9_]+', name) or not name.isascii() -%}{%- do found.append(name) -%}{%- endfor -%}
     {#- A struct has no part without a type, and a map but one comma. -#}
     {{ return(found + modules.re.findall('[<,]([^:<>,]*:[^:<>,]*):', plain) + modules.re.findall('(?:struct<|,)([^:<>,]*,[^:<>,]*):', plain)) }}
@@ -110,7 +114,7 @@
 
 
 {% macro _fields_that_repeat(type) %}
-    {%- set rest, found = namespace(type=modules.re.sub('[(][^()]*[)]', '', type)), [] -%}
+    {%- set rest, found = namespace(type=reverse_etl._without_parameters(type)), [] -%}
     {#- From the innermost type on: what was looked at becomes a word. -#}
     {%- for _ in range(type.count('<')) -%}
         {%- for fields in modules.re.findall('struct<([^<>]*)>', rest.type) -%}

@@ -29,6 +29,9 @@ def problems(kind: str) -> list[str]:
         ("struct<a:b:int>", "a:b"),
         ("struct<n:int,a:b:struct<c:int>>", "a:b"),
         ("struct<a,b:int>", "a,b"),
+        ("struct<a(b):int>", "a(b)"),
+        ("struct<d:decimal(5,2),a(1):int>", "a(1)"),
+        ("struct<g:geometry(4326),geography(1):int>", "geography(1)"),
     ],
 )
 def test_a_nested_name_that_needs_quotes_is_refused(kind: str, name: str) -> None:
@@ -42,7 +45,16 @@ def test_two_fields_of_one_struct_with_one_name_are_refused(kind: str) -> None:
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize("kind", ["geometry(4326)", "geography(any)", "struct<g:geometry(4326)>", "array<geometry>"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "geometry(4326)",
+        "geography(any)",
+        "struct<g:geometry(4326)>",
+        "struct<a:int,g:geography(OGC:CRS84, any)>",
+        "array<geometry>",
+    ],
+)
 def test_a_spatial_value_is_refused(kind: str) -> None:
     assert problems(kind) == [
         "column c is or holds a spatial value, which cannot be hashed; expected a comparable type; use st_asbinary(...) in the model"
@@ -56,6 +68,7 @@ def test_a_spatial_value_is_refused(kind: str) -> None:
         "array<struct<_1:array<int>,ID:int,2fa:boolean>>",
         "map<string,struct<a:int,b:array<struct<a:int>>>>",
         "map<int,decimal(10,2)>",
+        "array<struct<c:char(5),v:varchar(10),d:array<decimal(38,18)>>>",
         "struct<geometry:string,time:date,geography_:int>",
     ],
 )

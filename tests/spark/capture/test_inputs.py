@@ -54,6 +54,7 @@ UNKNOWN = [
     "select id, input_file_name() as f from {s}.a",
     "select id from {s}.a tablesample (50 percent)",
     "select id, plus_one(id) as n from {s}.a",
+    "select id, {s}.upper(name) as name from {s}.a",
     "select id from {s}.a version as of 0",
     "select id from {s}.a timestamp as /* a comment */ of current_date() + 5",
     "select id from {s}.a timestamp as /* a /* comment */ in another */ of current_date() + 5",
@@ -80,6 +81,7 @@ def shop(spark: SparkSession, project: Project) -> Iterator[Project]:
     project.table("kept_in_memory", "select id from range(20)")
     spark.sql(f"create table {s}.files using parquet as select id from range(20)")
     spark.sql(f"create table {s}.texts using csv as select id from range(20)")
+    spark.sql(f"create function {s}.upper(x string) returns string return concat(x, rand())")
     spark.sql(f"create view {s}.v as select id, name from {s}.a where id > 3")
     spark.sql(f"create view {s}.old_view as select id from {s}.a version as of 0")
     spark.sql(f"create view {s}.time_view as select id from {s}.a where current_date() > date'2024-01-01'")
