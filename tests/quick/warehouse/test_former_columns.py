@@ -53,6 +53,7 @@ def test_of_several_returns_the_first_after_the_snapshot_of_the_spec_counts_and_
     assert seen(twice, 4)[0] == ["id", "profile_before_5"]
     dated = Spec((("profile", "profile", "date"),), None, Mode.MIRROR)
     assert seen(twice, 6, dated)[0] == ["profile_before_8"]
+    assert where("n = 1", n_before_8="date", n_before_5="string") == "`n_before_5` = 1"
     returned = head({"profile_before_5": STRUCT, "profile_before_8": "string"}, profile=STRUCT)
     assert seen(returned, 4)[0] == ["id", "profile_before_5"], "the type of now is that of then, and was another one"
     assert seen(head(profile_before_5="string", profile=STRUCT), 4)[0] == ["id", "profile"]
@@ -73,6 +74,8 @@ def test_a_column_that_is_only_called_like_a_former_one_is_none(name: str, kind:
     assert seen(model, snapshot) == (["id", "profile"], "status = 'active'")
     both = head({name: "string", "profile_before_6": STRUCT})
     assert seen(both, 4)[0] == ["id", "profile_before_6"], "beside the former one"
+    numbered = head({"profile_before_2024": STRUCT, "profile_before_6": STRUCT})
+    assert seen(numbered, 4)[0] == ["id", "profile_before_6"], "its number is of no capture"
 
 
 def test_a_wider_type_puts_nothing_aside_and_a_text_of_limited_length_is_a_text() -> None:
