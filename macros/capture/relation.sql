@@ -205,7 +205,10 @@
 {# Delta renames a column where columns have names of their own in the files. #}
 {% macro _alter_columns(target, changes) %}
     {%- if changes.aside or reverse_etl._naming_properties(changes.added | map(attribute='name')) -%}
-        {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.columnMapping.mode' = 'name')") -%}
+        {#- Delta refuses another mode where a table is mapped by `id`. #}
+        {%- if reverse_etl._table_properties(target).get('delta.columnMapping.mode', 'none') | lower == 'none' -%}
+            {%- do run_query('alter table ' ~ target ~ " set tblproperties ('delta.columnMapping.mode' = 'name')") -%}
+        {%- endif -%}
         {%- for column in changes.aside -%}{%- do run_query('alter table ' ~ target ~ ' rename column ' ~ reverse_etl._quote(column.name) ~ ' to ' ~ reverse_etl._quote(column.to)) -%}{%- endfor -%}
     {%- endif -%}
     {%- if changes.added -%}

@@ -121,12 +121,13 @@ where v._change <> 'delete'
     {%- set specs = [] -%}
     {%- set table = load_relation(relation) -%}
     {%- if found[0] is not none and table is not none -%}
-        {%- set present, head = reverse_etl._columns_of(table) | map(attribute='name') | list, reverse_etl._head(table) -%}
+        {%- set present, head = {}, reverse_etl._head(table) -%}
+        {%- for column in reverse_etl._columns_of(table) -%}{%- do present.update({column.name: column.type}) -%}{%- endfor -%}
         {%- for row in run_query(reverse_etl.specs_of(ledger, found[0], changelog, found[1] or 0)).rows -%}
             {%- set spec = fromjson(row[1]) -%}
             {%- set fields = [] -%}
             {%- for field in spec.fields -%}{%- do fields.append({'column': field[0], 'field': field[1], 'type': field[2]}) -%}{%- endfor -%}
-            {%- set then = reverse_etl._spec_at({'fields': fields, 'where': spec.where}, row[2] | int, present, head.columns) -%}
+            {%- set then = reverse_etl._spec_at({'fields': fields, 'where': spec.where}, row[2] | int, head.snapshot_id, present, head.columns) -%}
             {%- do specs.append(dict(then, id=row[0], mode=spec.mode)) -%}
         {%- endfor -%}
     {%- endif -%}

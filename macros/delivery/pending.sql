@@ -158,41 +158,6 @@ left anti join images using (_key)
 {%- endmacro %}
 
 
-{#
-  A spec of a snapshot, {fields, where}, over the table as it is now: a column that came back with another type has its values of then under another name
-  (see _reconcile_columns). In the filter, whose text keeps the former name, a lambda gives it back. What nothing is left of is NULL. At 0 nothing was delivered.
-    present   names of all columns of the table
-    columns   those of the model: list of {name, type}
-#}
-{% macro _spec_at(spec, snapshot, present, columns) %}
-    {%- set types, former, fields, shadowed = {}, {}, [], {} -%}
-    {%- for column in columns -%}{%- do types.update({column.name | lower: column.type}) -%}{%- endfor -%}
-    {%- for name in present if name | lower not in types -%}
-        {%- set match = modules.re.fullmatch('(.+)_before_([0-9]+)', name) -%}
-        {%- if match and match.group(2) | int > snapshot -%}
-            {%- set column, until = match.group(1) | lower, match.group(2) | int -%}
-            {%- if column not in former or until < former[column].until -%}{%- do former.update({column: {'name': name, 'until': until}}) -%}{%- endif -%}
-        {%- endif -%}
-    {%- endfor -%}
-    {%- for column, kept in former.items() -%}{%- do shadowed.update({column: reverse_etl._quote(kept.name)}) -%}{%- endfor -%}
-    {%- for field in spec.fields -%}
-        {%- set column = field.column | lower -%}
-        {%- set now = types.get(column, field.type) -%}
-        {%- if column in former -%}{%- do fields.append(dict(field, column=former[column].name)) -%}
-        {%- elif now == field.type or reverse_etl._is_wider(now, field.type) or reverse_etl._is_wider(field.type, now) -%}{%- do fields.append(field) -%}
-        {%- else -%}
-            {%- do fields.append(dict(field, column=none)) -%}
-            {%- do shadowed.update({column: 'cast(null as ' ~ field.type ~ ')'}) -%}
-        {%- endif -%}
-    {%- endfor -%}
-    {%- set condition = namespace(text=spec.where if snapshot else 'false') -%}
-    {%- for column, value in shadowed.items() if column in (condition.text or '') | lower -%}
-        {%- set condition.text = 'exists(array(' ~ value ~ '), ' ~ reverse_etl._quote(column) ~ ' -> ' ~ condition.text ~ ')' -%}
-    {%- endfor -%}
-    {{ return({'fields': fields, 'where': condition.text}) }}
-{% endmacro %}
-
-
 {# Of rows that name their values as the changelog does (`column`), or as the destination does (`field`). A column of which nothing is left has no name. #}
 {% macro _hash_of_fields(fields, named_by='field', nan_is_null=false) -%}
     {%- set named = [] -%}

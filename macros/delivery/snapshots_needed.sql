@@ -52,7 +52,9 @@ asked as (
     union all
     select sync_id, run.head from (select sync_id, explode(body.abandoned) as run from facts where fact = 'run_started')
     union all
-    select sync_id, body.head from facts left anti join (select sync_id from facts where fact = 'run_finished') using (sync_id) where fact = 'run_started'
+    -- A row that the run cannot deliver may have changed before the positions that are left.
+    select sync_id, explode(concat(array(body.head), body.positions.snapshot, body.claims.snapshot, body.undelivered.changed))
+    from facts left anti join (select sync_id from facts where fact = 'run_finished') using (sync_id) where fact = 'run_started'
 )
 select syncs.sync_id, syncs.sync, min(asked.snapshot) as snapshot_id, any_value(syncs.understood) as understood
 from syncs

@@ -79,6 +79,7 @@ class State:
         head: snapshot that the newest run delivers.
         status, message: of the newest run; `running` until it finished.
         counts, allowed: see `RunFinished`.
+        began: the oldest snapshot that the newest run reads: of its positions, claims and undelivered rows when it began; 0: none.
         mark, known_from, leftovers, captures, found: see `RunStarted`.
         only_began: id of the newest run, if only its start is known, and an operation moved no position in it; else empty.
     """
@@ -90,6 +91,7 @@ class State:
     undelivered: Mapping[str, Undelivered] = field(default_factory=dict)
     specs: Mapping[str, str] = field(default_factory=dict)
     head: int = 0
+    began: int = 0
     started_at: datetime | None = None
     lease_until: datetime | None = None
     owner: str = ""
@@ -249,7 +251,8 @@ def oldest_needed(state: State) -> int:
     needed += [row.changed for row in state.undelivered.values() if row.changed]
     needed += [run.head for run in state.abandoned]
     if not state.finished:
-        needed.append(state.head)
+        # A row that it cannot deliver may have changed before the positions that are left.
+        needed += [state.head, *filter(None, [state.began])]
     return min(needed)
 
 
@@ -265,6 +268,8 @@ def _order(fact: Fact) -> tuple[int, int]:
 
 
 def _started(fact: RunStarted) -> State:
+    places: tuple[Range | Claim, ...] = (*fact.positions, *fact.claims)
+    asked = [*(place.snapshot for place in places), *(row.changed for row in fact.undelivered)]
     return State(
         fence=fact.fence,
         changelog=fact.changelog,
@@ -273,6 +278,7 @@ def _started(fact: RunStarted) -> State:
         undelivered={row.key: row for row in fact.undelivered},
         specs=dict(fact.specs),
         head=fact.head,
+        began=min(filter(None, asked), default=0),
         started_at=fact.at,
         lease_until=fact.lease_until,
         owner=fact.owner,

@@ -55,6 +55,7 @@ try:
         has_no_log,
         location_of,
         newest_version,
+        properties_of,
         session,
         sized_as,
         writable_columns,
@@ -288,13 +289,14 @@ class DeltaSink(SparkSink):
         there = self._spark.table(self._target).schema
         names = {name.casefold() for name in there.names}
         missing = [field for field in task.schema if field.name.casefold() not in names]
+        properties = properties_of(self._spark, self._target) if missing else {}
         if missing and self._settings.on_new_column == "add":
-            for statement in add(self._target, [field.name for field in missing], _ddl(missing)):
+            for statement in add(self._target, [field.name for field in missing], _ddl(missing), properties):
                 self._spark.sql(statement)
             missing = []
         problems = [
             Problem(self._target, f"no column {field.name}", "a column for each field",
-                f"run: {'; '.join(add(self._target, [field.name], _ddl([field])))}; or set on_new_column: add")
+                f"run: {'; '.join(add(self._target, [field.name], _ddl([field]), properties))}; or set on_new_column: add")
             for field in missing
         ] + self._type_problems(task, there)  # fmt: skip
         if problems:

@@ -40,6 +40,11 @@ def location_of(spark: SparkSession, name: str) -> str | None:
     return str(detail.location) if detail.format == "delta" else None
 
 
+def properties_of(spark: SparkSession, name: str) -> dict[str, str]:
+    """The properties of a Delta table."""
+    return dict(spark.sql(f"describe detail {name}").collect()[0].properties)
+
+
 def newest_version(spark: SparkSession, location: str, app: str) -> int | None:
     """The newest `txnVersion` of a `txnAppId`; None: it never committed."""
     found = _snapshot(spark, location).transactions().get(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
@@ -16,9 +16,11 @@ def create(target: str, names: Iterable[str], columns: str) -> str:
     return f"create table {target} ({columns}) using delta{f' {_MAPPED}' if _needs_mapping(names) else ''}"
 
 
-def add(target: str, names: Iterable[str], columns: str) -> list[str]:
-    """The statements that add columns."""
-    mapped = [f"alter table {target} set {_MAPPED}"] if _needs_mapping(names) else []
+def add(target: str, names: Iterable[str], columns: str, properties: Mapping[str, str]) -> list[str]:
+    """The statements that add columns to a table with these properties."""
+    # Delta refuses another mode where a table is mapped by `id`.
+    is_mapped = properties.get("delta.columnMapping.mode", "none").lower() != "none"
+    mapped = [f"alter table {target} set {_MAPPED}"] if _needs_mapping(names) and not is_mapped else []
     return [*mapped, f"alter table {target} add columns ({columns})"]
 
 

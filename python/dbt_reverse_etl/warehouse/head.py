@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ class Head:
     Attributes:
         base: snapshot of the newest full image.
         columns: name and Spark type of the model's columns.
-        present: names of all columns of the table.
+        present: gives the Spark types of all columns of the table, by name.
         marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
         newest_mark: number of the newest one.
         captures: uuid of the capture that made a snapshot, for those that were asked about.
@@ -37,13 +38,16 @@ class Head:
     marks: dict[str, str] = field(default_factory=dict)
     newest_mark: int = 0
     captures: Mapping[int, str] = field(default_factory=dict)
-    present: tuple[str, ...] = ()
+    present: Callable[[], Mapping[str, str]] = dict
 
     def spec_at(self, projection: Mapping[str, Any], snapshot: int) -> dict[str, Any]:
         """A spec of a snapshot, as the text macros take it, over the table as it is now."""
         columns = [{"name": name, "type": kind} for name, kind in self.columns]
-        told: dict[str, Any] = sql.value_of("_spec_at", projection, snapshot, self.present, columns)
-        return told
+        newest = max(self.captures, default=self.snapshot)
+        # A spec of the newest snapshot has its columns: none of them can have been put aside since.
+        present = self.present() if 0 < snapshot < newest else {}
+        spec: dict[str, Any] = sql.value_of("_spec_at", projection, snapshot, newest, present, columns)
+        return spec
 
 
 def read_head(
@@ -88,7 +92,7 @@ def read_head(
         marks={row["label"]: row["capture_uuid"] for row in marks},
         newest_mark=marks[-1]["base"] if marks else 0,
         captures={number: one["capture_uuid"] for number, one in headers.items()},
-        present=tuple(spark.table(relation).columns),
+        present=cache(lambda: dict(spark.table(relation).dtypes)),
     )
 
 

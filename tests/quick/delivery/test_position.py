@@ -205,6 +205,18 @@ def test_pruning_keeps_what_positions_claims_undelivered_rows_and_unfinished_run
     assert oldest_needed(fold([replace(at_five, abandoned=(Abandoned(0, 1, NOW),)), *done])) == 1
 
 
+def test_pruning_keeps_what_an_unfinished_run_began_with_because_a_row_may_have_changed_before_what_is_left() -> None:
+    places = (Range(0, 100, 0, "x"), Range(100, 200, 3, "x"), Range(200, BUCKETS, 5, "x"))
+    begun = [replace(started(), positions=places, head=9), replace(acknowledged(0, 300, 1), snapshot=9)]
+    assert oldest_needed(fold(begun)) == 3, "position 0 holds nothing"
+    assert oldest_needed(fold([*begun, finished()])) == 5
+    claimed = replace(started(), positions=(replace(ALL, snapshot=5),), claims=(claim("x", snapshot=4),), head=9)
+    over = replace(acknowledged(0, BUCKETS, 1, closes=("x",)), snapshot=9)
+    assert oldest_needed(fold([claimed, over])) == 4
+    listed = replace(claimed, claims=(), undelivered=(undelivered("k", 1, changed=2),))
+    assert oldest_needed(fold([listed, over])) == 2
+
+
 @settings(deadline=None)
 @given(per_operation, per_operation, per_operation, per_operation)
 def test_counts_balance_when_every_planned_row_is_accounted_for_and_only_then(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -34,10 +35,11 @@ def bad_keys(*names: str) -> str:
     return macros.run[0]
 
 
-def altered(name: str) -> list[str]:
-    asked, added = Mock(), [{"name": name, "type": "int"}]
-    Macros(run_query=asked)._alter_columns("log", {"aside": [], "added": added, "altered": []})
-    return [call.args[0] for call in asked.call_args_list]
+def altered(*names: str, aside: Sequence[dict[str, str]] = (), **properties: str) -> list[str]:
+    """The statements that add columns to a table, or put them aside."""
+    macros = Macros(lambda _: [{"key": key, "value": value} for key, value in properties.items()])
+    macros._alter_columns("log", {"aside": aside, "added": [{"name": n, "type": "int"} for n in names], "altered": []})
+    return [text for text in macros.run if text.startswith("alter") and "add columns" not in text]
 
 
 @pytest.mark.guarantee("Capture")
@@ -48,6 +50,18 @@ def test_a_changelog_and_its_bad_keys_are_mapped_where_a_name_needs_it(name: str
     assert altered(name) == [f"alter table log set {MAPPED}"]
 
 
+@pytest.mark.parametrize("mode", ["id", "name"])
+def test_a_table_that_is_mapped_keeps_its_mode_because_delta_refuses_another_one(mode: str) -> None:
+    mapped = {"delta.columnMapping.mode": mode}
+    assert not altered("a b", **mapped)
+    aside = [{"name": "a", "to": "a_before_2"}]
+    rename = "alter table log rename column `a` to `a_before_2`"
+    assert altered("a", aside=aside, **mapped) == [rename]
+    assert altered("a", aside=aside) == [f"alter table log set {MAPPED}", rename]
+    assert altered("a b", **{"delta.columnMapping.mode": "none"}) == [f"alter table log set {MAPPED}"]
+    assert add("t", ["a b"], "...", mapped) == ["alter table t add columns (...)"]
+
+
 def test_no_other_table_is_mapped_because_readers_must_know_how() -> None:
     assert "columnMapping" not in created(*PLAIN) + bad_keys(*PLAIN) + create("t", PLAIN, "")
     assert not any(altered(name) for name in PLAIN)
@@ -56,5 +70,5 @@ def test_no_other_table_is_mapped_because_readers_must_know_how() -> None:
 @pytest.mark.parametrize("name", STRANGE)
 def test_the_table_of_a_destination_is_mapped_where_a_name_needs_it(name: str) -> None:
     assert create("t", ["id", name], "id int, ...") == f"create table t (id int, ...) using delta {MAPPED}"
-    assert add("t", [name], "...") == [f"alter table t set {MAPPED}", "alter table t add columns (...)"]
-    assert add("t", ["id"], "...") == ["alter table t add columns (...)"]
+    assert add("t", [name], "...", {}) == [f"alter table t set {MAPPED}", "alter table t add columns (...)"]
+    assert add("t", ["id"], "...", {}) == ["alter table t add columns (...)"]

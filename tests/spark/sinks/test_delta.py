@@ -268,3 +268,19 @@ def test_a_table_with_names_that_delta_takes_only_mapped_is_made_and_widened(sho
     )
     found = shop.rows("select id, `a, b` from {s}_lake.widened order by 1")
     assert found == shop.rows("select id, name from {s}.source order by id")
+
+
+@pytest.mark.full
+def test_a_table_that_is_mapped_by_id_is_widened_and_stays_so(shop: Project) -> None:
+    shop.destinations["lake"]["on_new_column"] = "add"
+    table = f"{shop.schema}_lake.by_id"
+    mapped = "tblproperties ('delta.columnMapping.mode' = 'id')"
+    shop.spark.sql(f"create table {table} (id bigint) using delta {mapped}")
+    fields = {"id": "id", "name": "a, b"}
+    shop.sync("by_id", "people", destination="lake", object="by_id", mode="mirror", fields=fields)
+    done = shop.run()
+    assert done.success, done.text
+    found = shop.rows("select id, `a, b` from {s}_lake.by_id order by 1")
+    assert found == shop.rows("select id, name from {s}.source order by id")
+    (detail,) = shop.spark.sql(f"describe detail {table}").collect()
+    assert detail.properties["delta.columnMapping.mode"] == "id"
