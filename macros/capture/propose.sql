@@ -139,11 +139,18 @@
                 {%- do texts.append(found ~ modules.re.sub('(?i)create ?time[^,}\n]*', '', lines)) -%}
                 {#- A comment, or Python, has names before parentheses, too. -#}
                 {%- set is_sql = modules.re.search('(?im)^language:[ \t]*(?!sql\\s*$)\\S', lines) is none -%}
-                {%- if is_sql -%}{%- do texts.extend(reverse_etl._functions_in(lines.partition('\nBody:')[2], asked)) -%}{%- endif -%}
+                {%- if is_sql -%}{%- do texts.extend(reverse_etl._functions_in(reverse_etl._body_of(lines), asked)) -%}{%- endif -%}
             {%- endfor -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(texts) }}
+{% endmacro %}
+
+{# Before Spark 4.2 the body is in the JSON of the line `Usage`. #}
+{% macro _body_of(described) %}
+    {%- set usage = modules.re.search('(?m)^Usage: *([{].*[}]) *$', described) -%}
+    {%- set usage = fromjson(usage.group(1), {}) if usage else {} -%}
+    {{ return(usage.get('exprText') or usage.get('queryText') or described.partition('\nBody:')[2]) }}
 {% endmacro %}
 
 {# Names before a parenthesis: [(schema, or '', name)] #}
@@ -169,7 +176,8 @@
     {{ return(reverse_etl._shown('show user functions in ' ~ schema) if is_known else []) }}
 {% endmacro %}
 
-{% macro _shown(statement) %}{{ return(run_query(statement).rows | map(attribute=0) | map('lower') | list) }}{% endmacro %}
+{# Spark shows some names in quotes. #}
+{% macro _shown(statement) %}{{ return(run_query(statement).rows | map(attribute=0) | map('lower') | map('replace', '`', '') | list) }}{% endmacro %}
 
 {# Functions of Spark that `_steady_functions` has not. Only those of every release that this package takes: another name may be a user's function. #}
 {% macro _built_in_functions() %}

@@ -101,7 +101,7 @@
 
 
 {# A type without the numbers of `decimal(5,2)` and the like: a parenthesis of a field's name has its colon behind it. #}
-{% macro _without_parameters(type) %}{{ return(modules.re.sub('(?:[(][0-9, ]*[)]|(?:(?<=geometry)|(?<=geography))[(][^()]*[)])(?!:)', '', type)) }}{% endmacro %}
+{% macro _without_parameters(type) %}{{ return(modules.re.sub('(?:[(][0-9, ]*[)]|(?:(?<=geometry)|(?<=geography))[(][^()]*[)])(?=[,> ]|$)', '', type)) }}{% endmacro %}
 
 
 {# Names inside a type that Spark reads back only in quotes, and shows without: no letters of ASCII, a number, or a sign of the type itself. #}

@@ -61,12 +61,14 @@
 
 {#
   A condition with other values, {name in small letters: SQL}, in the place of columns. No lambda gives them their names: Spark takes no function of a user in one.
-  A word is no column in a text, after a dot or `::` (field, type), after `as` (type), after a number or text (unit), before a text (type), `(` (function) or `=>`.
+  A word is no column in a text, after a dot or `::` (field, type), after `as` (type), after a number or text, in extract or dateadd (unit), before a text (type), `(` (function) or `=>`.
 #}
 {% macro _with_values(condition, values) %}
     {%- set text = "'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"" -%}
-    {%- set unit = '\\s+(?:as\\s+)?\\w+' -%}
+    {%- set unit = '\\s+(?:as\\s+)?\\w+(?:\\s+to\\s+\\w+)?' -%}
+    {%- set units = 'year|quarter|month|week|day|hour|minute|second' -%}
     {%- set tokens = [
+        '/[*].*?[*]/|--[^\n]*', 'extract\\s*[(]\\s*\\w+(?=\\s+from\\b)', '(?:timestamp|date)_?(?:add|diff)\\s*[(]\\s*(?:' ~ units ~ ')(?=\\s*,[^()]*,)',
         "[rR](?:'[^']*'|\"[^\"]*\")", '(?:\\w+\\s*)?(?:' ~ text ~ ')(?:' ~ unit ~ ')?', '\\d+(?:[.]\\d*)?' ~ unit, 'as\\s+\\w+(?:\\s*<[^()]*>)?',
         '[.:]+\\s*(?:\\w+|`[^`]*`)', '\\w+\\s*(?:[(]|=>)', '`(?:[^`]|``)*`', '\\w+',
     ] -%}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 
+_PUT_ASIDE = re.compile(r"_before_([0-9]+)$")
+
 
 @dataclass(frozen=True)
 class Head:
@@ -22,6 +25,7 @@ class Head:
         base: snapshot of the newest full image.
         columns: name and Spark type of the model's columns.
         present: gives the Spark types of all columns of the table, by name.
+        newest: gives the newest snapshot of the table, which may be after this one.
         marks: of the ledger that holds the positions of a sync, by its id; see `RunStarted`.
         newest_mark: number of the newest one.
         captures: uuid of the capture that made a snapshot, for those that were asked about.
@@ -39,13 +43,15 @@ class Head:
     newest_mark: int = 0
     captures: Mapping[int, str] = field(default_factory=dict)
     present: Callable[[], Mapping[str, str]] = dict
+    newest: Callable[[], int] = int
 
     def spec_at(self, projection: Mapping[str, Any], snapshot: int) -> dict[str, Any]:
         """A spec of a snapshot, as the text macros take it, over the table as it is now."""
         columns = [{"name": name, "type": kind} for name, kind in self.columns]
+        present = self.present() if snapshot else {}
         newest = max(self.captures, default=self.snapshot)
-        # A spec of the newest snapshot has its columns: none of them can have been put aside since.
-        present = self.present() if 0 < snapshot < newest else {}
+        if any(int(match[1]) > newest + 1 for match in map(_PUT_ASIDE.search, present) if match):
+            newest = max(newest, self.newest())  # a push of an older snapshot; to ask costs a job
         spec: dict[str, Any] = sql.value_of("_spec_at", projection, snapshot, newest, present, columns)
         return spec
 
@@ -70,9 +76,9 @@ def read_head(
                 "dbt run, with the target that you push",
             )
         )
-    if snapshot is None:
-        snapshot = spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0]  # noqa: S608
-    if snapshot is None:
+    newest = cache(lambda: int(spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0] or 0))  # noqa: S608
+    snapshot = snapshot or newest()
+    if not snapshot:
         return None
     found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
     headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
@@ -93,6 +99,7 @@ def read_head(
         newest_mark=marks[-1]["base"] if marks else 0,
         captures={number: one["capture_uuid"] for number, one in headers.items()},
         present=cache(lambda: dict(spark.table(relation).dtypes)),
+        newest=newest,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,13 +34,26 @@ class Warehouse:
         if verb == "show catalogs":
             return sorted({name.split(".")[0] for name in schemas})
         if verb == "show schemas":
-            return [name.split(".")[1] for name in schemas if name.split(".")[0] == (place or "c")]
+            shown = [name.split(".")[1] for name in schemas if name.split(".")[0] == (place or "c")]
+            return [
+                name if re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII) else f"`{name}`" for name in shown
+            ]  # as Spark
         if verb == "show user functions":
             schema = place if "." in place else f"c.{place or 'main'}"
             assert schema in schemas, f"SCHEMA_NOT_FOUND: {schema}"
             return [name for name in self.bodies if name.rpartition(".")[0] == schema]
         name = verb.removeprefix("describe function extended ")
-        return [f"Function: {name}", *self.lines, f"Create Time:  {len(self.asked)}", f"Body: {self.bodies[name]}"]
+        return [f"Function: {name}", *self.lines, f"Create Time:  {len(self.asked)}", *self.body(self.bodies[name])]
+
+    def body(self, text: str) -> list[str]:
+        return [f"Body: {text}"]
+
+
+class OldWarehouse(Warehouse):
+    """As Spark shows a function before 4.2."""
+
+    def body(self, text: str) -> list[str]:
+        return [f"Usage: {json.dumps({'exprText': text, 'comment': 'v1.of(x)'})}"]
 
 
 def hash_of(sql: str, warehouse: Warehouse) -> str:
@@ -90,9 +105,15 @@ def test_a_function_is_found_however_its_name_is_written_and_whatever_is_beside_
 @pytest.mark.guarantee("Capture")
 def test_so_is_the_body_of_a_function_that_such_a_function_calls_also_where_each_calls_the_other() -> None:
     bodies = ("inner_one(x) + coalesce(x, 1)", "outer_one(x) * 2", "outer_one(x) * 3")
-    for lines in ((), ("Language: SQL",)):
-        sides = [Warehouse(*lines, c__main__outer_one=bodies[0], c__main__inner_one=one) for one in bodies[1:]]
+    for kind, lines in ((Warehouse, ()), (Warehouse, ("Language: SQL",)), (OldWarehouse, ())):
+        sides = [kind(*lines, c__main__outer_one=bodies[0], c__main__inner_one=one) for one in bodies[1:]]
         assert len({hash_of("select outer_one(x)", side) for side in sides}) == 2
+
+
+@pytest.mark.parametrize("schema", ["db", "my-db", "größe"])
+def test_a_schema_that_spark_shows_in_quotes_is_known(schema: str) -> None:
+    sides = [Warehouse(**{f"c__{schema}__rate": body}) for body in ("1", "2")]
+    assert len({hash_of(f"select `{schema}`.rate(x)", side) for side in sides}) == 2
 
 
 @pytest.mark.guarantee("Capture")

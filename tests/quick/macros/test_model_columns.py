@@ -26,6 +26,8 @@ def problems(kind: str) -> list[str]:
         ("array<struct<n:int,名:string>>", "名"),
         ("struct<ſ:int>", "ſ"),
         ("struct<2024:int>", "2024"),
+        ("struct<a(1)b:int>", "a(1)b"),
+        ("struct<(2024)total:int>", "(2024)total"),
         ("struct<a:b:int>", "a:b"),
         ("struct<n:int,a:b:struct<c:int>>", "a:b"),
         ("struct<a,b:int>", "a,b"),

@@ -92,14 +92,20 @@ def test_a_capture_that_was_killed_after_it_put_a_column_aside_has_the_number_af
     assert seen(killed, 4)[0] == ["id", "profile_before_10"]
 
 
-def test_the_columns_of_the_table_are_asked_only_for_a_spec_of_before_the_head() -> None:
-    present = Mock(return_value={})
-    asked = replace(head(), present=present)
-    seen(asked, 9)
-    seen(asked, 0)
+def test_a_push_of_an_older_snapshot_reads_what_was_put_aside_after_it() -> None:
+    behind = {"status_before_12": "string", "profile_before_12": STRUCT}
+    asked = replace(head(behind), newest=lambda: 12)
+    assert seen(asked, 4) == seen(asked, 9) == (["id", "profile_before_12"], "`status_before_12` = 'active'")
+    assert seen(replace(asked, newest=lambda: 9), 4)[0] == ["id", None], "a column of the user with such a name"
+
+
+def test_the_newest_snapshot_is_asked_only_where_a_column_may_have_been_put_aside_after_the_head() -> None:
+    newest, present = Mock(return_value=9), Mock(return_value={})
+    asked = replace(head({"status_before_9": "string"}), newest=newest)
+    assert seen(asked, 4)[1] == "`status_before_9` = 'active'"
+    newest.assert_not_called()
+    seen(replace(asked, present=present), 0)
     present.assert_not_called()
-    seen(asked, 8)
-    present.assert_called_once_with()
 
 
 def test_reading_a_head_asks_for_no_columns_and_using_it_asks_once() -> None:
@@ -138,6 +144,22 @@ def test_what_nothing_is_left_of_is_null_in_an_old_spec_and_a_wider_type_is_none
 )
 def test_a_word_that_is_no_column_stays_in_an_old_filter(text: str) -> None:
     assert where(text, n_before_5="string") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extract(month from at) = 1 and EXTRACT( day FROM at) = 2",
+        "timestampdiff(day, a, b) > 1 and dateadd(MONTH, 1, at) > x and date_diff(day, a, b) < 3",
+        "at > interval '1-2' year to month and at < interval 3 day",
+        "x = 1 /* don't: day */ and y = 'a' -- month",
+    ],
+)
+def test_a_unit_or_a_comment_is_no_column(text: str) -> None:
+    assert where(text, day_before_5="string", month_before_5="string") == text
+    asked = "date_add(at, day) > x and month(month) = 1"
+    found = where(asked, day_before_5="string", month_before_5="string")
+    assert found == "date_add(at, `day_before_5`) > x and month(`month_before_5`) = 1"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class Macros:
             "exceptions": SimpleNamespace(raise_compiler_error=_refuse),
             "modules": SimpleNamespace(re=re),
             "tojson": json.dumps,
+            "fromjson": lambda text, _=None: json.loads(text),
             "env_var": lambda name, default="": default,
             "run_started_at": datetime(2024, 1, 1, tzinfo=timezone.utc),
             "target": SimpleNamespace(type="spark", name="dev"),
