@@ -32,6 +32,7 @@ def project(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
+@pytest.mark.full
 def test_with_sample_an_image_is_made_of_all_changes(project: Project) -> None:
     for name, call in IMAGES.items():
         project.model(name, "select * from {{ reverse_etl." + call + " }}", {"materialized": "table"})

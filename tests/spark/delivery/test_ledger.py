@@ -140,6 +140,7 @@ def test_the_facts_of_one_commit_are_one_file(spark: SparkSession, ledger: Delta
     assert (commit.operationMetrics["numOutputRows"], commit.operationMetrics["numFiles"]) == ("2", "1")
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Leases and rivals")
 def test_a_run_hears_of_every_commit_since_its_state_was_read(ledger: DeltaLedger) -> None:
     other = DeltaLedger(ledger._spark, ledger.relation)  # of another process
