@@ -139,7 +139,8 @@ def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
     assert messages["by_cdf"] == "+1 ~1 -1, snapshot 2"
     assert messages["by_time"] == "+1 ~1 -0, snapshot 2", "a row that vanished has no time"
     fed = [sql for sql in workspace.recorded if "table_changes(" in sql]
-    assert [sql for sql in fed if f"'spark_catalog.{people}'" in sql] == fed != []
+    named = ".".join(f"`{part}`" for part in f"spark_catalog.{people}".split("."))
+    assert [sql for sql in fed if f"table_changes('{named}', " in sql] == fed != []
     candidates = [sql for sql in workspace.recorded if re.search(r"create table \S+__candidates_", sql)]
     assert len(candidates) == 2
     assert all(" using delta as" in sql for sql in candidates)

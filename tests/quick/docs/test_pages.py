@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import entry_points, metadata
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -112,8 +112,7 @@ def test_every_profile_that_is_shown_has_the_same_versions_and_the_settings_for_
 
 def test_the_model_that_pushes_in_databricks_installs_the_wheel_of_this_version_and_no_name_of_a_public_index() -> None:
     (described,) = yaml.safe_load(text("examples/databricks/models/push_customers.yml"))["models"]
-    (package,) = described["config"]["packages"]
-    wheel, extra = re.fullmatch(r"/Volumes/main/shop/reverse_etl/(\S+)\[(\w+)\]", package).groups()  # type: ignore[union-attr]
-    assert wheel == f"dbt_reverse_etl-{VERSION}-py3-none-any.whl"
-    assert described["config"]["notebook_scoped_libraries"] is True, "only %pip takes a path with an extra"
-    assert extra in metadata("dbt-reverse-etl").get_all("Provides-Extra")
+    (library,) = described["config"]["additional_libs"]
+    assert library["whl"].rpartition("/")[2] == f"dbt_reverse_etl-{VERSION}-py3-none-any.whl"
+    (extra,) = re.findall(r"^postgres = (\[.*\])$", text("pyproject.toml"), re.MULTILINE)
+    assert described["config"]["packages"] == yaml.safe_load(extra), "what Databricks installs beside it"
