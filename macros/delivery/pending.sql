@@ -158,7 +158,7 @@ left anti join images using (_key)
 {%- endmacro %}
 
 
-{# Of rows that name their values as the changelog does (`column`), or as the destination does (`field`). A column of which nothing is left has no name. #}
+{# Of rows that name their values as the changelog does (`column`), or as the destination does (`field`). A column that is lost has no name. #}
 {% macro _hash_of_fields(fields, named_by='field', nan_is_null=false) -%}
     {%- set named = [] -%}
     {%- for f in fields -%}
