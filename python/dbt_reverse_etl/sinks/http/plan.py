@@ -49,7 +49,7 @@ def plan_of(
         where = f"sync {task.sync}: options.{name}"
         written = _written(name, task, options, rest=preset is None)
         if written.method is None or written.path is None:
-            found = f"no whole request, also in preset {preset}" if preset else "nothing"
+            found = f"no whole request, here or in preset {preset}" if preset else "nothing"
             expected = "a request that is named, because no default is safe here"
             next_step = f"set options.{name}.method and options.{name}.path{_instead(name, options)}"
             problems.append(Problem(where, found, expected, next_step))

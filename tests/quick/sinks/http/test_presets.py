@@ -156,7 +156,7 @@ class TestHubspot:
             by_id.sink.validate(task_of("contacts", "email"))
         with pytest.raises(
             ConfigurationError,
-            match=r"options\.delete: found no whole request, also in preset hubspot.*or take mode upsert",
+            match=r"options\.delete: found no whole request, here or in preset hubspot.*or take mode upsert",
         ):
             Preset("hubspot", server, task_of("contacts", "email"), BEARER).sink.validate(task_of("contacts", "email"))
 
@@ -494,7 +494,7 @@ class TestEveryPreset:
     def test_a_request_that_no_preset_names_is_never_made_up(self, mode: Mode, operation: str) -> None:
         sink = HttpSink(HttpSettings.model_validate({"preset": "slack", "auth": {"token": TOKEN}}))
         with pytest.raises(
-            ConfigurationError, match=rf"options.{operation}: found no whole request, also in"
+            ConfigurationError, match=rf"options.{operation}: found no whole request, here or in"
         ) as raised:
             sink.validate(task_of("alerts", "channel", mode))
         assert "options.update.path, or take mode insert_only" in str(raised.value)
