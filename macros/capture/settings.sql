@@ -126,7 +126,7 @@
     {%- set honoured = [
         'materialized', 'unique_key', 'contract', 'grants', 'persist_docs', 'pre-hook', 'post-hook', 'tblproperties', 'location_root',
         'alias', 'schema', 'database', 'tags', 'meta', 'enabled', 'docs', 'group', 'access', 'quoting', 'packages', 'full_refresh', 'freshness',
-        'event_time', 'static_analysis',
+        'event_time', 'static_analysis', 'on_error', 'latest_version_pointer',
     ] + (['query_tags', 'databricks_compute', 'catalog_name', 'include_full_name_in_path'] if target.type == 'databricks' else []) -%}
     {%- set defaults = {'on_schema_change': 'ignore', 'on_configuration_change': 'apply', 'batch_size': none, 'lookback': 1, 'file_format': 'delta'} -%}
     {%- set instead = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,10 @@ class _Listener:
             self.configuration.refuse_unset(pushed=self._to_push(model))
             self._try_early(model)
             if _runs_here():
-                _refuse_unfit(self.configuration, model, json.loads(columns))
+                from dbt_reverse_etl.app.tasks import refuse_unfit
+
+                syncs = [one for one in self.configuration.resolved if one.sync.changelog.unique_id == model]
+                refuse_unfit(_spark(), syncs, json.loads(columns), _project_root())
 
     def _to_push(self, model: str) -> list[Any]:
         """The syncs of a changelog that this command will push."""
@@ -131,10 +134,7 @@ class _Listener:
         if _flag("EMPTY") or _flag("SAMPLE"):
             return True
         if _is_interrupted(sys.exc_info()[1]):
-            say(
-                "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.",
-                "warn",
-            )
+            self._say_interrupted()
             return False
         if not _flag("WRITE_JSON"):
             return self._without_artifacts()
@@ -144,6 +144,18 @@ class _Listener:
         if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         return not self._has_spark() or self._push_from(folder)
+
+    def _say_interrupted(self) -> None:
+        """The next command that runs no tests must not push what has failed one now."""
+        from dbt_reverse_etl.app.invocation import remember_tests
+
+        said = "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured."
+        if self._artifacts and self.configuration is not None and _runs_here():
+            failed = remember_tests(self._project(self._artifacts), _spark, self.configuration)
+            said += (
+                f" First run dbt build: it could not be recorded that these tests failed: {failed}." if failed else ""
+            )
+        say(said, "warn")
 
     def _has_spark(self) -> bool:
         """Whether pyspark is here. If not, and this command has made a sync due, raises ReverseEtlError."""
@@ -162,20 +174,23 @@ class _Listener:
     def _push_from(self, artifacts: Path) -> bool:
         """Whether all that was due is delivered."""
         from dbt_reverse_etl.app import invocation
-        from dbt_reverse_etl.app.project import Ask, Project
+        from dbt_reverse_etl.app.project import Ask
         from dbt_reverse_etl.base.errors import ExitCode
         from dbt_reverse_etl.terminal import console
 
-        env = dict(os.environ)
-        parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
-        project = Project(artifacts, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
-        shown = _screen()
-        ask = Ask.DBT_RETRY if self._retried else Ask.RUN
-        reports = invocation.after_dbt(project, _spark, shown, ask=ask, configuration=self.configuration)
+        project, ask = self._project(artifacts), Ask.DBT_RETRY if self._retried else Ask.RUN
+        reports = invocation.after_dbt(project, _spark, _screen(), ask=ask, configuration=self.configuration)
         if reports:
             _advise()
             say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)
+
+    def _project(self, artifacts: Path) -> Any:
+        from dbt_reverse_etl.app.project import Project
+
+        parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
+        env = dict(os.environ)
+        return Project(artifacts, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
@@ -212,16 +227,20 @@ def _screen() -> Any:
 
 
 def say(text: str, level: str) -> None:
-    """Through dbt's own logger: console, log file and --log-format json."""
+    """Through dbt's own logger: console, log file and --log-format json. Under --warn-error, for which dbt may raise, a warning is an info."""
     from dbt_common.events.base_types import EventLevel
     from dbt_common.events.functions import fire_event
     from dbt_common.events.types import Note
+    from dbt_common.exceptions.events import EventCompilationError
     from dbt_common.ui import green, red, yellow
 
     colour = {"error": red, "warn": yellow}.get(level, green if "[" in text else str)
     if os.environ.get("NO_COLOR"):
         colour = str
-    fire_event(Note(msg=colour(text)), level=EventLevel(level))
+    try:
+        fire_event(Note(msg=colour(text)), level=EventLevel(level))
+    except EventCompilationError:
+        fire_event(Note(msg=colour(text)), level=EventLevel.INFO)
 
 
 def _flag(name: str) -> Any:
@@ -343,23 +362,6 @@ def _checked_configuration(manifest: Any) -> Any:
 
             refuse_unknown_words(configuration, env)
         return configuration
-
-
-def _refuse_unfit(configuration: Any, model: str, columns: Sequence[Mapping[str, str]]) -> None:
-    """Raises ReverseEtlError with the problems of all syncs of a changelog."""
-    from dbt_reverse_etl.app.tasks import refuse_unfit
-    from dbt_reverse_etl.base.errors import ConfigurationError, Problem
-
-    named = [(column["name"], column["type"]) for column in columns]
-    problems: list[Problem] = []
-    for one in configuration.resolved:
-        if one.sync.changelog.unique_id == model:
-            try:
-                refuse_unfit(_spark(), one, named, _project_root())
-            except ConfigurationError as error:
-                problems.extend(error.problems)
-    if problems:
-        raise ConfigurationError(*problems)
 
 
 @contextmanager

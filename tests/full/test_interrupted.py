@@ -167,6 +167,29 @@ def test_a_sync_that_was_blocked_before_the_signal_shows_as_blocked(shop: Shop) 
 
 
 @pytest.mark.guarantee("dbt and its commands")
+def test_a_test_that_failed_before_the_signal_blocks_the_next_run_although_that_tests_nothing(shop: Shop) -> None:
+    singular = shop.home / "tests"
+    singular.mkdir()
+    (singular / "fails.sql").write_text("select id from {{ ref('people') }} where _change = 'insert'")
+    sleeps = "java_method('java.lang.Thread', 'sleep', 20000L) = 'awake'"
+    (singular / "lasts.sql").write_text(f"select id from {{{{ ref('people') }}}} where id = 1 and {sleeps}")
+    build = shop.start(*DBT, "build", "--threads", "2")
+    shown = []
+    for line in build.stdout or ():
+        shown.append(line)
+        if "FAIL 300 fails" in line:
+            break
+    build.send_signal(signal.SIGINT)
+    shown.append(build.communicate(timeout=120)[0])
+    output = "".join(shown)
+    assert build.returncode, output
+    assert "dbt was interrupted, so nothing is pushed" in output
+    next_run = shop.start(*DBT, "run").communicate(timeout=600)[0]
+    assert "tests not passed of people: fails" in next_run, output[-1500:] + next_run[-2000:]
+    assert shop.api.rows == {}
+
+
+@pytest.mark.guarantee("dbt and its commands")
 def test_at_any_moment_a_signal_ends_a_dbt_run_and_the_next_one_goes_on(shop: Shop) -> None:
     seed = random.SystemRandom().randrange(10**9)
     rnd = random.Random(seed)

@@ -14,14 +14,14 @@ from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.configuration import Configuration
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.identity import id_of, requests_of
-from dbt_reverse_etl.app.overlap import Overlap
+from dbt_reverse_etl.app.overlap import GRACE, Overlap
 from dbt_reverse_etl.app.project import OFF, PLAN, Ask, Project, overrides_of
 from dbt_reverse_etl.app.push import Display, Pusher, Say
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still_due
 from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.base.interrupts import apart, in_time
+from dbt_reverse_etl.base.interrupts import apart, in_time, within
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.config.artifacts import Invocation, asked, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
@@ -128,6 +128,24 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
         reports = _execute(wanted, pusher, overview, display)
     _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
     return reports + overtaken
+
+
+def remember_tests(project: Project, connect: Callable[[], SparkSession], configuration: Configuration) -> str:
+    """Let the ledger know which tests failed before dbt was interrupted; their names, if that was not done in time."""
+    manifest = project.manifest()
+    invocation = project.invocation(manifest, Ask.RUN)
+    if not invocation.failed_tests or project.switch == OFF or isinstance(configuration.destinations, PlanOnly):
+        return ""
+
+    def record() -> None:
+        ledger = open_ledger(connect(), manifest)
+        _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
+
+    try:
+        within(record, GRACE)
+    except Exception:  # whatever it is, the user must know
+        return ", ".join(sorted(test for tests in invocation.failed_tests.values() for test in tests))
+    return ""
 
 
 def pushed_by(ask: Ask, invocation: Invocation, chosen: Sequence[ResolvedSync]) -> Sequence[ResolvedSync]:

@@ -72,6 +72,9 @@ class Overlap(Generic[T]):
                     self._hear(ended)
             except KeyboardInterrupt:
                 self._end(workers, ended)
+            except BaseException:
+                self._stop(workers)
+                raise
         return [Unfinished(number, number in self._begun) for number in sorted(self._left)]
 
     def _work(self, tasks: Sequence[Callable[[], T]], todo: queue.SimpleQueue[int]) -> None:
@@ -96,6 +99,14 @@ class Overlap(Generic[T]):
         if isinstance(answer, BaseException):
             raise answer
         ended(answer)
+
+    def _stop(self, workers: Sequence[threading.Thread]) -> None:
+        """Let what is under way end in order, for the process is about to end."""
+        self._interrupt.set()
+        self._cancel()
+        until = time.monotonic() + GRACE
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
 
     def _end(self, workers: Sequence[threading.Thread], ended: Callable[[T], None]) -> None:
         self._interrupt.set()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.warehouse.spec import Spec, resolve
@@ -31,13 +32,21 @@ def task_of(resolved: ResolvedSync, sync_id: str, spec: Spec | None, project_dir
 
 
 def refuse_unfit(
-    spark: SparkSession, resolved: ResolvedSync, columns: Iterable[tuple[str, str]], project_dir: Path | None
+    spark: SparkSession, syncs: Iterable[ResolvedSync], columns: Sequence[Mapping[str, str]], project_dir: Path
 ) -> None:
-    """Look at a sync with the columns that its changelog is about to have.
+    """Look at the syncs of a changelog with the columns that it is about to have, each a `name` and a `type`.
 
     Raises:
-        ConfigurationError: its fields, its filter or their types fit neither them nor the destination.
+        ConfigurationError: fields, filters or their types fit neither them nor the destination.
     """
-    task = task_of(resolved, "", resolve(spark, resolved.sync, columns), project_dir)
-    sink = resolved.destination.sink(resolved.destination.settings)
-    sink.validate(replace(task, full_load=resolved.sync.settings.owns_object))
+    named, problems = [(column["name"], column["type"]) for column in columns], list[Problem]()
+    for one in syncs:
+        try:
+            task = task_of(one, "", resolve(spark, one.sync, named), project_dir)
+            one.destination.sink(one.destination.settings).validate(
+                replace(task, full_load=one.sync.settings.owns_object)
+            )
+        except ConfigurationError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigurationError(*problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
@@ -74,10 +74,16 @@ def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     _refuse_misspelt(manifest, changelogs, problems)
     found = [_sync(node, manifest, changelogs, problems) for node in manifest["exposures"].values() if _blocks(node)]
     found += [_paused(node, changelogs) for node in _disabled_exposures(manifest)]
-    result = sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id)
+    result = _without_replaced(sorted((sync for sync in found if sync), key=lambda sync: sync.unique_id))
     _refuse_shared_names(result, problems)
     refuse_two_owners((((sync.settings.destination, sync.settings.object), sync) for sync in result), problems)
     return result
+
+
+def _without_replaced(found: Sequence[Sync]) -> list[Sync]:
+    """Without what is switched off in an installed package, and has its name in another one now."""
+    names = {sync.name for sync in found if sync.enabled}
+    return [sync for sync in found if sync.enabled or sync.name not in names]
 
 
 def _refuse_shared_names(found: Iterable[Sync], problems: list[Problem]) -> None:
@@ -86,7 +92,8 @@ def _refuse_shared_names(found: Iterable[Sync], problems: list[Problem]) -> None
     for sync in found:
         other = seen.setdefault(sync.name, sync)
         if other is not sync:
-            where, known = Place(sync.file, ()).at(sync.name), f"the name of a sync in {other.file}, too"
+            package = other.unique_id.split(".")[1]
+            where, known = Place(sync.file, ()).at(sync.name), f"the name of a sync in {other.file} of {package}, too"
             problems.append(Problem(where, known, "a name that no other sync has", "rename one of them"))
 
 

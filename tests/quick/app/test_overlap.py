@@ -104,4 +104,21 @@ def test_an_error_of_a_task_is_raised_to_the_caller() -> None:
         raise ValueError("why")
 
     with pytest.raises(ValueError, match="why"):
-        Overlap[None](1, threading.Event(), pytest.fail).run([fail], lambda answer: None)
+        Overlap[None](1, threading.Event(), lambda: None).run([fail], lambda answer: None)
+
+
+@pytest.mark.guarantee("Crashes and claims")
+def test_an_error_on_hearing_of_one_push_lets_the_others_end_in_order() -> None:
+    interrupt, ended = threading.Event(), list[str]()
+
+    def polite() -> None:
+        interrupt.wait(30)
+        time.sleep(0.2)  # the request under way
+        ended.append("polite")
+
+    def tell(_: None) -> None:
+        raise ValueError("the console is gone")
+
+    with pytest.raises(ValueError, match="console"):
+        Overlap[None](2, interrupt, lambda: ended.append("jobs")).run([polite, lambda: None], tell)
+    assert ended == ["jobs", "polite"]

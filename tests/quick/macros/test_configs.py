@@ -42,3 +42,8 @@ def test_a_config_that_dbt_databricks_uses_for_every_model_is_refused_under_othe
     (name,) = config
     assert problems("databricks", config) == []
     assert problems("spark", config) == [f"{name}: has no meaning for a changelog; expected it to be absent; remove it"]
+
+
+@pytest.mark.parametrize("config", [{"on_error": "continue"}, {"latest_version_pointer": {"enabled": False}}])
+def test_a_config_that_dbt_itself_carries_out_is_not_refused(config: dict[str, Any]) -> None:
+    assert problems("spark", config) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -141,8 +142,17 @@ class TestMistakes:
         other["config"]["meta"]["reverse_etl"]["object"] = "elsewhere"
         changed["exposures"][other["unique_id"]] = other
         text = problems_of(changed)
-        assert "crm_contacts: found the name of a sync in models/" in text
+        assert re.search(r"crm_contacts: found the name of a sync in models/\S+ of (shop|other), too", text)
         assert "expected a name that no other sync has. Next: rename one of them" in text
+
+    def test_a_sync_replaces_that_of_a_package_which_is_switched_off(self, manifest: Json) -> None:
+        changed = copy.deepcopy(manifest)
+        other = copy.deepcopy(changed["exposures"][CRM])
+        other.update(unique_id=CRM.replace("shop", "other"), package_name="other")
+        other["config"]["enabled"] = False
+        changed["disabled"][other["unique_id"]] = [other]
+        found = [sync.unique_id for sync in syncs(changed) if sync.name == "crm_contacts"]
+        assert found == [CRM]
 
     def test_a_mirror_that_is_switched_off_owns_nothing(self, manifest: Json) -> None:
         changed = copy.deepcopy(manifest)

@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
+from dbt_common.events.base_types import EventLevel
+from dbt_common.events.event_manager_client import get_event_manager
+from dbt_common.events.functions import fire_event
+from dbt_common.events.types import Note
+from dbt_common.exceptions.events import EventCompilationError
 
 from dbt_reverse_etl import plugin
 from dbt_reverse_etl.base.errors import ReverseEtlError
@@ -212,3 +217,17 @@ def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it
         ended._push()  # a retry of nothing pushes what is left
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     assert ended._push()
+
+
+@pytest.mark.guarantee("dbt and its commands", "With `--warn-error` a warning of ours is a line, and ends no push")
+def test_a_warning_is_said_where_dbt_makes_errors_of_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, said = get_event_manager(), list[tuple[str, str]]()
+    monkeypatch.setattr(events, "callbacks", [lambda event: said.append((event.info.level, event.info.msg))])
+    monkeypatch.setattr(events, "require_warn_or_error_handling", True)  # the default of dbt 1.12
+    monkeypatch.setattr(events, "_warn_error", True)
+    with pytest.raises(EventCompilationError):
+        fire_event(Note(msg="dbt's own"), level=EventLevel.WARN)
+    for level in ("warn", "error", "info"):
+        plugin.say("of a sync", level)
+    assert [level for level, _ in said] == ["info", "error", "info"]
+    assert all("of a sync" in text for _, text in said)
