@@ -41,7 +41,7 @@ def _condition(text: str) -> str:
 Condition = Annotated[Text, AfterValidator(_condition)]
 
 # What a wave holds beside the fields.
-_OWN_FIELDS = {
+OWN_FIELDS = {
     "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed", "_asked_by",
     "_captured_at", "_before",
 }  # fmt: skip
@@ -102,8 +102,8 @@ class SyncSettings(Settings):
         for names in (fields.keys(), fields.values()):
             if not names or len({name.casefold() for name in names}) < len(names):
                 raise PydanticCustomError("fields", "at least one column, and each column and each field once")
-        if _OWN_FIELDS & {name.casefold() for name in fields.values()}:
-            raise PydanticCustomError("fields", f"fields with other names than {', '.join(sorted(_OWN_FIELDS))}")
+        if OWN_FIELDS & {name.casefold() for name in fields.values()}:
+            raise PydanticCustomError("fields", f"fields with other names than {', '.join(sorted(OWN_FIELDS))}")
         return fields
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import quoted, value_of
 from dbt_reverse_etl.config.condition import OF_SESSION
-from dbt_reverse_etl.config.settings import Sync, SyncSettings
+from dbt_reverse_etl.config.settings import OWN_FIELDS, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.values.spark_types import arrow_type
 from dbt_reverse_etl.warehouse.zone import depends, zone_of
@@ -157,6 +157,12 @@ def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]])
                 "correct the name (case counts), or add the column to the model",
             )
         )
+    # Only an event has `_before` beside the fields; the other names are refused as columns of a model.
+    own = [name for name in mapping.values() if name.casefold() in OWN_FIELDS and sync.settings.mode is Mode.CHANGELOG]
+    if own:
+        expected = "names that no event has beside its fields"
+        next_step = "map it to another name under `fields`, or rename the column in the model"
+        raise ConfigurationError(Problem(_place(sync, "fields"), ", ".join(own), expected, next_step))
     fields = tuple((column, name, types[column]) for column, name in mapping.items())
     zone = "" if sync.settings.where is None else _zone_of_filter(spark, sync, sync.settings.where, types)
     spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings), zone=zone)

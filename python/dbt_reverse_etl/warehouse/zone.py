@@ -17,7 +17,23 @@ _LITERAL = re.compile(r"\btimestamp(?:_ltz)?\s*(['\"])(.*?)\1", re.IGNORECASE)
 _IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
 _DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4})\1")
 _OPERATORS = re.compile(r"\n(?=[ :]*[+:]- )")  # a text in a condition may hold newlines
-_READS = ("as date)", "as string)", "as timestamp_ntz)", "extract(")
+_READS = (
+    "as date)",
+    "as string)",
+    "as timestamp_ntz)",
+    "extract(",
+    "date_part(",
+    "datepart(",
+    "try_make_timestamp(",
+    "btrim(",
+)
+# Days and months are added on the calendar of the zone, and two times are subtracted there; the plan shows `t + i` and `(t - u)` alone.
+_INTERVAL = re.compile(
+    r"(?<!['\"])\binterval\s*[-+'\"\d]|\bas interval\b|make_(?:dt_|ym_)?interval\(|try_subtract\(", re.IGNORECASE
+)
+_SUBTRACTS = re.compile(r" - (?!\d+(?:\.\d+)?\))")  # but no plain number
+_HIDES = re.compile(r"\b(?:between|nvl2?|ifnull|nullif|equal_?null)\(")
+_MADE = re.compile(r"\b(?:timestamp_(?:seconds|millis|micros)|try_make_timestamp)\(")
 
 
 def zone_of(spark: SparkSession) -> str:
@@ -27,7 +43,7 @@ def zone_of(spark: SparkSession) -> str:
 
 
 def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
-    """Whether a condition turns texts, dates or parts of a date into instants, or the other way round.
+    """Whether a condition turns texts, dates or parts of a date into instants, or the other way round, or calculates with instants.
 
     Args:
         analyzed: the same as Spark's analyzed plan shows it.
@@ -39,10 +55,19 @@ def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
         return True
     if _without_offset(_LITERAL, where):
         return True
+    instants = [name for name, kind in types.items() if "timestamp" in kind.replace("timestamp_ntz", "")]
+    local = [name for name, kind in types.items() if kind in ("date", "timestamp_ntz")]
     # Of some functions, as BETWEEN, the plan does not show what they cast.
-    reads = any(word in condition for word in _READS) or _without_offset(_DATE, where)
-    instants = (name for name, kind in types.items() if "timestamp" in kind.replace("timestamp_ntz", ""))
-    return reads and any(f"{name}#" in condition for name in instants)
+    hidden = _without_offset(_DATE, where) or (_HIDES.search(condition) and _names_one(condition, local))
+    reads = hidden or any(word in condition for word in _READS)
+    calculates = _INTERVAL.search(f"{where}\n{condition}") or _SUBTRACTS.search(condition)
+    has_instant = _names_one(condition, instants) or bool(_MADE.search(condition))
+    return has_instant and bool(reads or calculates)
+
+
+def _names_one(condition: str, columns: Iterable[str]) -> bool:
+    """Whether a column is in it, which the plan shows in the case of the filter."""
+    return any(re.search(rf"(?<!\w){re.escape(name)}#", condition, re.IGNORECASE) for name in columns)
 
 
 def _without_offset(texts: re.Pattern[str], where: str) -> bool:
@@ -62,5 +87,5 @@ def refuse_another(spark: SparkSession, sync: str, earlier: Iterable[str]) -> No
     others = sorted({one for one in earlier if one} - {zone})
     if others:
         found = f"a `where` whose times are read in the session's time zone, which is {zone}"
-        next_step = f"set {SETTING}: {others[0]} in server_side_parameters; to be free of it, write times with an offset, as timestamp'2026-01-31 00:00:00Z', and push once"
+        next_step = f"set {SETTING}: {others[0]} in server_side_parameters; to be free of it, write times with an offset, as timestamp'2026-01-31 00:00:00Z', calculate with them in the model, and push once"
         raise ConfigurationError(Problem(sync, found, f"{others[0]}, as in the pushes before", next_step))

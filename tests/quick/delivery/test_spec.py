@@ -13,7 +13,8 @@ import pytest
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.warehouse.spec import Spec
+from dbt_reverse_etl.warehouse.spec import Spec, resolve
+from tests.support.delivery.pushers import sync as a_sync
 
 
 def spec(*fields: tuple[str, str], stopped: tuple[str, ...] = ()) -> Spec:
@@ -125,3 +126,19 @@ def test_another_form_of_the_key_is_refused_but_not_after_an_older_version_which
             OneSync._refuse_another_key(sync, spec_now, [earlier])
     else:
         OneSync._refuse_another_key(sync, spec_now, [earlier])
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("column", ["_before", "_Before"])
+def test_a_column_that_each_event_has_beside_its_fields_is_refused_where_events_are_sent(
+    monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    monkeypatch.setattr(Spec, "arrow_schema", lambda _: None)  # it asks Spark
+    columns = [("id", "int"), (column, "string")]
+    with pytest.raises(ConfigurationError) as caught:
+        resolve(Mock(), a_sync("people", "people", mode="changelog").sync, columns)
+    (problem,) = caught.value.problems
+    assert f"fields: found {column}; expected names that no event has beside its fields. Next: map it" in str(problem)
+    mapped = a_sync("people", "people", mode="changelog", fields={"id": "id", column: "former"})
+    assert resolve(Mock(), mapped.sync, columns).names == {"id", "former"}
+    assert resolve(Mock(), a_sync("people", "people", mode="mirror").sync, columns).names == {"id", column}

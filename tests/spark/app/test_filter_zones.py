@@ -36,12 +36,28 @@ IN_A_ZONE = [
     "t between date'2024-01-31' and date'2024-02-01'", "if(t > '2024-01-31', true, false)", "array_contains(l, cast('2024-01-31' as timestamp))",
     "cast(t as timestamp_ntz) > n",
     "t::date = d", "make_timestamp(2024, 1, 31, 2, 0, 0) > t", "coalesce(t, '2024-01-31') > '2024-01-31'", "not (t < '2024-01-31')",
+    # Zones differ in the end of a month, and New York in its hour between these days.
+    "t + interval 1 month > timestamp'2024-02-29 12:00:00Z'", "t + interval 40 days > timestamp'2024-03-11 12:00:00Z'",
+    "t - interval 2 months < timestamp'2023-11-30 12:00:00Z'", "t - timestamp'2023-10-31 00:00:00Z' > interval '92' day",
+    "t - timestamp'2023-10-31 00:00:00Z' > timestamp'2023-10-31 00:00:00Z' - timestamp'2023-07-31 00:00:00Z'",
+    "t + (d - date'2023-12-22') > timestamp'2024-03-11 12:00:00Z'", "t + make_interval(0, 1) > timestamp'2024-02-29 12:00:00Z'",
+    "t + make_dt_interval(40) > timestamp'2024-03-11 12:00:00Z'", "t + cast('1' as interval month) > timestamp'2024-02-29 12:00:00Z'",
+    "try_add(t, interval 1 month) > timestamp'2024-02-29 12:00:00Z'", "try_subtract(t, interval 2 months) < timestamp'2023-11-30 12:00:00Z'",
+    "try_subtract(t, timestamp'2023-10-31 00:00:00Z') > try_subtract(timestamp'2023-10-31 00:00:00Z', timestamp'2023-07-31 00:00:00Z')",
+    "timestamp_seconds(1706659200 + id * 3600) + interval 1 month > timestamp'2024-02-29 12:00:00Z'", "s.a + interval 1 month > timestamp'2024-02-29 12:00:00Z'",
+    "timestampadd(month, 1, t) > timestamp'2024-02-29 12:00:00Z'", "dateadd(month, 1, t) > timestamp'2024-02-29 12:00:00Z'",
+    "timestampdiff(month, timestamp'2023-12-31 12:00:00Z', t) > 0", "months_between(t, timestamp'2023-12-31 00:00:00Z') > 1",
+    "datediff(t, date'2024-01-30') > 0", "to_date(t) > date'2024-01-30'", "date(timestamp_seconds(1706659200 + id * 3600)) > date'2024-01-30'",
+    "date(T) > date'2024-01-30'", "t between d and date_add(d, 1)", "nvl(t, d) > timestamp'2024-01-31 00:00:00Z'", "btrim(t) like '% 00:%'",
+    "date_part('hour', t) > 5", "datepart('hour', t) > 5", "try_make_timestamp(2024, 1, 31, 2, 0, 0) > t",
 ]  # fmt: skip
 IN_NONE = [
     "id > 5", "t is not null", "t >= timestamp'2024-01-31 00:00:00Z'", "t >= timestamp'2024-01-31 00:00:00+02:00'", "t >= '2024-01-31T00:00:00Z'",
     "n > '2024-01-31'", "d > '2024-01-30'", "cast(d as string) > '2024'", "x > '2024'", "year(d) = 2024", "cast(id as string) > '5'",
     "t between timestamp'2024-01-30 00:00:00Z' and timestamp'2024-02-01 00:00:00Z'", "t is not null and x > 'open'",
-    "t is not null and x <> '12345'",
+    "t is not null and x <> '12345'", "id - 1 > 5 and t is not null", "d - interval 1 month > date'2023-12-01'", "d + interval '40' day > date'2024-03-01'",
+    "d - date'2023-12-01' > interval '3' day", "n - interval 1 month > timestamp_ntz'2023-12-01 00:00:00'",
+    "n - timestamp_ntz'2023-12-01 00:00:00' > interval '3' day", "n + interval 40 days > timestamp_ntz'2024-03-01 00:00:00'",
 ]  # fmt: skip
 
 
