@@ -305,9 +305,13 @@ def test_a_table_from_which_others_inherit_and_a_database_without_every_characte
     db.run("CREATE TABLE people_2024 () INHERITS (people)")
     with pytest.raises(DestinationError, match="inherit"):
         db.sink().open(a_task())
-    db.run(f"CREATE DATABASE {db.name}_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
-    with pytest.raises(DestinationError, match="encoding LATIN1"):
-        db.sink(database=f"{db.name}_latin").check()
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        other = f"{db.name}_{encoding.lower()}"
+        db.run(f"CREATE DATABASE {other} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        sink = db.sink(database=other)
+        for look in (sink.check, lambda sink=sink: sink.open(a_task())):
+            with pytest.raises(DestinationError, match=f"encoding {encoding}"):
+                look()
 
 
 @pytest.mark.guarantee("Postgres")

@@ -8,10 +8,15 @@ from typing import Any
 import pymysql
 import pytest
 
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.sql.dialects.mysql import session as mysql
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
+from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
 from dbt_reverse_etl.sinks.sql.table import Name
+from tests.support.sinks.people import a_task
 
 PLACE = {"host": "db.example.com", "database": "crm", "user": "crm_push.abcdef"}
 FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
@@ -41,6 +46,50 @@ class Server:
 
     def close(self) -> None:
         self.closed = True
+
+
+UNFIT = [
+    (110_022, "UTF8", "Postgres 11"),
+    (160_000, "SQL_ASCII", "encoding SQL_ASCII"),
+    (160_000, "LATIN1", "encoding LATIN1"),
+]
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize(("version", "encoding", "words"), UNFIT)
+def test_a_push_to_a_server_that_is_too_old_or_lacks_characters_is_refused_before_any_statement(
+    version: int, encoding: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server({}, version, encoding)
+    monkeypatch.setattr(PostgresDialect, "connect", lambda _self, _mode: server)
+    with pytest.raises(DestinationError, match=words):
+        PostgresSink(PostgresSettings.model_validate(PLACE)).open(a_task())
+    assert server.said == []
+
+
+@pytest.mark.parametrize(("version", "encoding"), [(120_000, "UTF8"), (0, None)])
+def test_a_server_that_fits_or_whose_pooler_does_not_name_it_is_not_refused(version: int, encoding: str | None) -> None:
+    sink = PostgresSink(PostgresSettings.model_validate(PLACE))
+    assert sink._unfit_server(Server({}, version, encoding)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["5.7.44-log", "10.4.34-MariaDB"])
+def test_a_push_to_a_mysql_or_mariadb_that_is_too_old_is_refused_by_the_first_statement(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server({"VERSION()": (version, 2**26)})
+    sink = MysqlSink(MysqlSettings.model_validate(PLACE))
+    monkeypatch.setattr(sink._dialect, "connect", lambda _mode: server)
+    with pytest.raises(DestinationError, match=f"version {version}"):
+        sink.open(a_task())
+    assert server.said == ["SELECT VERSION(), @@max_allowed_packet"]
+
+
+@pytest.mark.parametrize("version", ["8.0.36", "10.5.4-MariaDB-log", "11.4.2-MariaDB"])
+def test_a_push_asks_for_the_version_and_the_packet_at_once(version: str) -> None:
+    sink, server = MysqlSink(MysqlSettings.model_validate(PLACE)), Server({"VERSION()": (version, 2**26)})
+    assert sink._unfit_server(server) is None  # type: ignore[arg-type]
+    assert (sink._packet, len(server.said)) == (2**26, 1)
 
 
 def test_a_row_that_is_too_large_for_its_table_is_at_fault_itself_and_a_table_that_cannot_be_made_stops_the_sync() -> (
