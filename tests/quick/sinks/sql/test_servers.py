@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 
@@ -13,7 +14,10 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.sql.dialects.mysql import session as mysql
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
+from dbt_reverse_etl.sinks.sql.dialects.postgres import rights
+from dbt_reverse_etl.sinks.sql.dialects.postgres import session as postgres
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
+from dbt_reverse_etl.sinks.sql.rights import ALL, Need
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
 from dbt_reverse_etl.sinks.sql.table import Name
 from tests.support.sinks.people import a_task
@@ -111,3 +115,48 @@ def test_a_system_versioned_table_is_not_called_a_view(kind: str, words: str) ->
     assert table is not None
     assert table.wrong is not None
     assert words in table.wrong[0]
+
+
+AT = 'connection failed: connection to server at "aws-0.pooler.example.com" (1.2.3.4), port 6543 failed: '
+FULL = "the server has no free connection"
+POOLERS = [
+    ("FATAL:  Tenant or user not found", FATAL, "the pooler knows no such project or user"),
+    ("FATAL:  (ENOTFOUND) tenant/user crm.abc not found", FATAL, "the pooler knows no such project or user"),
+    ("FATAL:  no such database: crm", FATAL, "no such database"),
+    ("FATAL:  no such database: authentication failed", FATAL, "no such database"),
+    ("FATAL:  no such user: authentication failed", FATAL, "no such user"),
+    ("FATAL:  no such user", FATAL, "no such user"),
+    ("ERROR:  Endpoint ID is not specified. Either please upgrade", FATAL, "the server finds the database by its host"),
+    ("FATAL:  sorry, too many clients already", RETRYABLE, FULL),
+    ('FATAL:  too many connections for role "crm"', RETRYABLE, FULL),
+    ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute", RETRYABLE, FULL),
+    ("FATAL:  no more connections allowed (max_client_conn)", RETRYABLE, FULL),
+    ("FATAL:  MaxClientsInSessionMode: max clients reached", RETRYABLE, FULL),
+    ("FATAL:  Max client connections reached", RETRYABLE, FULL),
+    ("Connection refused", RETRYABLE, "the server cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("text", "outcome", "words"), POOLERS)
+def test_what_a_pooler_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_again(
+    text: str, outcome: Outcome, words: str
+) -> None:
+    found, reason = postgres.connect_failure(AT + text)
+    assert (found, reason[: len(words)]) == (outcome, words)
+
+
+def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_setting() -> None:
+    outcome, reason = postgres.failure(psycopg.errors.QueryCanceled())
+    assert outcome is RETRYABLE
+    assert reason.startswith("query canceled (57014)")
+    assert "statement_timeout" in reason
+
+
+def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() -> None:
+    answers = {"TEMPORARY": (False, "crm", "crm_push"), "has_schema": (True, False), "SELECT c.oid": (7,)}
+    server = Server(answers | {"has_table": (False,), "has_any": (False,)})
+    found = rights.lacks(server, [Need(Name("public", "people"), "id", ALL, is_made=False)])  # type: ignore[arg-type]
+    assert [grant for _, grant in found] == [
+        'GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."people" TO "crm_push"',
+        'GRANT TEMPORARY ON DATABASE "crm" TO "crm_push"',
+    ]

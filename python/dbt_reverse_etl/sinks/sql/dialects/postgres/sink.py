@@ -77,7 +77,7 @@ class PostgresDialect(Dialect):
         return unfit
 
     def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
-        return lacks(connection, needs, self.settings.user)
+        return lacks(connection, needs)
 
     def connect(self, mode: OpenMode) -> Connection:
         return connect(self.settings)
