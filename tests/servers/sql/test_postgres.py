@@ -151,6 +151,13 @@ def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Da
     assert db.rows("SELECT id::text, v FROM people") == [(key, "a")]
 
 
+def test_an_inet_key_is_taken_only_as_the_table_shows_it_as_a_text(db: Database) -> None:
+    db.table("CREATE TABLE people (id inet PRIMARY KEY, v text)")
+    rows = people({"id": "10.0.0.1/32", "v": "a"}, {"id": "10.0.0.2", "v": "b"})
+    assert refused(db, rows, schema=TEXTS) == {1: OTHER_SPELLING}
+    assert db.rows("SELECT id::text, v FROM people") == [("10.0.0.1/32", "a")]
+
+
 JOINS = ("nestloop", "mergejoin", "indexscan", "bitmapscan")
 
 
