@@ -216,6 +216,17 @@ def test_a_row_that_is_larger_than_a_packet_of_the_server_is_refused_and_the_res
     assert db.rows("SELECT count(*), min(length(name)) FROM people") == [(14, 700_000)]
 
 
+def test_a_row_that_is_too_large_for_its_page_is_refused_alone(db: Database) -> None:
+    names = [f"c{number}" for number in range(40)]
+    # Texts of at most 255 bytes stay in the row; strict InnoDB would not make such a table.
+    columns = ", ".join(f"{name} varchar(255) CHARACTER SET ascii" for name in names)
+    db.table(f"SET SESSION innodb_strict_mode = 0\nCREATE TABLE people (id bigint PRIMARY KEY, {columns})")
+    rows = [{"id": number} | dict.fromkeys(names, "x" * size) for number, size in enumerate((9, 255, 9))]
+    schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
+    assert refused(db, people(*rows), schema=schema) == {1: "the row is too large for its table (1118)"}
+    assert db.rows("SELECT id FROM people ORDER BY 1") == [(0,), (2,)]
+
+
 @pytest.mark.parametrize("key", ["UNIQUE (id(2))", "UNIQUE (id) USING HASH"])
 def test_a_key_index_over_a_prefix_or_a_hash_is_not_enough(key: str, db: Database) -> None:
     length = "(2000)" if "HASH" in key else "(9)"

@@ -151,6 +151,13 @@ def test_a_uuid_key_is_taken_only_in_the_form_in_which_the_table_shows_it(db: Da
     assert db.rows("SELECT id::text, v FROM people") == [(key, "a")]
 
 
+def test_an_inet_key_is_taken_only_as_the_table_shows_it_as_a_text(db: Database) -> None:
+    db.table("CREATE TABLE people (id inet PRIMARY KEY, v text)")
+    rows = people({"id": "10.0.0.1/32", "v": "a"}, {"id": "10.0.0.2", "v": "b"})
+    assert refused(db, rows, schema=TEXTS) == {1: OTHER_SPELLING}
+    assert db.rows("SELECT id::text, v FROM people") == [("10.0.0.1/32", "a")]
+
+
 JOINS = ("nestloop", "mergejoin", "indexscan", "bitmapscan")
 
 
@@ -305,9 +312,13 @@ def test_a_table_from_which_others_inherit_and_a_database_without_every_characte
     db.run("CREATE TABLE people_2024 () INHERITS (people)")
     with pytest.raises(DestinationError, match="inherit"):
         db.sink().open(a_task())
-    db.run(f"CREATE DATABASE {db.name}_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
-    with pytest.raises(DestinationError, match="encoding LATIN1"):
-        db.sink(database=f"{db.name}_latin").check()
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        other = f"{db.name}_{encoding.lower()}"
+        db.run(f"CREATE DATABASE {other} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        sink = db.sink(database=other)
+        for look in (sink.check, lambda sink=sink: sink.open(a_task())):
+            with pytest.raises(DestinationError, match=f"encoding {encoding}"):
+                look()
 
 
 @pytest.mark.guarantee("Postgres")

@@ -239,6 +239,7 @@ OF_ONE = [
         for engine in ("MyISAM", "Aria")
     ),
     ("mysql", "CREATE TABLE people (id int NOT NULL, name varchar(9), score double, UNIQUE (name, id)) CHARACTER SET utf8mb4", "over id alone"),
+    ("mysql", "CREATE TABLE people (id int PRIMARY KEY, name varchar(9), score double) WITH SYSTEM VERSIONING", "system-versioned"),
     (
         "sqlite",
         "CREATE TABLE people (id INTEGER, name TEXT, score REAL)\nCREATE UNIQUE INDEX i ON people (id) WHERE score > 0",

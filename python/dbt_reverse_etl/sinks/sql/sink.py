@@ -24,7 +24,7 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.record import Record
 from dbt_reverse_etl.sinks.sql.rights import UNTRIED, needs
 from dbt_reverse_etl.sinks.sql.rows import Writer
-from dbt_reverse_etl.sinks.sql.table import Name, Table
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
 
 LOST_AT_COMMIT = "the connection was lost at the commit"
 REPLACED = "the file was removed or replaced during the run"
@@ -189,6 +189,9 @@ class SqlSink(Sink):
 
     def _open(self, connection: Any) -> None:
         """All in one transaction; where DDL commits, only the fence is taken in one."""
+        unfit = self._unfit_server(connection)
+        if unfit:
+            raise self._error(*unfit)
         whole = self._dialect.transactional_ddl
         with self._transaction(connection) if whole else nullcontext():
             self._record.create(connection)
@@ -200,6 +203,10 @@ class SqlSink(Sink):
                 self._take_fence(connection)
             name, table = self._name(self._task), self._prepared_table(connection)
             self._writer = self._writer_for(connection, name, table)
+
+    def _unfit_server(self, connection: Any) -> Wrong | None:
+        """Why no push can ever write to this server."""
+        return None
 
     def _writer_for(self, connection: Any, name: Name, table: Table) -> Writer:
         return self.writer_type(self._dialect, self._task, name, table)

@@ -27,8 +27,9 @@ SQL_MODE = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY
 
 OUT_OF_RANGE = 1690  # also that of our guard: the row of another key has a unique value of this one
 ROW_CLASSES = ("22", "23", "44", "45")
-# Without an SQLSTATE of those classes: wrong values of many kinds, no default, no partition, CHECK (MySQL), SIGNAL.
-ROW_ERRORS = frozenset({1264, 1265, 1292, 1364, 1366, 1406, 1526, 1644, 3819, OUT_OF_RANGE})
+# Without an SQLSTATE of those classes: wrong values of many kinds, no default, no partition, CHECK (MySQL), SIGNAL,
+# and a row that its page of InnoDB does not take.
+ROW_ERRORS = frozenset({ER.TOO_BIG_ROWSIZE, 1264, 1265, 1292, 1364, 1366, 1406, 1526, 1644, 3819, OUT_OF_RANGE})
 
 CANNOT_CONNECT = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR})
 GONE = frozenset({0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_MALFORMED_PACKET})
@@ -57,6 +58,8 @@ WORDS = {
     3819: "check constraint violated (3819)",
     4025: "check constraint violated (4025)",
     ER.DUP_ENTRY: "duplicate entry (1062)",
+    ER.TOO_BIG_ROWSIZE: "the row is too large for its table (1118)",
+    1467: "no value is left for the AUTO_INCREMENT column (1467): make it bigint",  # another error's name in PyMySQL
     1644: "refused by a trigger (1644)",
     OUT_OF_RANGE: "out of range (1690)",
 }

@@ -88,11 +88,10 @@ class MysqlDialect(Dialect):
             "",
             0,
         )
-        if _numbers(version) < (OLDEST_MARIADB if "MariaDB" in version else OLDEST_MYSQL):
-            return f"version {version}", "MySQL 8.0 or MariaDB 10.5, or newer", "upgrade the server"
-        if read_only:
+        unfit = _too_old(version)
+        if unfit is None and read_only:
             return "a server that takes no writes (a replica?)", "the primary", "name it as host"
-        return None
+        return unfit
 
     def lacks(self, connection: Connection[Any], needs: Sequence[Need]) -> list[Lack]:
         return lacks(connection, needs, self.settings.database, self.settings.user)
@@ -190,9 +189,22 @@ class MysqlSink(SqlSink):
     distributable = True
     dialect_type = MysqlDialect
 
+    _packet: int
+
+    def _unfit_server(self, connection: Connection[Any]) -> Wrong | None:
+        # Never the version of the handshake: a proxy sends one of its own.
+        row = run(connection, "SELECT VERSION(), @@max_allowed_packet").fetchone() or ("", 2**20)
+        self._packet = int(row[1])
+        return _too_old(row[0])
+
     def _writer_for(self, connection: Connection[Any], name: Name, table: Any) -> MysqlWriter:
-        row = run(connection, "SELECT @@max_allowed_packet").fetchone()
-        return MysqlWriter(self._dialect, self._task, name, table, int(row[0]) if row else 2**20)
+        return MysqlWriter(self._dialect, self._task, name, table, self._packet)
+
+
+def _too_old(version: str) -> Wrong | None:
+    if _numbers(version) < (OLDEST_MARIADB if "MariaDB" in version else OLDEST_MYSQL):
+        return f"version {version}", "MySQL 8.0 or MariaDB 10.5, or newer", "upgrade the server"
+    return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

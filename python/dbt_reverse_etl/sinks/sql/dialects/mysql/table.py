@@ -18,7 +18,7 @@ from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
 
 Fits = Callable[["MysqlColumn", pa.DataType], bool]
 
-ENGINE, BASE_TABLE = "InnoDB", "BASE TABLE"
+ENGINE, BASE_TABLE, VERSIONED = "InnoDB", "BASE TABLE", "SYSTEM VERSIONED"
 CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})  # whose texts are told from others without the server
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
@@ -132,6 +132,8 @@ def read_table(connection: Connection[Any], name: Name) -> MysqlTable | None:
 
 
 def _wrong(name: Name, kind: str, engine: str) -> Wrong | None:
+    if kind == VERSIONED:
+        return "a system-versioned table, which is not supported", "one without SYSTEM VERSIONING", "name another table"
     if kind != BASE_TABLE:
         return "no table (a view?)", "a table", "name the table that holds the rows"
     if engine == ENGINE:

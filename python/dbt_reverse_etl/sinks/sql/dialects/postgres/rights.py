@@ -19,14 +19,14 @@ WHERE n.nspname = %s AND c.relname = %s"""
 _ON_TABLE = b"SELECT pg_catalog.has_table_privilege(%s::pg_catalog.oid, %s)"
 _ON_A_COLUMN = b"SELECT pg_catalog.has_any_column_privilege(%s::pg_catalog.oid, %s)"
 _TEMPORARY = b"""
-SELECT pg_catalog.has_database_privilege(d, 'TEMPORARY'), d FROM pg_catalog.current_database() d"""
+SELECT pg_catalog.has_database_privilege(d, 'TEMPORARY'), d, current_user FROM pg_catalog.current_database() d"""
 
 
-def lacks(connection: Connection[Any], needs: Iterable[Need], user: str) -> list[Lack]:
+def lacks(connection: Connection[Any], needs: Iterable[Need]) -> list[Lack]:
     """What a role lacks for a push, each with the grant."""
-    to = _quoted(user)
+    may, database, user = _row(connection, _TEMPORARY, ())
+    to = _quoted(user)  # a pooler may log in as another one than the settings name
     found = [lack for need in needs for lack in _of_table(connection, need, to)]
-    may, database = _row(connection, _TEMPORARY, ())
     if not may:
         grant = f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {to}"
         found.append((f"no right TEMPORARY on database {database}", grant))

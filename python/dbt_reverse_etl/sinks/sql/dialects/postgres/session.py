@@ -45,8 +45,13 @@ REFUSALS = (
         "the server wants another login than SCRAM, which only a verified server gets: name its CA as sslrootcert",
     ),
     ("no pg_hba.conf entry", "the server accepts no such connection from here (pg_hba.conf)"),
-    ('role "" does not exist', "no such user"),
-    ('database "" does not exist', "no such database"),
+    ('role "" does not exist|no such user', "no such user"),
+    ('database "" does not exist|no such database', "no such database"),
+    ("[Tt]enant or user not found|tenant/user .* not found", "the pooler knows no such project or user"),
+    (
+        "[Ee]ndpoint ID is not specified",
+        "the server finds the database by its host name: name the host that your provider gives, with TLS",
+    ),
     ("is not permitted to log in", "the user is not permitted to log in"),
     ("permission denied for database", "the user may not connect to the database"),
     (
@@ -56,8 +61,12 @@ REFUSALS = (
     ("does not support SSL", "the server offers no TLS"),
     ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
 )
-# What is quoted is a name that somebody chose: a host, a user, a database.
-_NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'""")
+FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
+# What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
+_NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
+WORDS = {
+    "57014": "query canceled (57014): if the batch needs longer than statement_timeout, raise that, or 0 for no limit"
+}
 
 
 class NotConnected(psycopg.OperationalError):
@@ -122,6 +131,8 @@ def row_is_at_fault(state: str | None) -> bool:
 
 def condition(state: str) -> str:
     """An SQLSTATE in words: `unique violation (23505)`."""
+    if state in WORDS:
+        return WORDS[state]
     try:
         name = psycopg.errors.lookup(state).__name__
     except KeyError:
@@ -156,4 +167,6 @@ def connect_failure(text: str) -> tuple[Outcome, str]:
     """What libpq's text about a connection that was not made means."""
     said = _NAMES.sub('""', text)
     found = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
-    return next(found, (Outcome.RETRYABLE, "the server cannot be reached"))
+    is_full = re.search(FULL, said) is not None
+    reason = "the server has no free connection" if is_full else "the server cannot be reached"
+    return next(found, (Outcome.RETRYABLE, reason))

@@ -71,19 +71,13 @@ class PostgresDialect(Dialect):
         return self.settings.state_schema
 
     def server_problem(self, connection: Connection) -> Wrong | None:
-        version = connection.info.server_version // 10_000
-        if version < OLDEST_SERVER:
-            return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
-        asked = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding')"
-        row = connection.execute(asked).fetchone()
-        if row is not None and row[0]:
+        unfit = _unfit(connection)
+        if unfit is None and connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() == (True,):
             return "a standby, which takes no writes", "the primary", "name the primary as host"
-        if row is not None and row[1] != "UTF8":
-            return f"a database with the encoding {row[1]}", "UTF8, which has every character", "name another database"
-        return None
+        return unfit
 
     def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
-        return lacks(connection, needs, self.settings.user)
+        return lacks(connection, needs)
 
     def connect(self, mode: OpenMode) -> Connection:
         return connect(self.settings)
@@ -189,3 +183,16 @@ class PostgresSink(SqlSink):
     distributable = True
     dialect_type = PostgresDialect
     writer_type = PostgresWriter
+
+    def _unfit_server(self, connection: Connection) -> Wrong | None:
+        return _unfit(connection)
+
+
+def _unfit(connection: Connection) -> Wrong | None:
+    """Why nothing can be written, from what the server sends with each new connection; a pooler may leave some of it out."""
+    version, encoding = connection.info.server_version // 10_000, connection.info.parameter_status("server_encoding")
+    if 0 < version < OLDEST_SERVER:
+        return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
+    if encoding not in (None, "UTF8"):
+        return f"a database with the encoding {encoding}", "UTF8, which has every character", "name another database"
+    return None

@@ -1,0 +1,162 @@
+"""What servers and poolers say, in words, and which servers are never written to: without a server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.dialects.mysql import session as mysql
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
+from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
+from dbt_reverse_etl.sinks.sql.dialects.postgres import rights
+from dbt_reverse_etl.sinks.sql.dialects.postgres import session as postgres
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
+from dbt_reverse_etl.sinks.sql.rights import ALL, Need
+from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
+from dbt_reverse_etl.sinks.sql.table import Name
+from tests.support.sinks.people import a_task
+
+PLACE = {"host": "db.example.com", "database": "crm", "user": "crm_push.abcdef"}
+FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
+
+
+class Server:
+    """A connection to a server that answers each statement with one row."""
+
+    def __init__(
+        self, answers: dict[str, tuple[Any, ...]], version: int = 160_000, encoding: str | None = None
+    ) -> None:
+        self.answers, self.said, self.closed, self.open = answers, list[str](), False, True
+        self.info = SimpleNamespace(server_version=version, parameter_status=lambda _name: encoding)
+
+    def execute(self, statement: str | bytes, _values: Any = None) -> Server:
+        self.said.append(statement.decode() if isinstance(statement, bytes) else statement)
+        return self
+
+    def cursor(self) -> Server:
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return next((row for part, row in self.answers.items() if part in self.said[-1]), None)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+UNFIT = [
+    (110_022, "UTF8", "Postgres 11"),
+    (160_000, "SQL_ASCII", "encoding SQL_ASCII"),
+    (160_000, "LATIN1", "encoding LATIN1"),
+]
+
+
+@pytest.mark.guarantee("Postgres")
+@pytest.mark.parametrize(("version", "encoding", "words"), UNFIT)
+def test_a_push_to_a_server_that_is_too_old_or_lacks_characters_is_refused_before_any_statement(
+    version: int, encoding: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server({}, version, encoding)
+    monkeypatch.setattr(PostgresDialect, "connect", lambda _self, _mode: server)
+    with pytest.raises(DestinationError, match=words):
+        PostgresSink(PostgresSettings.model_validate(PLACE)).open(a_task())
+    assert server.said == []
+
+
+@pytest.mark.parametrize(("version", "encoding"), [(120_000, "UTF8"), (0, None)])
+def test_a_server_that_fits_or_whose_pooler_does_not_name_it_is_not_refused(version: int, encoding: str | None) -> None:
+    sink = PostgresSink(PostgresSettings.model_validate(PLACE))
+    assert sink._unfit_server(Server({}, version, encoding)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["5.7.44-log", "10.4.34-MariaDB"])
+def test_a_push_to_a_mysql_or_mariadb_that_is_too_old_is_refused_by_the_first_statement(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server({"VERSION()": (version, 2**26)})
+    sink = MysqlSink(MysqlSettings.model_validate(PLACE))
+    monkeypatch.setattr(sink._dialect, "connect", lambda _mode: server)
+    with pytest.raises(DestinationError, match=f"version {version}"):
+        sink.open(a_task())
+    assert server.said == ["SELECT VERSION(), @@max_allowed_packet"]
+
+
+@pytest.mark.parametrize("version", ["8.0.36", "10.5.4-MariaDB-log", "11.4.2-MariaDB"])
+def test_a_push_asks_for_the_version_and_the_packet_at_once(version: str) -> None:
+    sink, server = MysqlSink(MysqlSettings.model_validate(PLACE)), Server({"VERSION()": (version, 2**26)})
+    assert sink._unfit_server(server) is None  # type: ignore[arg-type]
+    assert (sink._packet, len(server.said)) == (2**26, 1)
+
+
+def test_a_row_that_is_too_large_for_its_table_is_at_fault_itself_and_a_table_that_cannot_be_made_stops_the_sync() -> (
+    None
+):
+    error = pymysql.err.OperationalError(1118, "Row size too large (> 8126). Changing some columns to TEXT ...")
+    assert mysql.row_is_at_fault(error)
+    assert mysql.failure(error) == (FATAL, "the row is too large for its table (1118)")
+
+
+def test_an_auto_increment_column_without_a_value_left_is_named_with_what_to_do() -> None:
+    error = pymysql.err.InternalError(1467, "Failed to read auto-increment value from storage engine")
+    assert mysql.failure(error) == (FATAL, "no value is left for the AUTO_INCREMENT column (1467): make it bigint")
+
+
+@pytest.mark.parametrize(("kind", "words"), [("SYSTEM VERSIONED", "a system-versioned table"), ("VIEW", "view")])
+def test_a_system_versioned_table_is_not_called_a_view(kind: str, words: str) -> None:
+    table = read_table(Server({"TABLE_TYPE": (kind, "InnoDB")}), Name("crm", "people", "`"))  # type: ignore[arg-type]
+    assert table is not None
+    assert table.wrong is not None
+    assert words in table.wrong[0]
+
+
+AT = 'connection failed: connection to server at "aws-0.pooler.example.com" (1.2.3.4), port 6543 failed: '
+FULL = "the server has no free connection"
+POOLERS = [
+    ("FATAL:  Tenant or user not found", FATAL, "the pooler knows no such project or user"),
+    ("FATAL:  (ENOTFOUND) tenant/user crm.abc not found", FATAL, "the pooler knows no such project or user"),
+    ("FATAL:  no such database: crm", FATAL, "no such database"),
+    ("FATAL:  no such database: authentication failed", FATAL, "no such database"),
+    ("FATAL:  no such user: authentication failed", FATAL, "no such user"),
+    ("FATAL:  no such user", FATAL, "no such user"),
+    ("ERROR:  Endpoint ID is not specified. Either please upgrade", FATAL, "the server finds the database by its host"),
+    ("FATAL:  sorry, too many clients already", RETRYABLE, FULL),
+    ('FATAL:  too many connections for role "crm"', RETRYABLE, FULL),
+    ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute", RETRYABLE, FULL),
+    ("FATAL:  no more connections allowed (max_client_conn)", RETRYABLE, FULL),
+    ("FATAL:  MaxClientsInSessionMode: max clients reached", RETRYABLE, FULL),
+    ("FATAL:  Max client connections reached", RETRYABLE, FULL),
+    ("Connection refused", RETRYABLE, "the server cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("text", "outcome", "words"), POOLERS)
+def test_what_a_pooler_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_again(
+    text: str, outcome: Outcome, words: str
+) -> None:
+    found, reason = postgres.connect_failure(AT + text)
+    assert (found, reason[: len(words)]) == (outcome, words)
+
+
+def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_setting() -> None:
+    outcome, reason = postgres.failure(psycopg.errors.QueryCanceled())
+    assert outcome is RETRYABLE
+    assert reason.startswith("query canceled (57014)")
+    assert "statement_timeout" in reason
+
+
+def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() -> None:
+    answers = {"TEMPORARY": (False, "crm", "crm_push"), "has_schema": (True, False), "SELECT c.oid": (7,)}
+    server = Server(answers | {"has_table": (False,), "has_any": (False,)})
+    found = rights.lacks(server, [Need(Name("public", "people"), "id", ALL, is_made=False)])  # type: ignore[arg-type]
+    assert [grant for _, grant in found] == [
+        'GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."people" TO "crm_push"',
+        'GRANT TEMPORARY ON DATABASE "crm" TO "crm_push"',
+    ]
