@@ -43,7 +43,9 @@ class Bucket:
 
         if self._path.startswith("s3://"):
             return S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
-        filesystem, prefix = FileSystem.from_uri(self._path)
+        # Without a limit Google's client tries for a quarter of an hour, as long as a lease lasts.
+        limit = "?retry_limit_seconds=60" if self._path.startswith(("gs://", "gcs://")) else ""
+        filesystem, prefix = FileSystem.from_uri(self._path + limit)
         return filesystem, prefix.rstrip("/")
 
 

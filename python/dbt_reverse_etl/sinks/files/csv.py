@@ -1,4 +1,4 @@
-"""Changes as CSV (RFC 4180): a header, every value in quotes, NULL as nothing at all; values as in `encoding`, without JSON's quotes.
+"""Changes as CSV (as RFC 4180, but lines end with LF): a header, every value in quotes, NULL as nothing at all; values as in `encoding`, without JSON's quotes.
 
 Spreadsheets run a text that begins like a formula, wherever it came from. So such a text, or one that begins with an apostrophe,
 gets an apostrophe in front: spreadsheets do not run it, and a reader that takes one away has the value again.

@@ -15,6 +15,8 @@ from dbt_reverse_etl.sinks.paths import in_project
 _REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
 _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
 
+# A change of the manifest is four requests of three attempts each: 420 s fit in half a lease (450 s).
+_LONGEST = 35
 _NO_ENDPOINT = (
     "found a login, a query or no host; expected https://host[:port]; "
     "next: correct it, and put a login into access_key and secret_key"
@@ -35,7 +37,7 @@ class StorageSettings(Settings):
     access_key: str | None = None
     secret_key: SecretStr | None = None
     session_token: SecretStr | None = None
-    timeout: float = Field(default=30, ge=1, le=300)
+    timeout: float = Field(default=30, ge=1, le=_LONGEST)
 
     @field_validator("endpoint")
     @classmethod

@@ -45,7 +45,10 @@ from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
 _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR})
-_REFUSED = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+_REFUSED = (
+    *("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH"),
+    *("AuthorizationPermissionMismatch", "AuthorizationFailure", "ContainerNotFound"),  # Azure's; of gs:// it is EACCES
+)
 
 
 class FilesSink(Sink):

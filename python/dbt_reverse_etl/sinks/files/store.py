@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 TEMPORARY = ".tmp-"
-_CODE = re.compile(r"AWS Error (?:UNKNOWN \(HTTP status )?(\w+)")
+_CODE = re.compile(r"(?:AWS Error (?:UNKNOWN \(HTTP status )?|Azure Error: \[)(\w+)")
 
 
 class ReplacedError(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -48,14 +49,20 @@ class Avro:
             else avro_schema(self._schema, "Value")
         )
         self._url, self._subject = settings.schema_registry_url or "", f"{task.object}-value"
-        self._client = SchemaRegistryClient(settings.registry() | {"timeout": PATIENCE, "max.retries": 1})
+        self._client = _client(settings)
         self._context = SerializationContext(task.object, MessageField.VALUE)
         self._write = AvroSerializer(self._client, self._text, conf=_STRATEGY)
         self._read = AvroDeserializer(self._client, conf=_STRATEGY)
 
     def register(self) -> None:
         """Make the schema known, before the first message. Raises DestinationError."""
-        self._asked(lambda: self._client.register_schema(self._subject, Schema(self._text, "AVRO")))
+        number: object = None
+        with suppress(ValueError, TypeError, AttributeError):  # an answer that is no JSON, or no object
+            number = self._asked(lambda: self._client.register_schema(self._subject, Schema(self._text, "AVRO")))
+        if not isinstance(number, int):
+            found, expected = "an answer without a schema's id", "a schema registry, not a console or a login page"
+            where, next_step = f"schema registry {self._url}", "check schema_registry_url, and push again"
+            raise DestinationError(Problem(where, found, expected, next_step))
 
     def encode(self, rows: pa.Table) -> Encoded:
         """The columns of the schema as messages; a row is refused as by JSON, but for NaN and Infinity, which Avro has."""
@@ -119,3 +126,13 @@ class Avro:
                 "look into its log",
             )
         return Problem(where, found, expected, next_step)
+
+
+def _client(settings: KafkaSettings) -> SchemaRegistryClient:
+    """It reads the file of the CA. Raises DestinationError."""
+    try:
+        return SchemaRegistryClient(settings.registry() | {"timeout": PATIENCE, "max.retries": 1})
+    except OSError as error:  # an error of TLS is one
+        where, found = f"schema registry {settings.schema_registry_url}", f"no CA ({type(error).__name__})"
+        expected, next_step = "a PEM file with its CA", "correct schema_registry_ca_location or SSL_CERT_FILE"
+        raise DestinationError(Problem(where, found, expected, next_step)) from None

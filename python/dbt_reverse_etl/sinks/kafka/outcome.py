@@ -35,6 +35,7 @@ WORDS = {
     "UNKNOWN_TOPIC_OR_PART": "the topic is gone",
     "_UNKNOWN_TOPIC": "the topic is gone",
     _FATAL: "the producer cannot go on",
+    "UNSUPPORTED_COMPRESSION_TYPE": "the cluster does not take this compression: set compression",
     "_MSG_TIMED_OUT": "no answer in time",
     "_TIMED_OUT": "no answer in time",
     "_AUTHENTICATION": "the login was refused",

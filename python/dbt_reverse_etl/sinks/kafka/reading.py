@@ -74,7 +74,8 @@ def _row(key: bytes, value: bytes, task: SinkTask, form: Format) -> tuple[dict[s
     row = form.decode(value)
     if row is not None and task.mode is Mode.CHANGELOG:
         row = row.get("after")  # a tombstone stands behind the event of a delete
-    if isinstance(row, dict) and row.keys() >= set(task.schema.names):
+    # A field that a column added later is NULL: rows that it did not change are not sent again.
+    if isinstance(row, dict) and row.keys() >= set(task.key):
         return row, True
     return _object(key), False
 

@@ -20,7 +20,7 @@ from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
 CLIENT = "dbt-reverse-etl"
 DEFAULT_PORT = 9092
 SMALLEST_LIMIT, LARGEST_LIMIT = 1000, 10**9  # bytes, of librdkafka's message.max.bytes
-# A message is measured without its headers and its frame: with this much room it fits what the topic allows.
+# A message is measured with its headers and its frame, but without that of its batch: with this much room it fits what the topic allows.
 FRAME = 512
 _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 _PASSED_ON = ("sasl_", "ssl_")

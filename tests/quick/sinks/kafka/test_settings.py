@@ -154,6 +154,7 @@ def test_every_name_is_one_of_the_client() -> None:
     names = {name for name in dir(KafkaError) if name.isupper()}
     assert names >= REFUSED | HOPELESS | {NOT_WRITTEN} | set(WORDS)
     assert said("_STATE") == "_STATE"
+    assert "set compression" in said("UNSUPPORTED_COMPRESSION_TYPE")
 
 
 def test_rows_that_were_refused_together_are_bisected_only_if_nothing_else_became_of_the_batch() -> None:

@@ -1,0 +1,91 @@
+"""What a schema registry may answer, and the file of its CA. Over HTTP on this machine, without a broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.kafka.avro import Avro
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.testing import PEOPLE
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """The URL of a server that answers each request like this."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing to the terminal."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def avro(url: str, **more: Any) -> Avro:
+    options = KafkaOptions(partitions=1, value_format="avro")
+    task = SinkTask("5c", "people", 1, "people", Mode.MIRROR, ("id",), PEOPLE, options=options)
+    return Avro(KafkaSettings(bootstrap_servers="127.0.0.1:9092", schema_registry_url=url, **more), task)
+
+
+@pytest.mark.guarantee("Kafka")
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>canary: log in</html>"),
+        (200, b"\xff"),
+        (200, b""),
+        (204, b""),
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b'"canary"'),
+        (200, b'{"id": "canary"}'),
+        (200, b'{"id": null}'),
+    ],
+)
+def test_what_is_no_schema_registry_is_named_before_the_first_message(status: int, body: bytes) -> None:
+    with (
+        answering(status, body) as url,
+        pytest.raises(DestinationError, match=r"not a console.*check schema") as caught,
+    ):
+        avro(url).register()
+    assert "canary" not in str(caught.value)
+
+
+def test_a_schema_with_an_id_is_registered() -> None:
+    with answering(200, b'{"id": 7}') as url:
+        avro(url).register()
+
+
+@pytest.mark.parametrize("content", [None, b"canary: no PEM", b""])
+def test_a_ca_of_the_registry_that_cannot_be_read_is_named_by_its_setting(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(DestinationError, match=r"a PEM file.*correct schema_registry_ca_location") as caught:
+        avro("https://registry.example.com", schema_registry_ca_location=str(file))
+    assert "canary" not in str(caught.value)
