@@ -16,7 +16,8 @@
     {%- set needed = reverse_etl._needed_from(changelog, keep, keep_days, without_syncs) -%}
     {%- set base = reverse_etl._full_image_at(changelog.target, needed.snapshot_id, changelog.head.undone) -%}
     {%- set removed = reverse_etl._prunable(changelog.target, base) -%}
-    {%- set why = needed.why ~ ' needs snapshot ' ~ needed.snapshot_id ~ '; the newest full image at or before it is snapshot ' ~ base -%}
+    {%- set why = needed.why ~ ' needs snapshot ' ~ needed.snapshot_id ~ '; the newest full image at or before it is snapshot ' ~ base
+        ~ reverse_etl._pushed_first(changelog, needed, base) -%}
     {%- if not removed.snapshots -%}
         {%- do reverse_etl._operation_done('prune', changelog, 'nothing to do: ' ~ why) -%}
     {%- elif dry_run -%}
@@ -30,7 +31,16 @@
 {% endmacro %}
 
 
-{# The oldest snapshot that something needs, and what: {snapshot_id, why} #}
+{# Which syncs to push first, where they alone keep prune from going back to a newer full image, as that of `checkpoint`; else nothing. #}
+{% macro _pushed_first(changelog, needed, base) %}
+    {%- set image = reverse_etl._full_image_at(changelog.target, needed.beside_syncs, changelog.head.undone) if needed.beside_syncs > needed.snapshot_id else base -%}
+    {%- set syncs = [] -%}
+    {%- for need in needed.of_syncs if need.snapshot_id < image and need.sync not in syncs -%}{%- do syncs.append(need.sync) -%}{%- endfor -%}
+    {{ return('; push the sync' ~ ('s ' if syncs | length > 1 else ' ') ~ syncs | join(', ') ~ ' first: snapshot ' ~ image ~ ' holds a full image' if image > base else '') }}
+{% endmacro %}
+
+
+{# The oldest snapshot that something needs, and what: {snapshot_id, why, of_syncs: [{sync, snapshot_id}] of those that a push moves on, beside_syncs: the oldest of the others} #}
 {% macro _needed_from(changelog, keep, keep_days, without_syncs) %}
     {%- set head = changelog.head -%}
     {%- set without_syncs = [without_syncs] if without_syncs is string else without_syncs -%}
@@ -44,6 +54,7 @@
     {%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
     {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published.snapshot_id}) -%}{%- endif -%}
+    {%- set of_syncs = [] -%}
     {%- set syncs = reverse_etl._syncs_over(changelog) -%}
     {%- set known = (syncs | map(attribute='sync') | list) + (syncs | map(attribute='sync_id') | list) -%}
     {%- for name in without_syncs if name not in known -%}
@@ -54,10 +65,13 @@
         {%- if not sync.understood -%}
             {%- do needs.append({'why': place ~ ', whose facts in the ledger are not understood,', 'snapshot_id': 1}) -%}
         {%- elif sync.snapshot_id is not none -%}
-            {%- do needs.append({'why': place, 'snapshot_id': sync.snapshot_id | int}) -%}
+            {%- do of_syncs.append({'why': place, 'snapshot_id': sync.snapshot_id | int, 'sync': sync.sync}) -%}
         {%- endif -%}
     {%- endfor -%}
-    {{ return((needs | sort(attribute='snapshot_id'))[0]) }}
+    {%- set oldest = ((needs + of_syncs) | sort(attribute='snapshot_id'))[0] -%}
+    {{ return({
+        'snapshot_id': oldest.snapshot_id, 'why': oldest.why, 'of_syncs': of_syncs, 'beside_syncs': needs | map(attribute='snapshot_id') | min,
+    }) }}
 {% endmacro %}
 
 

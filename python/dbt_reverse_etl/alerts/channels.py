@@ -29,6 +29,7 @@ from dbt_reverse_etl.sinks.paths import ProjectFile
 
 TIMEOUT = 10.0  # seconds for one message: a push must not wait for its messenger
 _CONNECT = 3.0  # of them, for a connection of HTTP
+_TLS_PORT = 465  # where a mail server speaks TLS from the first byte, and waits for ours
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -132,6 +133,8 @@ class Mail(_Channel):
             raise ValueError("security: starttls or tls: a mail server elsewhere is spoken to over TLS only")
         if (self.user is None) != (self.password is None):
             raise ValueError("user and password together, or none of them")
+        if self.security == "starttls" and self.port == _TLS_PORT:
+            raise ValueError(f"security: tls, for port {_TLS_PORT} has no STARTTLS; or port: 587")
         return self
 
     def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)

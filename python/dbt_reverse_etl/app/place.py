@@ -142,12 +142,12 @@ class Opened:
     """
 
     def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False) -> None:
-        from dbt_reverse_etl.app.project import ON, SWITCH, overrides_of
+        from dbt_reverse_etl.app.project import overrides_of, refuse_switched_off
         from dbt_reverse_etl.config.artifacts import select
 
         self._project = place.project()
-        if sends and (word := self._project.switch) != ON:
-            raise ConfigurationError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
+        if sends:
+            refuse_switched_off(self._project.env)
         self._place = place
         self.manifest = self._project.manifest()
         configuration = self._project.configuration(self.manifest)

@@ -126,6 +126,12 @@ def switch_of(env: Mapping[str, str]) -> str:
     return word
 
 
+def refuse_switched_off(env: Mapping[str, str]) -> None:
+    """For a command that does nothing else than send. Raises ConfigurationError."""
+    if (word := switch_of(env)) != ON:
+        raise ConfigurationError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
+
+
 def overrides_of(configuration: Configuration, env: Mapping[str, str]) -> list[str]:
     """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync."""
     given = env.get(OVERRIDE, "").split()

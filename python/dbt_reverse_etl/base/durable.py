@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _NOT_SUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
@@ -16,6 +18,25 @@ def write(file: Path, content: bytes) -> None:
         opened.write(content)
         opened.flush()
         _sync(opened.fileno())
+
+
+def put(file: Path, content: bytes) -> None:
+    """Write a file in place of the one that is there, with its rights: a full disk, a kill or a power failure leaves the former one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    new = file.with_name(f"{file.name}.new")
+    try:
+        write(new, content)
+        if file.exists():
+            shutil.copymode(file, new)
+        new.replace(file)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+    sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:

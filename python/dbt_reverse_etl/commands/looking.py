@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
+from dbt_reverse_etl.base.durable import put
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.terminal.options import project_options, say, shown
 from dbt_reverse_etl.terminal.output import put_json
 
@@ -153,9 +155,8 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     from dbt_reverse_etl.report.reading import Asked, read
 
     file = out.resolve()  # the session changes the folder
-    if not file.parent.is_dir():
-        expected = "a folder that is there"
-        raise ConfigurationError(Problem("--out", f"no folder {file.parent}", expected, "make it, or name another"))
+    if not as_json:
+        _refuse_unwritable(file)
     found = Opened(place, selectors)
     for key in asked["keys"]:
         fitting(key, [one.sync.changelog for one in found.chosen])
@@ -165,6 +166,27 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     if as_json:
         put_json(made)
     else:
-        file.write_text(render(made), encoding="utf-8")
+        try:
+            put(file, render(made).encode())
+        except OSError as error:
+            what, next_step = (
+                f"{file}, which cannot be written ({type(error).__name__})",
+                "free the disk, or name another file",
+            )
+            raise ReverseEtlError(Problem("--out", what, "room for it, and the right to write it", next_step)) from None
         say(f"Wrote {file}", "info")
     return ExitCode.OK
+
+
+def _refuse_unwritable(file: Path) -> None:
+    """Before Spark starts. Raises ConfigurationError."""
+    folder, next_step = file.parent, "make it, or name another"
+    if not folder.is_dir():
+        raise ConfigurationError(Problem("--out", f"no folder {folder}", "a folder that is there", next_step))
+    if file.exists() and not file.is_file():
+        raise ConfigurationError(
+            Problem("--out", f"{file}, which is no file", "a file: it is replaced", "name another")
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        found, expected = f"the folder {folder}, which cannot be written", "one that this user may write"
+        raise ConfigurationError(Problem("--out", found, expected, "name a file in another folder"))

@@ -66,7 +66,7 @@ def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
 
 def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl.app import invocation
-    from dbt_reverse_etl.app.project import ON
+    from dbt_reverse_etl.app.project import OFF, ON, SWITCH
     from dbt_reverse_etl.app.reach import try_early
     from dbt_reverse_etl.config.artifacts import select
     from dbt_reverse_etl.terminal import console
@@ -79,9 +79,11 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     display = shown()
     try_early(of_these, lambda text: display.say(text, "warn"))
     reports = invocation.after_dbt(project, place.session(project.target), display, configuration=configuration, **how)
+    if project.switch == OFF:
+        say(f"Nothing is pushed: {SWITCH} is {OFF}. Unset it to push", "warn")
     if as_json:
         put_json([console.as_json(report) for report in reports])
-    else:
+    elif project.switch != OFF:
         say(console.summary(reports) if reports else "Nothing to push.", "info")
     return worst(report.exit_code for report in reports)
 

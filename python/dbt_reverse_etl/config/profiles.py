@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,11 @@ def profile_directories(
     The paths are absolute, for a session changes the folder. As for dbt, `~` is a name like any other: shells expand it.
     """
     named = flag or told("PROFILES_DIR", env)
-    places = [Path(named).absolute()] if named else [Path.cwd(), (home or Path.home()) / ".dbt", project_dir]
-    return list(dict.fromkeys(places))
+    if named:
+        return [Path(named).absolute()]
+    with suppress(RuntimeError):  # in a container a user may have neither HOME nor an entry in passwd
+        home = home or Path.home()
+    return list(dict.fromkeys([Path.cwd(), *([home / ".dbt"] if home else []), project_dir]))
 
 
 def read_target(directories: Sequence[Path], target: str, project: DbtProject = ANY_PROJECT) -> tuple[Place, object]:

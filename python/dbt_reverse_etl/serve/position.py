@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dbt_reverse_etl.base.durable import sync_directory, write
+from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
 
@@ -168,8 +168,5 @@ class PositionFile:
             OSError: it cannot be written; the former one holds.
         """
         if position != self.value:
-            new = self._file.with_name(f"{self._file.name}.new")
-            write(new, _FORM.dump_json(position))
-            new.replace(self._file)
-            sync_directory(self._file.parent)
+            put(self._file, _FORM.dump_json(position))
             self.value = position

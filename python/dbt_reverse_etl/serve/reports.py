@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.serve.artifacts import MANIFEST
 from dbt_reverse_etl.serve.pushing import PushProcess
@@ -39,8 +39,7 @@ class Reports:
         """The manifest of the newest run is what a report is made from."""
         folder = self.folder / target
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(artifacts / MANIFEST, folder / "manifest.new")
-        (folder / "manifest.new").replace(folder / MANIFEST)
+        put(folder / MANIFEST, (artifacts / MANIFEST).read_bytes())
 
     def known(self, target: str) -> bool:
         """Whether there was a run from which a page can be made."""

@@ -21,6 +21,7 @@ try:
 
     import uvicorn
 
+    from dbt_reverse_etl.app.project import refuse_switched_off
     from dbt_reverse_etl.serve.connections import Connection
     from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
     from dbt_reverse_etl.serve.surroundings import Surroundings
@@ -42,6 +43,7 @@ def serve(around: Surroundings, listen: str | None = None) -> int:
         ConfigurationError: with every problem.
         ReverseEtlError: the address is taken, or another process works in the folder.
     """
+    refuse_switched_off(around.env)  # each push would inherit it, and succeed without having sent anything
     settings = load_settings(around.profiles, around.env, webhook=True, listen=listen)
     with _opened(settings, around) as worker, _listening(settings) as listener:
         thread = threading.Thread(target=worker.run, daemon=True)
@@ -65,6 +67,7 @@ def poll(around: Surroundings, *, once: bool) -> int:
         ConfigurationError: with every problem.
         ReverseEtlError: another process works in the folder.
     """
+    refuse_switched_off(around.env)
     settings = load_settings(around.profiles, around.env, webhook=False)
     with _opened(settings, around) as worker, _on_signal(worker.stop):
         # In a thread of its own: a signal sets events, and must not find the main thread inside one of them.

@@ -56,6 +56,14 @@ class TestWhereProfilesAreFound:
         assert profile_directories(None, project, {}, home) == [tmp_path, home / ".dbt", project]
         assert profile_directories(None, tmp_path, {}, home) == [tmp_path, home / ".dbt"]
 
+    def test_a_user_without_a_home_has_no_profiles_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_home() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(Path, "home", no_home)
+        assert profile_directories(None, tmp_path / "project", {}) == [tmp_path, tmp_path / "project"]
+
     def test_the_first_file_that_is_there_decides(self, tmp_path: Path) -> None:
         for name, outputs in {"a": "{}", "b": "{dev: plan}", "c": "{dev: {}}"}.items():
             (tmp_path / name).mkdir()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -74,6 +77,8 @@ def test_the_systemd_unit_is_valid_and_lets_a_push_end(tmp_path: Path) -> None:
 def test_the_container_runs_serve_as_a_user_without_rights_and_holds_no_secret() -> None:
     image = built(text("Dockerfile"), "/context")
     assert (image.user, image.command[:2]) == ("dbt", ["dbt-reverse-etl", "serve"])
+    assert image.entrypoint == ["tini", "--"], "a process 1 that waits for the JVM which each push leaves"
+    assert re.search(r"apt-get install .*\btini\b", text("Dockerfile").replace("\\\n", " "))
     assert not re.search(r"(?i)(ENV|ARG) .*(TOKEN|SECRET|PASSWORD)", text("Dockerfile"))
 
 
@@ -90,6 +95,7 @@ def test_the_manifests_of_kubernetes_fit_each_other() -> None:
     claim = pod["volumes"][0]["persistentVolumeClaim"]["claimName"]
     assert claim == documents["PersistentVolumeClaim"]["metadata"]["name"]
     image = built(text("Dockerfile"), "/context")
+    assert "command" not in container, "it would replace the entrypoint of the image, which is process 1"
     assert container["volumeMounts"][0]["mountPath"] == image.volume
     assert container["ports"][0]["containerPort"] == image.port
     (path,) = documents["Ingress"]["spec"]["rules"][0]["http"]["paths"]
@@ -102,6 +108,51 @@ def test_the_examples_of_schedulers_compile_and_do_not_try_again_what_needs_a_pe
     constants = [node for node in ast.parse(text(name)).body if isinstance(node, ast.Assign)]
     named = {node.targets[0].id: node.value for node in constants if isinstance(node.targets[0], ast.Name)}
     assert ast.literal_eval(named["NEEDS_A_PERSON"]) == FINAL
+
+
+class Hook:
+    """As Airflow's SubprocessHook: it has the command that it runs."""
+
+    def __init__(self) -> None:
+        self.code, self.ended = 0, False
+
+    def run_command(self, command: list[str], cwd: str) -> SimpleNamespace:
+        return SimpleNamespace(exit_code=self.code)
+
+    def send_sigterm(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def push_of_airflow(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The task of the example, where Airflow is one of our own."""
+
+    class Operator:
+        def __init__(self, **_: Any) -> None: ...
+
+        def __rshift__(self, other: object) -> object:
+            return other
+
+    airflow = {
+        "airflow.providers.standard.hooks.subprocess": {"SubprocessHook": Hook},
+        "airflow.providers.standard.operators.bash": {"BashOperator": Operator},
+        "airflow.sdk": {"DAG": lambda *_, **__: nullcontext(), "BaseOperator": Operator},
+        "airflow.sdk.exceptions": {"AirflowException": RuntimeError, "AirflowFailException": PermissionError},
+    }
+    for name, content in airflow.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    return runpy.run_path(str(DEPLOY / "airflow_dag.py"))["push"]
+
+
+def test_airflow_ends_a_push_that_it_stops_and_tries_again_what_that_may_mend(push_of_airflow: Any) -> None:
+    for code, error in [(ExitCode.FAILED, RuntimeError), *((code, PermissionError) for code in FINAL)]:
+        push_of_airflow.hook.code = code
+        with pytest.raises(error, match=f"exit code {int(code)}"):
+            push_of_airflow.execute({})
+    push_of_airflow.on_kill()
+    assert push_of_airflow.hook.ended, "the hook that runs the command, not another one"
 
 
 def test_the_workflow_posts_a_plan_and_gives_no_secret_to_a_fork() -> None:

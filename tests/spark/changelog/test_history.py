@@ -198,6 +198,24 @@ def test_bad_data_that_was_pushed_is_rolled_back_planned_pushed_and_released_and
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
+def test_a_person_is_erased_once_each_sync_was_pushed_to_the_full_image_after_the_delete(project: Project) -> None:
+    operations = Operations(project)
+    project.sync("crm_contacts", "things", mode="mirror")
+    for last in (9, 8):
+        project.table("source", f"select id, concat('person ', id) as v from range({last})")
+        assert project.run().success
+    operations.done("checkpoint")
+    kept = operations.done("prune", keep=1)
+    assert "push the sync crm_contacts first: snapshot 3 holds a full image" in kept
+    gone = f"select * from {operations.table} where v = 'person 8'"
+    assert project.rows(gone)
+    assert project.run().success
+    assert "removed 2 snapshots" in operations.done("prune", keep=1)
+    assert not project.rows(gone)
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
 def test_prune_keeps_the_snapshot_at_which_an_adopt_was_asked_for_until_a_push_carries_it_out(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

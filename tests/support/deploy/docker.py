@@ -22,13 +22,14 @@ class Image:
     """The script that makes it, and what it says about its container.
 
     Attributes:
-        command, health: words.
+        entrypoint, command, health: words.
         volume: the folder that outlives the container.
     """
 
     script: str = _SHIMS
     user: str = "root"
     folder: str = "/"
+    entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
     health: list[str] = field(default_factory=list)
     port: int = 0
@@ -56,6 +57,8 @@ def built(dockerfile: str, context: str) -> Image:
             image.port = int(value)
         elif name == "HEALTHCHECK":
             image.health = json.loads(value.removeprefix("CMD "))
+        elif name == "ENTRYPOINT":
+            image.entrypoint = json.loads(value)
         elif name == "CMD":
             image.command = json.loads(value)
         else:

@@ -1,0 +1,69 @@
+"""Where the report is written: refused before any work, and a full disk leaves the former page."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dbt_reverse_etl.base import durable
+from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.commands import looking
+from dbt_reverse_etl.report import page, reading
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page of an earlier report, beside a report that is made without Spark."""
+    opened = SimpleNamespace(chosen=[], target="prod", pusher=None, overview=None, manifest={})
+    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    monkeypatch.setattr(looking, "Place", lambda *_: None)
+    monkeypatch.setattr(reading, "read", lambda *_: None)
+    monkeypatch.setattr(page, "render", lambda _: "<p>new")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "report.html"
+    file.write_text("<p>former")
+    file.chmod(0o640)
+    return file
+
+
+def report(*arguments: str) -> None:
+    cli.main(["report", *arguments], standalone_mode=False, obj={})
+
+
+def test_a_report_replaces_the_former_one_and_keeps_its_rights(out: Path) -> None:
+    report()
+    assert (out.read_text(), out.stat().st_mode & 0o777) == ("<p>new", 0o640)
+    assert [*out.parent.iterdir()] == [out]
+
+
+def test_a_full_disk_leaves_the_former_report_and_says_what_to_do(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Path, content: bytes) -> None:
+        file.write_bytes(content[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable, "write", full)
+    with pytest.raises(ReverseEtlError, match="Next: free the disk, or name another file"):
+        report()
+    assert (out.read_text(), [*out.parent.iterdir()]) == ("<p>former", [out])
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def began(*_: Any) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr(looking, "Opened", began)
+    for there in ("absent/report.html", "/dev/null"):
+        with pytest.raises(ConfigurationError, match="--out: found"):
+            report("--out", there)
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    with pytest.raises(ConfigurationError, match="which cannot be written; expected one that this user may write"):
+        report()
+    with pytest.raises(AssertionError, match="the work began"):
+        report("--json")  # which writes no file

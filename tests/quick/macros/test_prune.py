@@ -1,0 +1,61 @@
+"""What `prune` says where a sync keeps it from the newest full image: which one to push first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.dbt.macros import Macros
+
+IMAGES, HEAD = (1, 7, 11), 11
+
+
+def said(syncs: Mapping[str, int], understood: bool = True, **how: Any) -> str:
+    """The words of a prune of a changelog with full images at IMAGES, where syncs need these snapshots."""
+
+    def answer(query: str) -> Sequence[Mapping[str, Any]]:
+        if found := re.search(r"max\(_header\.base\).* <= (\d+)$", query):
+            return [{"base": max(image for image in IMAGES if image <= int(found[1]))}]
+        assert "count_if" in query, query
+        below = int(re.search(r"_snapshot_id < (\d+)", query)[1]) - 1  # type: ignore[index]
+        return [{"snapshots": below, "rows": below, "first": 1, "last": below}]
+
+    head = {"snapshot_id": HEAD, "changed": HEAD, "undone": []}
+    facts = {"understood": understood}
+    over = [{"sync": name, "sync_id": f"id-{name}", "snapshot_id": at, **facts} for name, at in syncs.items()]
+    macros: Any = Macros(answer)
+    macros._macros.update(
+        _opened_changelog=lambda *_: {"name": "people", "target": "shop.people", "head": head},
+        _published=lambda _: None,
+        _savepoints=lambda _: {},
+        _syncs_over=lambda _: [{"is_asked": False, **one} for one in over],
+    )
+    macros.prune("people", **{"keep": 1, "dry_run": True, **how})
+    (line,) = macros.logged
+    return str(line)
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("syncs", "words"),
+    [
+        ({"crm": 10}, "needs snapshot 10; the newest full image at or before it is snapshot 7; push the sync crm first: snapshot 11 "),
+        ({"crm": 5}, "prune people: nothing to do: the sync crm (id-crm) needs snapshot 5; the newest full image at or before it is snapshot 1; push the sync crm first"),
+        ({"crm": 10, "ads": 9, "shop": 11}, "; push the syncs crm, ads first: snapshot 11 holds a full image"),
+    ],
+)  # fmt: skip
+def test_a_prune_that_a_sync_keeps_from_the_newest_full_image_names_the_sync_to_push_first(
+    syncs: dict[str, int], words: str
+) -> None:
+    assert words in said(syncs)
+
+
+def test_no_push_is_asked_for_that_would_not_help() -> None:
+    assert "would remove 10 snapshots (1 to 10)" in (pushed := said({"crm": 11}))
+    assert "first" not in pushed
+    assert "first" not in said({"crm": 10}, keep=3), "the other need keeps the same image"
+    assert "first" not in said({"crm": 10}, understood=False), "no push of ours understands it"
+    assert "push the sync crm first: snapshot 7 " in said({"crm": 5}, keep=3)
