@@ -26,6 +26,7 @@ _SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
 _LIMITS = frozenset({403, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
+_NO_BODY = frozenset({204, 205})
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,13 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
 
 
 def is_web_page(answer: Answer, options: HttpOptions) -> bool:
-    """Whether it comes from something before the API, which tells nothing of a row."""
+    """Whether it comes from something before the API, which tells nothing of a row.
+
+    Some frameworks name HTML where there is no body; `body` is empty also if nobody wants it.
+    """
+    is_empty = answer.status in _NO_BODY or answer.headers.get("Content-Length", "").strip() == "0"
     expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
-    return answer.content_type in _HTML and not expected
+    return answer.content_type in _HTML and not (expected or is_empty)
 
 
 def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery:

@@ -226,6 +226,20 @@ class TestOutcomes:
             server.default = reply
             assert send(server.url, task, ("delete", {"id": 1})).results == ()
 
+    @pytest.mark.parametrize("status", [200, 201, 204, 205])
+    def test_an_answer_without_a_body_is_no_web_page_whatever_its_content_type(
+        self, status: int, server: HttpServer
+    ) -> None:
+        page = {"Content-Type": "text/html; charset=utf-8"}
+        options = {"success": {"status": [status]}}
+        for more in ({}, {"error": "code"}):  # the body is wanted, or not
+            server.default = Reply(status, b"", page)
+            assert send(server.url, task_of({**options, **more}), *inserts(1)).results == ()
+            server.default = Reply(404, b"", page)
+            assert send(server.url, task_of(more), ("delete", {"id": 1})).results == ()
+            server.default = Reply(404, b"<html>", page)
+            assert outcomes(send(server.url, task_of(more), ("delete", {"id": 1})), 1) == [FATAL]
+
     def test_a_web_page_stops_a_batch_before_each_row_is_asked_for(self, server: HttpServer) -> None:
         server.default = Reply(404, b"<html>", {"Content-Type": "text/html"})
         assert outcomes(send(server.url, task_of(BATCH), *inserts(1, 2)), 2) == [FATAL] * 2
