@@ -99,14 +99,13 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
 
 def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
     """When to come back. Vendors send the header that the options name with every answer, and it tells that only of a limit."""
-    pause = retry_after(answer.headers.get("Retry-After"), now)
+    pause = retry_after(answer.headers, now)
     if pause is not None or options.retry_after is None or answer.status not in _LIMITS:
         return pause
-    text = answer.headers.get(options.retry_after.header, "").strip()
-    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
-        return None
-    value = float(text)
-    return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
+    value = _number(answer.headers.get(options.retry_after.header, "").strip())
+    if value is None or options.retry_after.unit == "seconds":
+        return value
+    return max(0.0, value - _sent_at(answer.headers, now).timestamp())
 
 
 def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
@@ -357,14 +356,27 @@ def _holds(document: Any, condition: JsonIs) -> bool:
     return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
 
 
-def retry_after(header: str | None, now: datetime) -> float | None:
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    text = (header or "").strip()
-    if re.fullmatch(r"[0-9]+", text):
-        return float(text) if len(text) <= 15 else 1e15
+    text = headers.get("Retry-After", "").strip()
+    seconds, date = _number(text), _date(text)
+    if seconds is not None or date is None:
+        return seconds
+    return max(0.0, (date - _sent_at(headers, now)).total_seconds())
+
+
+def _sent_at(headers: Mapping[str, str], now: datetime) -> datetime:
+    """When the answer was sent, by the clock of the destination: that of this machine may differ."""
+    return _date(headers.get("Date", "")) or now
+
+
+def _number(text: str) -> float | None:
+    return min(float(text), 1e15) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
+
+
+def _date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    aware = date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
-    return max(0.0, (aware - now).total_seconds())
+    return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)

@@ -96,7 +96,7 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
     document = loaded(answer)
     document = document if isinstance(document, dict) else {}
     if answer.status >= 500 or answer.status in _AGAIN:
-        pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
+        pause = retry_after(answer.headers, datetime.now(timezone.utc))
         return Failure(Outcome.RETRYABLE, f"{where}: HTTP {answer.status}", pause)
     if answer.status != 200:
         return Failure(Outcome.FATAL, f"{where}: HTTP {answer.status}{error_code(document, 'error')}")

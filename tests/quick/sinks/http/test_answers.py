@@ -75,7 +75,11 @@ class TestOutcomes:
             ("9" * 400, 1e15),
             ("-5", None),
             ("soon", None),
-            ("1.5", None),
+            ("2.0", 2.0),
+            ("1.5", 1.5),
+            (f"2.{'0' * 400}", 2.0),
+            ("1.", None),
+            ("1.5.2", None),
             ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
             ("", None),
         ],
@@ -361,20 +365,35 @@ class TestRetryAfter:
     @given(st.integers(-(10**6), 10**9))
     def test_seconds_and_every_form_of_a_date_mean_the_same_moment(self, seconds: int) -> None:
         moment = NOW + timedelta(seconds=seconds)
-        assert retry_after(str(max(0, seconds)), NOW) == max(0, seconds)
+        assert retry_after({"Retry-After": str(max(0, seconds))}, NOW) == max(0, seconds)
         # RFC 9110 5.6.7: IMF-fixdate, and the obsolete forms of RFC 850 and of asctime.
         forms = [format_datetime(moment, usegmt=True), moment.strftime("%a %b %d %H:%M:%S %Y").replace(" 0", "  ", 1)]
         if 1969 <= moment.year <= 2068:  # two digits of the year
             forms.append(moment.strftime("%A, %d-%b-%y %H:%M:%S GMT"))
         for text in forms:
-            assert retry_after(text, NOW) == max(0, seconds), text
+            assert retry_after({"Retry-After": text}, NOW) == max(0, seconds), text
 
     @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(300), deadline=None)
     @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))
     def test_junk_is_no_pause_and_never_an_exception_or_a_negative_one(self, text: str) -> None:
-        seconds = retry_after(text, NOW)
-        assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
+        for headers in ({"Retry-After": text}, {"Retry-After": format_datetime(NOW, usegmt=True), "Date": text}):
+            seconds = retry_after(headers, NOW)
+            assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
+
+    @pytest.mark.guarantee(
+        "HTTP", "A date at which to come back is counted from the answer's own, whatever this clock shows"
+    )
+    @pytest.mark.parametrize("hours", [-30, 0, 30])
+    def test_a_date_is_counted_from_the_date_of_the_answer(self, hours: int) -> None:
+        there = NOW + timedelta(hours=hours)
+        headers = {"Retry-After": format_datetime(there + timedelta(seconds=40), usegmt=True)}
+        headers["Date"] = format_datetime(there, usegmt=True)
+        assert retry_after(headers, NOW) == 40
+        reset = {"X-Reset": str(int(there.timestamp()) + 40), "Date": headers["Date"]}
+        options = HttpOptions.model_validate({"retry_after": {"header": "X-Reset", "unit": "epoch"}})
+        answer = Answer(429, headers=HTTPHeaderDict(reset))
+        assert judge(answer, Sent(1), options, Mode.UPSERT, NOW).retry_after == 40
 
     @pytest.mark.parametrize(
         ("unit", "header", "value", "pause"),
