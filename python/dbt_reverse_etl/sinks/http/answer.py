@@ -111,7 +111,9 @@ def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
 def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
     code = options.codes.get(_code_of(loaded(answer), options.error, options.codes)) if options.codes else None
-    if code is None or (code == "no_match" and sent.deletes and answer.status in options.missing_at(sent.path)):
+    if code is None or (
+        code == "no_match" and sent.deletes and answer.status in options.missing_at(sent.path, answer.body)
+    ):
         return None
     # Of several rows one is missing: the engine looks for it.
     return Outcome.REJECTED if code == "no_match" and sent.rows > 1 else Outcome(code)
@@ -127,7 +129,7 @@ def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
 
 def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> bool:
     """Whether what a single row asked for is so already, by a status that the options list."""
-    missing = options.missing_at(sent.path)
+    missing = options.missing_at(sent.path, answer.body)
     listed = missing if sent.deletes else options.already_exists if mode is Mode.INSERT_ONLY else ()
     return sent.alone and answer.status in listed and not is_web_page(answer, options)
 
@@ -162,9 +164,10 @@ def _not_understood(sent: Sent, reason: str) -> Delivery:
 
 def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> Delivery:
     reason = _reason(answer, options)
-    if sent.alone and answer.status in {*options.missing} - {*options.missing_at(sent.path)}:
+    if sent.alone and answer.status in {*options.missing} - {*options.missing_at(sent.path, answer.body)}:
         # A web page, too: it is this path that the API does not serve, so that the other rows go on.
-        return Delivery.of_all(sent.rows, Outcome.REJECTED, f"{reason}: no proof that the row is missing, by its path")
+        no_proof = f"{reason}: no proof that the row is missing, by missing_except"
+        return Delivery.of_all(sent.rows, Outcome.REJECTED, no_proof)
     if is_web_page(answer, options) and answer.status in {*options.missing, *options.already_exists, 404}:
         page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
         return Delivery.of_all(sent.rows, Outcome.FATAL, page)

@@ -116,7 +116,7 @@ class TestOutcomes:
         both = {"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}}
         excepted = {"missing_except": "/7$"}
         codes = {"error": "code", "codes": {"NOT_FOUND": "no_match"}}
-        no_proof = "HTTP 404: no proof that the row is missing, by its path"
+        no_proof = "HTTP 404: no proof that the row is missing, by missing_except"
         for operation, options, mode, usual, unproven in (
             ("delete", {}, Mode.MIRROR, DELIVERED, (REJECTED, no_proof)),
             ("delete", codes, Mode.MIRROR, DELIVERED, (Outcome.NO_MATCH, "HTTP 404, code NOT_FOUND")),
@@ -130,6 +130,19 @@ class TestOutcomes:
         upsert = task_of({**both, **excepted}, mode=Mode.UPSERT)
         assert outcomes(send(server.url, upsert, ("update", person(7))), 1) == [REJECTED]
         assert len(server.received) == asked + 1  # it is not sent as an insert
+
+    def test_an_answer_that_the_options_except_proves_of_no_row_that_it_is_missing(self, server: HttpServer) -> None:
+        update = {"update": {"method": "PATCH", "path": "c/{id}"}}
+        both = {"insert": {"method": "POST", "path": "c"}, **update}
+        for operation, options, mode, usual in (
+            ("delete", {}, Mode.MIRROR, DELIVERED),
+            ("update", update, Mode.UPDATE_ONLY, Outcome.NO_MATCH),
+            ("update", both, Mode.UPSERT, DELIVERED),
+        ):
+            task = task_of({**options, "missing_except": "no such field"}, mode=mode)
+            for text, outcome in (("no such row", usual), ("no such field", REJECTED)):
+                server.script(json_reply({"message": text}, 404))
+                assert outcomes(send(server.url, task, (operation, person(1))), 1) == [outcome]
 
     def test_an_exception_that_is_no_regular_expression_is_refused(self) -> None:
         with pytest.raises(ValidationError, match=r"found '\('; expected a regular expression.*next: correct it"):

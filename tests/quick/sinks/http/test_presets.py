@@ -111,8 +111,18 @@ class TestSalesforce:
             return
         assert outcomes(delivery, 3) == [DELIVERED, DELIVERED if proves else REJECTED, DELIVERED]
         if not proves:
-            assert delivery.results[0].reason.endswith("no proof that the row is missing, by its path")
+            assert delivery.results[0].reason.endswith("no proof that the row is missing, by missing_except")
             assert id_ not in repr(delivery)
+
+    @pytest.mark.guarantee("HTTP", "Salesforce's 404 for a key field that its user may not see is no proof of a delete")
+    def test_a_404_for_a_field_that_the_user_may_not_see_deletes_nothing(self, salesforce: Preset) -> None:
+        hidden = "Provided external ID field does not exist or is not accessible: Ext__c"
+        lost = json_reply([{"message": hidden, "errorCode": "NOT_FOUND"}], 404)
+        found, delivery = salesforce.send(lost, 1, 2, operation="delete")
+        assert found == [REJECTED] * 2
+        assert delivery.results[0].reason.startswith("HTTP 404, code NOT_FOUND: no proof that the row is missing")
+        gone = json_reply([{"message": "The requested resource does not exist", "errorCode": "NOT_FOUND"}], 404)
+        assert salesforce.send(gone, 1, operation="delete")[0] == [DELIVERED]
 
     def test_an_id_that_ends_like_a_file_is_deleted_where_salesforce_serves_it(self, salesforce: Preset) -> None:
         salesforce.server.default = Reply(204)
