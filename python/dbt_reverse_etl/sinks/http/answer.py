@@ -243,10 +243,12 @@ class _Results:
             if index in verdicts:
                 raise _FormError("it speaks of one row twice")
             verdicts[index] = verdict
-        for index, refusal in self._refusals(document):
-            if verdicts.setdefault(index, refusal) is None:
+        unnamed = False
+        for row, refusal in self._refusals(document):
+            unnamed |= row is None
+            if row is not None and verdicts.setdefault(row, refusal) is None:
                 raise _FormError("it says yes and no of one row")
-        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())):
+        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
             return Delivery.of_all(self.sent.rows, Outcome.REJECTED, f"{self.status}, more rows refused than are named")
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
@@ -263,10 +265,11 @@ class _Results:
         if at is None and len(entries) != self.sent.rows:
             raise _FormError(f"it has {len(entries)} results for {self.sent.rows} rows")
         for position, entry in enumerate(entries):
-            index = position if at is None else self._index(entry, at)
+            index = position if at is None else self._index(find(entry, at))
             yield index, self._verdict(index, entry)
 
-    def _refusals(self, document: Any) -> Iterator[tuple[int, RowResult]]:
+    def _refusals(self, document: Any) -> Iterator[tuple[int | None, RowResult]]:
+        """By the index of the row; None: the entry names no row, and need not."""
         for refused in self.options.refused:
             entries = find(document, refused.path)
             if entries is ABSENT or entries is None:
@@ -274,8 +277,14 @@ class _Results:
             if not isinstance(entries, list):
                 raise _FormError(f"results.refused {refused.path!r} is no list")
             for entry in entries:
-                index = self._index(entry, refused.at)
-                yield index, self._refusal(index, _refusal_code(entry, refused, self.codes))
+                for index in self._named(entry, refused):
+                    yield index, self._refusal(index or 0, _refusal_code(entry, refused, self.codes))
+
+    def _named(self, entry: Any, refused: RefusedOptions) -> list[int | None]:
+        value = find(entry, refused.at)
+        if refused.unnamed and (value is ABSENT or value in (None, [])):
+            return [0 if self.sent.rows == 1 else None]
+        return [self._index(one) for one in (value if isinstance(value, list) and value else [value])]
 
     def _names_too_few(self, document: Any, found: int) -> bool:
         """Whether more rows were refused than the answer names."""
@@ -292,8 +301,7 @@ class _Results:
     def _rows_by_id(self) -> dict[str, int]:
         return {text: index for index, text in enumerate(self.sent.ids)}
 
-    def _index(self, entry: Any, at: str) -> int:
-        value = find(entry, at)
+    def _index(self, value: Any) -> int:
         if self.options.by == "id":
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise _FormError("a result carries no id")

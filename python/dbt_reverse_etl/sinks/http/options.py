@@ -55,12 +55,15 @@ class RefusedOptions(Settings):
 
     Attributes:
         path: the list.
-        at: in an entry, the path of the row's index or id (see `by`); empty if the entry itself is the index or id.
+        at: in an entry, the path of the row's index or id (see `by`), or of a list of them; empty if the entry itself is it.
+        unnamed: an entry may name no row: then the rows are sent again in smaller requests until the refused ones are found. Only for requests that
+            may be repeated.
         error: path of the error code in an entry; without one, the last word of `path` is the reason.
     """
 
     path: JsonPath
     at: JsonPath
+    unnamed: bool = False
     error: JsonPath | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,28 @@ class TestHubspot:
         found, delivery = hubspot.send(self.api("k2"), 1, 2, 3)
         assert found == [DELIVERED, REJECTED, DELIVERED]
         assert delivery.results[0].reason == "HTTP 207, refused in results, code VALIDATION_ERROR"
+
+    @pytest.mark.parametrize(
+        "context", [{}, {"context": {}}, {"context": None}, {"context": {"objectWriteTraceId": []}}]
+    )
+    def test_a_refusal_that_names_no_contact_is_looked_for_and_stops_nothing(
+        self, context: dict[str, Any], hubspot: Preset
+    ) -> None:
+        def answer(request: Received) -> Reply:
+            good = [{"objectWriteTraceId": one["id"]} for one in request.json["inputs"] if one["id"] != "k2"]
+            errors = [{"category": "VALIDATION_ERROR", "message": "n2", **context}]
+            return json_reply({"results": good, "numErrors": 1, "errors": errors}, 207)
+
+        found, delivery = hubspot.send(answer, 1, 2, 3)
+        assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 3, True, None)
+        found, delivery = hubspot.send(answer, 2)
+        assert (found, delivery.stop) == ([REJECTED], None)
+        assert delivery.results[0].reason == "HTTP 207, refused in results, code VALIDATION_ERROR"
+
+    def test_a_refusal_of_several_contacts_names_each(self, hubspot: Preset) -> None:
+        errors = [{"category": "VALIDATION_ERROR", "context": {"objectWriteTraceId": ["k1", "k3"]}}]
+        answer = json_reply({"results": [{"objectWriteTraceId": "k2"}], "numErrors": 2, "errors": errors}, 207)
+        assert hubspot.send(answer, 1, 2, 3)[0] == [REJECTED, DELIVERED, REJECTED]
 
     def test_a_rate_limit_pauses_and_a_whole_refusal_applies_nothing(self, hubspot: Preset) -> None:
         limited = json_reply({"status": "error", "category": "RATE_LIMITS", "policyName": "TEN_SECONDLY_ROLLING"}, 429)

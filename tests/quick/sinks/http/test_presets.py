@@ -167,6 +167,14 @@ class TestBraze:
         answer = json_reply({"message": "success", "attributes_processed": 2, "errors": errors}, 201)
         assert braze.send(answer, 1, 2, 3)[0] == [DELIVERED, REJECTED, DELIVERED]
 
+    def test_a_minor_error_that_is_plain_text_is_looked_for_and_stops_nothing(self, braze: Preset) -> None:
+        answer = json_reply({"message": "success", "errors": ["n1 is invalid"]}, 201)
+        found, delivery = braze.send(answer, 1, 2)
+        assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 2, True, None)
+        found, delivery = braze.send(answer, 1)
+        assert (found, delivery.stop) == ([REJECTED], None)
+        assert delivery.results[0].reason == "HTTP 201, refused in results, code errors"
+
     def test_a_fatal_error_in_the_message_acknowledges_nothing(self, braze: Preset) -> None:
         found, delivery = braze.send(json_reply({"message": "Valid data must be provided"}, 201), 1, 2)
         assert found == [UNKNOWN] * 2
