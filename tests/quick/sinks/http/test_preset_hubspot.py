@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
 from tests.support.sinks.http_presets import BEARER, TOKEN, Preset, task_of
@@ -45,6 +46,16 @@ class TestHubspot:
             "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
         }  # fmt: skip
         assert hubspot.sink.limits(hubspot.task).rows == 100
+
+    def test_records_are_updated_in_update_only_and_one_that_is_gone_is_no_match(self, server: HttpServer) -> None:
+        update_only = Preset("hubspot_records", server, task_of("contacts", "hs_object_id", Mode.UPDATE_ONLY), BEARER)
+        assert update_only.send(json_reply({"id": "k1"}), 1, operation="update")[0] == [DELIVERED]
+        assert [(one.method, one.path) for one in server.received] == [("PATCH", "/crm/objects/2026-03/contacts/k1")]
+        gone = json_reply({"category": "OBJECT_NOT_FOUND"}, 404)
+        assert update_only.send(gone, 1, operation="update")[0] == [Outcome.NO_MATCH]
+        upsert = Preset("hubspot_records", server, task_of("contacts", "hs_object_id", Mode.UPSERT), BEARER)
+        assert upsert.send(gone, 1, operation="update")[0] == [REJECTED]
+        assert len(server.received) == 3
 
     def test_a_null_clears_the_property_for_which_hubspot_wants_an_empty_text(
         self, hubspot: Preset, server: HttpServer
