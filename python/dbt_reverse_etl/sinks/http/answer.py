@@ -7,6 +7,7 @@ body and the row's own entry holds. Reasons name the status and a code that the 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -225,7 +226,7 @@ def _document(answer: Answer) -> Any:
     if answer.body is None:
         raise _FormError(answer.body_problem)
     try:
-        return orjson.loads(answer.body)
+        return orjson.loads(answer.body.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError:
         raise _FormError("the body is no JSON") from None
 
@@ -342,7 +343,7 @@ def _reason(answer: Answer, options: HttpOptions) -> str:
 def loaded(answer: Answer) -> Any:
     """The document that the body is, or a value that equals nothing."""
     try:
-        return orjson.loads(answer.body or b"")
+        return orjson.loads((answer.body or b"").removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError:
         return ABSENT
 

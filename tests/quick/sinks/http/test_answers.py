@@ -314,6 +314,10 @@ class TestAcknowledgement:
         ("reply", "outcome"),
         [
             (json_reply({"data": {"items": [{"ok": True}]}}), DELIVERED),
+            (
+                Reply(200, b'\xef\xbb\xbf{"data": {"items": [{"ok": true}]}}', {"Content-Type": "application/json"}),
+                DELIVERED,
+            ),
             (json_reply({"data": {"items": [{"ok": 1}]}}), UNKNOWN),
             (json_reply({"data": {"items": [{"ok": "true"}]}}), UNKNOWN),
             (json_reply({"data": {"items": []}}), UNKNOWN),
@@ -344,6 +348,10 @@ class TestAcknowledgement:
         server.default = json_reply({"error": {"code": code, "message": CANARY}}, 422)
         assert one(server.url, task_of({"error": "error.code"})) == (REJECTED, f"HTTP 422, code {code}")
         assert one(server.url) == (REJECTED, "HTTP 422")
+
+    def test_a_code_after_a_byte_order_mark_is_read(self, server: HttpServer) -> None:
+        server.default = Reply(422, b'\xef\xbb\xbf{"code": "E1"}', {"Content-Type": "application/json"})
+        assert one(server.url, task_of({"error": "code"})) == (REJECTED, "HTTP 422, code E1")
 
     @pytest.mark.parametrize("text", ["Ada", f"no such mail: {CANARY}", "a@b.example", "x" * 65, True, None, {"a": 1}])
     def test_a_message_where_a_code_should_be_is_not_shown(self, text: Any, server: HttpServer) -> None:
