@@ -18,6 +18,7 @@ import orjson
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.tls import lenient
 from dbt_reverse_etl.config.destinations import hides_of, register_values
 from dbt_reverse_etl.config.profiles import BLOCK, read_alerts
 from dbt_reverse_etl.config.rendering import render_lazily
@@ -75,6 +76,7 @@ class _Channel(Settings):
         context = ssl.create_default_context()
         if self.ca_file:
             context.load_verify_locations(self.ca_file)
+            lenient(context)
         return context
 
 

@@ -12,7 +12,7 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Retries
 
 SLICE = 1.0  # seconds: a waiting worker looks this often whether the sync was stopped or lost
-
+SHORTEST_PAUSE = 1.0  # seconds: a shorter one in place of back-off and budget would let a sync ask without end
 
 jitter = SystemRandom().random
 
@@ -156,18 +156,19 @@ class Gate:
 
     def before_repeat(self, sent: int, retry_after: float | None, stopped: Callable[[], bool]) -> Repeat | Stop:
         """Wait until a batch that was `sent` so often may be sent again, or say why it may not be."""
+        asked = retry_after if retry_after is not None and retry_after >= SHORTEST_PAUSE else None
         with self._lock:
             now = self._clock.monotonic()
-            delay = self._backoff() if retry_after is None else max(0.0, retry_after)
+            delay = self._backoff() if asked is None else asked
             self._barren += 1
             self._trouble_since = now if self._trouble_since is None else self._trouble_since
             if now + delay > self._trouble_since + self._retries.seconds:
                 return Stop(StopKind.UNAVAILABLE, "the destination did not settle a row within the time for retries")
-            if retry_after is None and not self._spend():
+            if asked is None and not self._spend():
                 if self._barren < self._retries.attempts:
                     return Repeat.ASIDE
                 return Stop(StopKind.UNAVAILABLE, "the budget of repeated requests is spent")
-        if retry_after is None:
+        if asked is None:
             # Also before another batch is tried: the destination is in trouble, whoever asks.
             self._wait_until(now + delay, stopped)
         return Repeat.ASIDE if sent >= self._retries.attempts else Repeat.NOW

@@ -163,5 +163,5 @@ class Cloud:
 
 def _refusal(answer: Answer, what: str) -> CloudError:
     hint = "not followed" if 300 <= answer.status < 400 else _HINTS.get(answer.status, "")
-    pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
+    pause = retry_after(answer.headers, datetime.now(timezone.utc))
     return CloudError(f"{what}: HTTP {answer.status}{f', {hint}' if hint else ''}", pause or 0.0, answer.status)

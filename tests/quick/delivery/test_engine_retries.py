@@ -158,6 +158,22 @@ def test_a_retry_after_that_says_nothing_still_ends(seconds: float) -> None:
     assert len(bench.sink.requests) == 4
 
 
+@pytest.mark.guarantee(
+    "Refusals and outages", "A pause below a second removes neither the back-off nor the budget of repeats"
+)
+@pytest.mark.parametrize("seconds", [0.0, 0.9])
+def test_a_pause_below_a_second_keeps_the_back_off_and_the_budget(seconds: float) -> None:
+    answer = lambda ids, n: some(ids, lambda i: n < 5, Outcome.RETRYABLE, retry_after=seconds)  # noqa: E731
+    bench = Bench(answer, policy=Policy(retries=Retries(first=1, cap=5, seconds=1000)))
+    bench.wave(1)
+    assert [b - a for a, b in zip(bench.sink.times, bench.sink.times[1:], strict=False)] == [1, 2, 4, 5, 5]
+    few = Policy(retries=Retries(requests=3, share=0.0, seconds=1e9))
+    bench = Bench(lambda ids, n: some(ids, lambda i: True, Outcome.RETRYABLE, retry_after=seconds), policy=few)
+    result = bench.wave(1)
+    assert len(bench.sink.requests) <= 1 + 3
+    assert set(outcomes(result).values()) == {Outcome.RETRYABLE}
+
+
 # --- how many requests at once
 
 

@@ -7,6 +7,7 @@ body and the row's own entry holds. Reasons name the status and a code that the 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -26,6 +27,7 @@ _SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
 _LIMITS = frozenset({403, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
+_NO_BODY = frozenset({204, 205})
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,21 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
 
 def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
     """When to come back. Vendors send the header that the options name with every answer, and it tells that only of a limit."""
-    pause = retry_after(answer.headers.get("Retry-After"), now)
+    pause = retry_after(answer.headers, now)
     if pause is not None or options.retry_after is None or answer.status not in _LIMITS:
         return pause
-    text = answer.headers.get(options.retry_after.header, "").strip()
-    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
-        return None
-    value = float(text)
-    return value if options.retry_after.unit == "seconds" else max(0.0, value - now.timestamp())
+    value = _number(answer.headers.get(options.retry_after.header, "").strip())
+    if value is None or options.retry_after.unit == "seconds":
+        return value
+    return max(0.0, value - _sent_at(answer.headers, now).timestamp())
 
 
 def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
     code = options.codes.get(_code_of(loaded(answer), options.error, options.codes)) if options.codes else None
-    if code is None or (code == "no_match" and sent.deletes and answer.status in options.missing_at(sent.path)):
+    if code is None or (
+        code == "no_match" and sent.deletes and answer.status in options.missing_at(sent.path, answer.body)
+    ):
         return None
     # Of several rows one is missing: the engine looks for it.
     return Outcome.REJECTED if code == "no_match" and sent.rows > 1 else Outcome(code)
@@ -127,7 +130,7 @@ def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
 
 def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> bool:
     """Whether what a single row asked for is so already, by a status that the options list."""
-    missing = options.missing_at(sent.path)
+    missing = options.missing_at(sent.path, answer.body)
     listed = missing if sent.deletes else options.already_exists if mode is Mode.INSERT_ONLY else ()
     return sent.alone and answer.status in listed and not is_web_page(answer, options)
 
@@ -162,9 +165,10 @@ def _not_understood(sent: Sent, reason: str) -> Delivery:
 
 def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> Delivery:
     reason = _reason(answer, options)
-    if sent.alone and answer.status in {*options.missing} - {*options.missing_at(sent.path)}:
+    if sent.alone and answer.status in {*options.missing} - {*options.missing_at(sent.path, answer.body)}:
         # A web page, too: it is this path that the API does not serve, so that the other rows go on.
-        return Delivery.of_all(sent.rows, Outcome.REJECTED, f"{reason}: no proof that the row is missing, by its path")
+        no_proof = f"{reason}: no proof that the row is missing, by missing_except"
+        return Delivery.of_all(sent.rows, Outcome.REJECTED, no_proof)
     if is_web_page(answer, options) and answer.status in {*options.missing, *options.already_exists, 404}:
         page = f"HTTP {answer.status}, but a web page (a wrong path or a proxy?)"
         return Delivery.of_all(sent.rows, Outcome.FATAL, page)
@@ -174,9 +178,13 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
 
 
 def is_web_page(answer: Answer, options: HttpOptions) -> bool:
-    """Whether it comes from something before the API, which tells nothing of a row."""
+    """Whether it comes from something before the API, which tells nothing of a row.
+
+    Some frameworks name HTML where there is no body; `body` is empty also if nobody wants it.
+    """
+    is_empty = answer.status in _NO_BODY or answer.headers.get("Content-Length", "").strip() == "0"
     expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
-    return answer.content_type in _HTML and not expected
+    return answer.content_type in _HTML and not (expected or is_empty)
 
 
 def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery:
@@ -218,7 +226,7 @@ def _document(answer: Answer) -> Any:
     if answer.body is None:
         raise _FormError(answer.body_problem)
     try:
-        return orjson.loads(answer.body)
+        return orjson.loads(answer.body.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError:
         raise _FormError("the body is no JSON") from None
 
@@ -236,10 +244,12 @@ class _Results:
             if index in verdicts:
                 raise _FormError("it speaks of one row twice")
             verdicts[index] = verdict
-        for index, refusal in self._refusals(document):
-            if verdicts.setdefault(index, refusal) is None:
+        unnamed = False
+        for row, refusal in self._refusals(document):
+            unnamed |= row is None
+            if row is not None and verdicts.setdefault(row, refusal) is None:
                 raise _FormError("it says yes and no of one row")
-        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())):
+        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
             return Delivery.of_all(self.sent.rows, Outcome.REJECTED, f"{self.status}, more rows refused than are named")
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
@@ -256,10 +266,11 @@ class _Results:
         if at is None and len(entries) != self.sent.rows:
             raise _FormError(f"it has {len(entries)} results for {self.sent.rows} rows")
         for position, entry in enumerate(entries):
-            index = position if at is None else self._index(entry, at)
+            index = position if at is None else self._index(find(entry, at))
             yield index, self._verdict(index, entry)
 
-    def _refusals(self, document: Any) -> Iterator[tuple[int, RowResult]]:
+    def _refusals(self, document: Any) -> Iterator[tuple[int | None, RowResult]]:
+        """By the index of the row; None: the entry names no row, and need not."""
         for refused in self.options.refused:
             entries = find(document, refused.path)
             if entries is ABSENT or entries is None:
@@ -267,8 +278,14 @@ class _Results:
             if not isinstance(entries, list):
                 raise _FormError(f"results.refused {refused.path!r} is no list")
             for entry in entries:
-                index = self._index(entry, refused.at)
-                yield index, self._refusal(index, _refusal_code(entry, refused, self.codes))
+                for index in self._named(entry, refused):
+                    yield index, self._refusal(index or 0, _refusal_code(entry, refused, self.codes))
+
+    def _named(self, entry: Any, refused: RefusedOptions) -> list[int | None]:
+        value = find(entry, refused.at)
+        if refused.unnamed and (value is ABSENT or value in (None, [])):
+            return [0 if self.sent.rows == 1 else None]
+        return [self._index(one) for one in (value if isinstance(value, list) and value else [value])]
 
     def _names_too_few(self, document: Any, found: int) -> bool:
         """Whether more rows were refused than the answer names."""
@@ -285,8 +302,7 @@ class _Results:
     def _rows_by_id(self) -> dict[str, int]:
         return {text: index for index, text in enumerate(self.sent.ids)}
 
-    def _index(self, entry: Any, at: str) -> int:
-        value = find(entry, at)
+    def _index(self, value: Any) -> int:
         if self.options.by == "id":
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise _FormError("a result carries no id")
@@ -327,7 +343,7 @@ def _reason(answer: Answer, options: HttpOptions) -> str:
 def loaded(answer: Answer) -> Any:
     """The document that the body is, or a value that equals nothing."""
     try:
-        return orjson.loads(answer.body or b"")
+        return orjson.loads((answer.body or b"").removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError:
         return ABSENT
 
@@ -352,14 +368,27 @@ def _holds(document: Any, condition: JsonIs) -> bool:
     return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
 
 
-def retry_after(header: str | None, now: datetime) -> float | None:
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    text = (header or "").strip()
-    if re.fullmatch(r"[0-9]+", text):
-        return float(text) if len(text) <= 15 else 1e15
+    text = headers.get("Retry-After", "").strip()
+    seconds, date = _number(text), _date(text)
+    if seconds is not None or date is None:
+        return seconds
+    return max(0.0, (date - _sent_at(headers, now)).total_seconds())
+
+
+def _sent_at(headers: Mapping[str, str], now: datetime) -> datetime:
+    """When the answer was sent, by the clock of the destination: that of this machine may differ."""
+    return _date(headers.get("Date", "")) or now
+
+
+def _number(text: str) -> float | None:
+    return min(float(text), 1e15) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
+
+
+def _date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    aware = date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
-    return max(0.0, (aware - now).total_seconds())
+    return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)

@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE, OAuth2
 Post = Callable[[Mapping[str, str], bytes], Answer | Failure]
 
 _AGAIN = frozenset({408, 425, 429})
+_BEARER = frozenset({"bearer", "bearertoken"})  # the second is Apigee's
 _NO_EXPIRY = 300.0
 
 
@@ -96,16 +97,16 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
     document = loaded(answer)
     document = document if isinstance(document, dict) else {}
     if answer.status >= 500 or answer.status in _AGAIN:
-        pause = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
+        pause = retry_after(answer.headers, datetime.now(timezone.utc))
         return Failure(Outcome.RETRYABLE, f"{where}: HTTP {answer.status}", pause)
-    if answer.status != 200:
+    if answer.status not in (200, 201):
         return Failure(Outcome.FATAL, f"{where}: HTTP {answer.status}{error_code(document, 'error')}")
     if answer.cut:
         return Failure(Outcome.RETRYABLE, f"{where}: {answer.body_problem}")
     text = document.get("access_token")
-    bearer = str(document.get("token_type", "bearer")).lower() == "bearer"
+    bearer = str(document.get("token_type") or "bearer").lower() in _BEARER
     if not isinstance(text, str) or not HEADER_VALUE.fullmatch(text) or not bearer:
-        return Failure(Outcome.FATAL, f"{where}: HTTP 200, but no bearer token")
+        return Failure(Outcome.FATAL, f"{where}: HTTP {answer.status}, but no bearer token")
     register_secret(text)
     return Token(text, now + _lifetime(document.get("expires_in")))
 

@@ -55,12 +55,15 @@ class RefusedOptions(Settings):
 
     Attributes:
         path: the list.
-        at: in an entry, the path of the row's index or id (see `by`); empty if the entry itself is the index or id.
+        at: in an entry, the path of the row's index or id (see `by`), or of a list of them; empty if the entry itself is it.
+        unnamed: an entry may name no row: then the rows are sent again in smaller requests until the refused ones are found. Only for requests that
+            may be repeated.
         error: path of the error code in an entry; without one, the last word of `path` is the reason.
     """
 
     path: JsonPath
     at: JsonPath
+    unnamed: bool = False
     error: JsonPath | None = None
 
 
@@ -195,7 +198,7 @@ class HttpOptions(Options):
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
-        missing_except: a regular expression; where it finds something in a request's path, a status of `missing` only rejects the row.
+        missing_except: a regular expression; where it finds something in a request's path or its answer, a status of `missing` only rejects the row.
         web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
 
@@ -219,9 +222,10 @@ class HttpOptions(Options):
     missing_except: Annotated[str, Field(min_length=1), AfterValidator(_expression)] | None = None
     web_pages: bool = False
 
-    def missing_at(self, path: str) -> list[int]:
-        """The statuses by which a row is missing, in an answer to a request for this path."""
-        is_excepted = self.missing_except is not None and re.search(self.missing_except, path)
+    def missing_at(self, path: str, body: bytes | None) -> list[int]:
+        """The statuses by which a row is missing, in an answer of this body to a request for this path."""
+        texts = (path, (body or b"").decode(errors="replace"))
+        is_excepted = self.missing_except is not None and any(re.search(self.missing_except, text) for text in texts)
         return [] if is_excepted else self.missing
 
     @model_validator(mode="after")

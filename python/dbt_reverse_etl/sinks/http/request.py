@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import OPERATION, Mode
-from dbt_reverse_etl.sinks.http.answer import Sent
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.call import Call, Ready, ready
 from dbt_reverse_etl.sinks.http.options import HttpOptions
@@ -58,7 +58,8 @@ class Plan:
         """Whether the body of an answer matters."""
         successes = (self.options.success, *(call.success for call in self.calls.values()))
         checked = any(success.body is not None for success in successes if success)
-        return checked or self.options.error is not None or any(call.results for call in self.calls.values())
+        named = self.options.error is not None or self.options.missing_except is not None
+        return checked or named or any(call.results for call in self.calls.values())
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -108,16 +109,17 @@ class Plan:
                 requests += self._requests(call, rows[start : start + call.rows], refused)
         return requests, refused
 
-    def instead(self, request: Request, status: int, rows: pa.Table) -> Request | None:
+    def instead(self, request: Request, answer: Answer, rows: pa.Table) -> Request | None:
         """The other request of an upsert, where the answer says that the row exists already, or that it does not."""
         if not request.sent.alone or request.sent.deletes or self.mode not in (Mode.UPSERT, Mode.MIRROR):
             return None
         (index,) = request.rows
+        status = answer.status
         operation = rows.column(OPERATION)[index].as_py()
         other, says = (
             ("update", self.options.already_exists)
             if operation == "insert"
-            else ("insert", self.options.missing_at(request.path))
+            else ("insert", self.options.missing_at(request.path, answer.body))
         )
         call = self.calls[other]
         if status not in says or status in self.options.retryable or call == self.calls[operation] or not call.alone:

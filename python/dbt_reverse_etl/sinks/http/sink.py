@@ -216,7 +216,7 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     other = None
     if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
         is_explained = meaning(answer, request.sent, plan.options) not in (None, Outcome.NO_MATCH)
-        other = None if is_explained else plan.instead(request, answer.status, batch.rows)
+        other = None if is_explained else plan.instead(request, answer, batch.rows)
     if other is not None:
         if not batch.go_on():
             return Delivery.of_all(len(request.rows), Outcome.RETRYABLE, _STOPS), True

@@ -23,6 +23,7 @@ from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnectionError, ReadTimeoutError
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.tls import lenient, why_refused
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure
 from dbt_reverse_etl.sinks.http.auth import Tokens, signature
 from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session, too_large
@@ -222,7 +223,6 @@ def decoded(body: bytes, encoding: str, cap: int = BODY_CAP) -> tuple[bytes | No
 
 # Only a connection that never stood proves that nothing was sent. No text of an error: it may quote the URL's key.
 _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
-    (ssl.SSLCertVerificationError, Failure(Outcome.FATAL, "the TLS certificate of the destination was not accepted")),
     (socket.gaierror, Failure(Outcome.RETRYABLE, "the host name was not found")),
     (NewConnectionError, Failure(Outcome.RETRYABLE, "no connection")),
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
@@ -247,6 +247,10 @@ def _failure(error: Exception) -> Failure:
         return Failure(Outcome.FATAL, "the destination did not accept the client certificate")
     if _OLD_TLS.search(alerts):
         return Failure(Outcome.FATAL, "the destination offers no TLS 1.2 or newer")
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = f"the TLS certificate of the destination was not accepted{why_refused(cause)}"
+            return Failure(Outcome.FATAL, reason)
     for kind, failure in _FAILURES:
         if any(isinstance(cause, kind) for cause in causes):
             return failure
@@ -274,6 +278,8 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=trusted if isinstance(trusted, str) else certifi.where())
     # Not every build of Python has this as its default.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if isinstance(trusted, str):
+        lenient(context)
     if trusted is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -75,7 +75,11 @@ class TestOutcomes:
             ("9" * 400, 1e15),
             ("-5", None),
             ("soon", None),
-            ("1.5", None),
+            ("2.0", 2.0),
+            ("1.5", 1.5),
+            (f"2.{'0' * 400}", 2.0),
+            ("1.", None),
+            ("1.5.2", None),
             ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
             ("", None),
         ],
@@ -112,7 +116,7 @@ class TestOutcomes:
         both = {"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}}
         excepted = {"missing_except": "/7$"}
         codes = {"error": "code", "codes": {"NOT_FOUND": "no_match"}}
-        no_proof = "HTTP 404: no proof that the row is missing, by its path"
+        no_proof = "HTTP 404: no proof that the row is missing, by missing_except"
         for operation, options, mode, usual, unproven in (
             ("delete", {}, Mode.MIRROR, DELIVERED, (REJECTED, no_proof)),
             ("delete", codes, Mode.MIRROR, DELIVERED, (Outcome.NO_MATCH, "HTTP 404, code NOT_FOUND")),
@@ -126,6 +130,19 @@ class TestOutcomes:
         upsert = task_of({**both, **excepted}, mode=Mode.UPSERT)
         assert outcomes(send(server.url, upsert, ("update", person(7))), 1) == [REJECTED]
         assert len(server.received) == asked + 1  # it is not sent as an insert
+
+    def test_an_answer_that_the_options_except_proves_of_no_row_that_it_is_missing(self, server: HttpServer) -> None:
+        update = {"update": {"method": "PATCH", "path": "c/{id}"}}
+        both = {"insert": {"method": "POST", "path": "c"}, **update}
+        for operation, options, mode, usual in (
+            ("delete", {}, Mode.MIRROR, DELIVERED),
+            ("update", update, Mode.UPDATE_ONLY, Outcome.NO_MATCH),
+            ("update", both, Mode.UPSERT, DELIVERED),
+        ):
+            task = task_of({**options, "missing_except": "no such field"}, mode=mode)
+            for text, outcome in (("no such row", usual), ("no such field", REJECTED)):
+                server.script(json_reply({"message": text}, 404))
+                assert outcomes(send(server.url, task, (operation, person(1))), 1) == [outcome]
 
     def test_an_exception_that_is_no_regular_expression_is_refused(self) -> None:
         with pytest.raises(ValidationError, match=r"found '\('; expected a regular expression.*next: correct it"):
@@ -226,6 +243,20 @@ class TestOutcomes:
             server.default = reply
             assert send(server.url, task, ("delete", {"id": 1})).results == ()
 
+    @pytest.mark.parametrize("status", [200, 201, 204, 205])
+    def test_an_answer_without_a_body_is_no_web_page_whatever_its_content_type(
+        self, status: int, server: HttpServer
+    ) -> None:
+        page = {"Content-Type": "text/html; charset=utf-8"}
+        options = {"success": {"status": [status]}}
+        for more in ({}, {"error": "code"}):  # the body is wanted, or not
+            server.default = Reply(status, b"", page)
+            assert send(server.url, task_of({**options, **more}), *inserts(1)).results == ()
+            server.default = Reply(404, b"", page)
+            assert send(server.url, task_of(more), ("delete", {"id": 1})).results == ()
+            server.default = Reply(404, b"<html>", page)
+            assert outcomes(send(server.url, task_of(more), ("delete", {"id": 1})), 1) == [FATAL]
+
     def test_a_web_page_stops_a_batch_before_each_row_is_asked_for(self, server: HttpServer) -> None:
         server.default = Reply(404, b"<html>", {"Content-Type": "text/html"})
         assert outcomes(send(server.url, task_of(BATCH), *inserts(1, 2)), 2) == [FATAL] * 2
@@ -283,6 +314,10 @@ class TestAcknowledgement:
         ("reply", "outcome"),
         [
             (json_reply({"data": {"items": [{"ok": True}]}}), DELIVERED),
+            (
+                Reply(200, b'\xef\xbb\xbf{"data": {"items": [{"ok": true}]}}', {"Content-Type": "application/json"}),
+                DELIVERED,
+            ),
             (json_reply({"data": {"items": [{"ok": 1}]}}), UNKNOWN),
             (json_reply({"data": {"items": [{"ok": "true"}]}}), UNKNOWN),
             (json_reply({"data": {"items": []}}), UNKNOWN),
@@ -313,6 +348,10 @@ class TestAcknowledgement:
         server.default = json_reply({"error": {"code": code, "message": CANARY}}, 422)
         assert one(server.url, task_of({"error": "error.code"})) == (REJECTED, f"HTTP 422, code {code}")
         assert one(server.url) == (REJECTED, "HTTP 422")
+
+    def test_a_code_after_a_byte_order_mark_is_read(self, server: HttpServer) -> None:
+        server.default = Reply(422, b'\xef\xbb\xbf{"code": "E1"}', {"Content-Type": "application/json"})
+        assert one(server.url, task_of({"error": "code"})) == (REJECTED, "HTTP 422, code E1")
 
     @pytest.mark.parametrize("text", ["Ada", f"no such mail: {CANARY}", "a@b.example", "x" * 65, True, None, {"a": 1}])
     def test_a_message_where_a_code_should_be_is_not_shown(self, text: Any, server: HttpServer) -> None:
@@ -347,20 +386,35 @@ class TestRetryAfter:
     @given(st.integers(-(10**6), 10**9))
     def test_seconds_and_every_form_of_a_date_mean_the_same_moment(self, seconds: int) -> None:
         moment = NOW + timedelta(seconds=seconds)
-        assert retry_after(str(max(0, seconds)), NOW) == max(0, seconds)
+        assert retry_after({"Retry-After": str(max(0, seconds))}, NOW) == max(0, seconds)
         # RFC 9110 5.6.7: IMF-fixdate, and the obsolete forms of RFC 850 and of asctime.
         forms = [format_datetime(moment, usegmt=True), moment.strftime("%a %b %d %H:%M:%S %Y").replace(" 0", "  ", 1)]
         if 1969 <= moment.year <= 2068:  # two digits of the year
             forms.append(moment.strftime("%A, %d-%b-%y %H:%M:%S GMT"))
         for text in forms:
-            assert retry_after(text, NOW) == max(0, seconds), text
+            assert retry_after({"Retry-After": text}, NOW) == max(0, seconds), text
 
     @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(300), deadline=None)
     @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))
     def test_junk_is_no_pause_and_never_an_exception_or_a_negative_one(self, text: str) -> None:
-        seconds = retry_after(text, NOW)
-        assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
+        for headers in ({"Retry-After": text}, {"Retry-After": format_datetime(NOW, usegmt=True), "Date": text}):
+            seconds = retry_after(headers, NOW)
+            assert seconds is None or (seconds >= 0 and math.isfinite(seconds))
+
+    @pytest.mark.guarantee(
+        "HTTP", "A date at which to come back is counted from the answer's own, whatever this clock shows"
+    )
+    @pytest.mark.parametrize("hours", [-30, 0, 30])
+    def test_a_date_is_counted_from_the_date_of_the_answer(self, hours: int) -> None:
+        there = NOW + timedelta(hours=hours)
+        headers = {"Retry-After": format_datetime(there + timedelta(seconds=40), usegmt=True)}
+        headers["Date"] = format_datetime(there, usegmt=True)
+        assert retry_after(headers, NOW) == 40
+        reset = {"X-Reset": str(int(there.timestamp()) + 40), "Date": headers["Date"]}
+        options = HttpOptions.model_validate({"retry_after": {"header": "X-Reset", "unit": "epoch"}})
+        answer = Answer(429, headers=HTTPHeaderDict(reset))
+        assert judge(answer, Sent(1), options, Mode.UPSERT, NOW).retry_after == 40
 
     @pytest.mark.parametrize(
         ("unit", "header", "value", "pause"),

@@ -151,6 +151,13 @@ class TestOAuth2:
         assert one(server.url, auth=auth, timeout={"read": 0.3}) == (outcome, f"the token endpoint: {reason}")
         assert [request.path for request in server.received] == ["/oauth/token"]
 
+    @pytest.mark.parametrize("status", [200, 201])
+    @pytest.mark.parametrize("kind", [{"token_type": kind} for kind in ("bearer", "BearerToken", None, "")] + [{}])
+    def test_a_bearer_token_has_many_names_or_none(self, kind: dict[str, Any], status: int, server: HttpServer) -> None:
+        server.script(json_reply({"access_token": "t", **kind}, status))
+        assert one(server.url, auth=oauth(server.url))[0] is DELIVERED
+        assert server.received[1].headers["authorization"] == "Bearer t"
+
     def test_a_token_endpoint_that_is_down_is_retryable_and_its_retry_after_is_handed_on(
         self, server: HttpServer
     ) -> None:

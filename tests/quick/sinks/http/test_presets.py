@@ -13,8 +13,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.preset import DIRECTORY, load_preset, merged, preset_names
@@ -22,143 +22,8 @@ from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
+from tests.support.sinks.http_presets import BEARER, TOKEN, Preset, task_of
 from tests.support.sinks.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
-
-TOKEN = "canary-token"
-Answers = Callable[[Received], Reply] | Reply
-
-
-def task_of(object_: str, key: str, mode: Mode = Mode.MIRROR, options: dict[str, Any] | None = None) -> SinkTask:
-    schema = pa.schema([(key, pa.string()), ("name", pa.string()), ("score", pa.int64())])
-    model = HttpOptions.model_validate(options or {})
-    return SinkTask("a1", "people", 1, object_, mode, (key,), schema, options=model)
-
-
-class Preset:
-    """One preset, sent to a local server."""
-
-    def __init__(self, name: str, server: HttpServer, task: SinkTask, auth: dict[str, Any]) -> None:
-        self.server = server
-        self.task = task
-        settings = {"preset": name, "url": server.url, "auth": auth}
-        self.sink = HttpSink(HttpSettings.model_validate(settings))
-
-    def row(self, number: int) -> dict[str, Any]:
-        return {self.task.key[0]: f"k{number}", "name": f"n{number}" if number else None, "score": number}
-
-    def send(self, answer: Answers, *numbers: int, operation: str = "insert") -> tuple[list[Outcome], Delivery]:
-        self.server.default = answer
-        rows = [self.row(number) for number in numbers]
-        if operation == "delete":
-            rows = [{self.task.key[0]: row[self.task.key[0]]} for row in rows]
-        self.sink.validate(self.task)
-        self.sink.open(self.task)
-        try:
-            delivery = self.sink.deliver(batch_of(self.task, [(operation, row) for row in rows]))
-        finally:
-            self.sink.close()
-        assert not any(f"n{number}" in repr(delivery) for number in numbers)
-        return outcomes(delivery, len(numbers)), delivery
-
-
-BEARER = {"type": "bearer", "token": TOKEN}
-
-
-class TestHubspot:
-    @pytest.fixture
-    def hubspot(self, server: HttpServer) -> Preset:
-        return Preset("hubspot", server, task_of("contacts", "email", Mode.UPSERT), BEARER)
-
-    @staticmethod
-    def api(*refused: str) -> Callable[[Received], Reply]:
-        """Batch upsert: 200, or 207 with `errors` that name the trace id of their input."""
-
-        def answer(request: Received) -> Reply:
-            good = [one for one in request.json["inputs"] if one["id"] not in refused]
-            results = [{"id": "9", "new": True, "objectWriteTraceId": one["objectWriteTraceId"]} for one in good]
-            errors = [
-                {"status": "error", "category": "VALIDATION_ERROR", "message": "Property values were not valid: n2",
-                 "context": {"objectWriteTraceId": [key]}}
-                for key in refused
-            ]  # fmt: skip
-            more = {"numErrors": len(errors), "errors": errors} if errors else {}
-            return json_reply({"status": "COMPLETE", "results": results, **more}, 207 if errors else 200)
-
-        return answer
-
-    def test_contacts_are_upserted_in_batches_by_a_unique_property(self, hubspot: Preset) -> None:
-        assert hubspot.send(self.api(), 1, 2)[0] == [DELIVERED] * 2
-        (request,) = hubspot.server.received
-        assert (request.method, request.path) == ("POST", "/crm/objects/2026-03/contacts/batch/upsert")
-        assert request.headers["authorization"] == f"Bearer {TOKEN}"
-        assert request.json["inputs"][0] == {
-            "idProperty": "email", "id": "k1", "objectWriteTraceId": "k1", "properties": hubspot.row(1),
-        }  # fmt: skip
-        assert hubspot.sink.limits(hubspot.task).rows == 100
-
-    def test_a_null_clears_the_property_for_which_hubspot_wants_an_empty_text(
-        self, hubspot: Preset, server: HttpServer
-    ) -> None:
-        assert hubspot.send(self.api(), 0, 1)[0] == [DELIVERED] * 2
-        by_id = Preset("hubspot_records", server, task_of("contacts", "hs_object_id"), BEARER)
-        assert by_id.send(json_reply({"id": "k0"}), 0)[0] == [DELIVERED]
-        batch, alone = (request.json for request in server.received)
-        assert batch["inputs"][0]["properties"] == {"email": "k0", "name": "", "score": 0}
-        assert batch["inputs"][1]["properties"] == hubspot.row(1)
-        assert alone["properties"] == {"name": "", "score": 0}
-
-    @pytest.mark.parametrize("status", [423, 477])
-    def test_a_lock_and_an_account_that_moves_are_waited_for(self, status: int, hubspot: Preset) -> None:
-        found, delivery = hubspot.send(json_reply({"status": "error"}, status, **{"Retry-After": "3600"}), 1, 2)
-        assert (found, delivery.refused_whole, delivery.retry_after) == ([RETRYABLE] * 2, False, 3600)
-
-    def test_check_tries_the_token_with_a_request_that_changes_nothing(self, hubspot: Preset) -> None:
-        hubspot.server.script(Reply(200), Reply(401))
-        hubspot.sink.check()
-        [request] = hubspot.server.received
-        assert (request.method, request.path) == ("GET", "/account-info/2026-03/details")
-        assert request.headers["authorization"] == f"Bearer {TOKEN}"
-        with pytest.raises(DestinationError, match="HTTP 401"):
-            hubspot.sink.check()
-        assert hubspot.sink.rights(hubspot.task).untried == (
-            "whether the API takes rows: only a request that writes tells it",
-        )
-
-    def test_a_207_rejects_the_refused_contact_alone(self, hubspot: Preset) -> None:
-        found, delivery = hubspot.send(self.api("k2"), 1, 2, 3)
-        assert found == [DELIVERED, REJECTED, DELIVERED]
-        assert delivery.results[0].reason == "HTTP 207, refused in results, code VALIDATION_ERROR"
-
-    def test_a_rate_limit_pauses_and_a_whole_refusal_applies_nothing(self, hubspot: Preset) -> None:
-        limited = json_reply({"status": "error", "category": "RATE_LIMITS", "policyName": "TEN_SECONDLY_ROLLING"}, 429)
-        assert hubspot.send(limited, 1, 2)[0] == [RETRYABLE] * 2
-        whole = json_reply({"status": "error", "category": "VALIDATION_ERROR", "message": "n1"}, 400)
-        found, delivery = hubspot.send(whole, 1, 2)
-        assert (found, delivery.refused_whole) == ([REJECTED] * 2, True)
-        assert hubspot.send(json_reply({"category": "INVALID_AUTHENTICATION"}, 401), 1)[0] == [FATAL]
-
-    def test_records_are_updated_and_archived_by_record_id_and_by_no_other_key(self, server: HttpServer) -> None:
-        by_id = Preset("hubspot_records", server, task_of("contacts", "hs_object_id"), BEARER)
-        assert by_id.send(Reply(204), 1, 2, operation="delete")[0] == [DELIVERED] * 2
-        (request,) = server.received
-        assert (request.method, request.path) == ("POST", "/crm/objects/2026-03/contacts/batch/archive")
-        assert request.json == {"inputs": [{"id": "k1"}, {"id": "k2"}]}
-        gone = json_reply({"status": "error", "category": "OBJECT_NOT_FOUND"}, 404)
-        reply: Callable[[Received], Reply] = lambda one: gone if one.path.endswith("/k2") else json_reply({"id": "k"})  # noqa: E731
-        found, delivery = by_id.send(reply, 1, 2, 3)
-        assert found == [DELIVERED, REJECTED, DELIVERED]
-        assert delivery.results[0].reason == "HTTP 404, code OBJECT_NOT_FOUND"
-        first = server.received[1]
-        assert (first.method, first.path) == ("PATCH", "/crm/objects/2026-03/contacts/k1")
-        fields = {name: value for name, value in by_id.row(1).items() if name != "hs_object_id"}
-        assert first.json == {"properties": fields}
-        with pytest.raises(ConfigurationError, match="expected one, hs_object_id"):
-            by_id.sink.validate(task_of("contacts", "email"))
-        with pytest.raises(
-            ConfigurationError,
-            match=r"options\.delete: found no whole request, here or in preset hubspot.*or take mode upsert",
-        ):
-            Preset("hubspot", server, task_of("contacts", "email"), BEARER).sink.validate(task_of("contacts", "email"))
 
 
 class TestSalesforce:
@@ -246,8 +111,18 @@ class TestSalesforce:
             return
         assert outcomes(delivery, 3) == [DELIVERED, DELIVERED if proves else REJECTED, DELIVERED]
         if not proves:
-            assert delivery.results[0].reason.endswith("no proof that the row is missing, by its path")
+            assert delivery.results[0].reason.endswith("no proof that the row is missing, by missing_except")
             assert id_ not in repr(delivery)
+
+    @pytest.mark.guarantee("HTTP", "Salesforce's 404 for a key field that its user may not see is no proof of a delete")
+    def test_a_404_for_a_field_that_the_user_may_not_see_deletes_nothing(self, salesforce: Preset) -> None:
+        hidden = "Provided external ID field does not exist or is not accessible: Ext__c"
+        lost = json_reply([{"message": hidden, "errorCode": "NOT_FOUND"}], 404)
+        found, delivery = salesforce.send(lost, 1, 2, operation="delete")
+        assert found == [REJECTED] * 2
+        assert delivery.results[0].reason.startswith("HTTP 404, code NOT_FOUND: no proof that the row is missing")
+        gone = json_reply([{"message": "The requested resource does not exist", "errorCode": "NOT_FOUND"}], 404)
+        assert salesforce.send(gone, 1, operation="delete")[0] == [DELIVERED]
 
     def test_an_id_that_ends_like_a_file_is_deleted_where_salesforce_serves_it(self, salesforce: Preset) -> None:
         salesforce.server.default = Reply(204)
@@ -291,6 +166,14 @@ class TestBraze:
         errors = [{"type": "'external_id' is required", "input_array": "attributes", "index": 1}]
         answer = json_reply({"message": "success", "attributes_processed": 2, "errors": errors}, 201)
         assert braze.send(answer, 1, 2, 3)[0] == [DELIVERED, REJECTED, DELIVERED]
+
+    def test_a_minor_error_that_is_plain_text_is_looked_for_and_stops_nothing(self, braze: Preset) -> None:
+        answer = json_reply({"message": "success", "errors": ["n1 is invalid"]}, 201)
+        found, delivery = braze.send(answer, 1, 2)
+        assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 2, True, None)
+        found, delivery = braze.send(answer, 1)
+        assert (found, delivery.stop) == ([REJECTED], None)
+        assert delivery.results[0].reason == "HTTP 201, refused in results, code errors"
 
     def test_a_fatal_error_in_the_message_acknowledges_nothing(self, braze: Preset) -> None:
         found, delivery = braze.send(json_reply({"message": "Valid data must be provided"}, 201), 1, 2)

@@ -14,6 +14,7 @@ from pymysql.constants import CLIENT, CR, ER
 from pymysql.cursors import Cursor
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.tls import lenient, why_refused
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -121,6 +122,8 @@ def _tls(settings: MysqlSettings) -> dict[str, Any]:
     try:
         context = ssl.create_default_context(cafile=settings.ssl_ca or certifi.where())
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if settings.ssl_ca:
+            lenient(context)
         context.check_hostname = mode == "verify_identity"
         context.verify_mode = ssl.CERT_NONE if mode == "required" else ssl.CERT_REQUIRED
         if settings.ssl_cert:
@@ -133,7 +136,7 @@ def _tls(settings: MysqlSettings) -> dict[str, Any]:
 def _not_connected(error: pymysql.err.OperationalError) -> pymysql.err.OperationalError:
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return NotConnected(Outcome.FATAL, "the server's certificate could not be verified")
+        return NotConnected(Outcome.FATAL, f"the server's certificate could not be verified{why_refused(cause)}")
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return NotConnected(Outcome.FATAL, "TLS failed")
     if error.args[0] == CR.CR_SSL_CONNECTION_ERROR:
