@@ -36,7 +36,7 @@
     {%- set image = reverse_etl._full_image_at(changelog.target, needed.beside_syncs, changelog.head.undone) if needed.beside_syncs > needed.snapshot_id else base -%}
     {%- set syncs = [] -%}
     {%- for need in needed.of_syncs if need.snapshot_id < image and need.sync not in syncs -%}{%- do syncs.append(need.sync) -%}{%- endfor -%}
-    {{ return('; push the sync' ~ ('s ' if syncs | length > 1 else ' ') ~ syncs | join(', ') ~ ' first: snapshot ' ~ image ~ ' holds a full image' if image > base else '') }}
+    {{ return('; push the sync' ~ ('s ' if syncs | length > 1 else ' ') ~ syncs | join(', ') ~ ' first, or leave out with without_syncs what is gone: snapshot ' ~ image ~ ' holds a full image' if image > base else '') }}
 {% endmacro %}
 
 

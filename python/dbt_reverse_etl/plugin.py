@@ -47,7 +47,7 @@ class _Listener:
         self._retried = command == "retry"
         self._artifacts: Path | None = None
         self._written_by = ""  # their invocation; a retry that had nothing to do leaves those of the command before
-        self._finished: set[str] = set()  # unique ids
+        self._finished: dict[str, str] = {}  # statuses by unique id
         self._done = False
         self._tried: set[str] = set()  # destinations
         self.configuration: Any = None
@@ -79,7 +79,7 @@ class _Listener:
         elif name == "FoundStats":
             self._configure_late()
         elif name == "NodeFinished":
-            self._finished.add(event.data.node_info.unique_id)
+            self._finished[event.data.node_info.unique_id] = event.data.node_info.node_status
         elif name == "CommandCompleted" and not self._done:
             self._done = True
             self._complete(succeeded=event.data.success)
@@ -140,22 +140,24 @@ class _Listener:
             return self._without_artifacts()
         if self._artifacts is None and not (self._retried and self.configuration is not None):
             return True  # dbt stopped before it ran anything, and maybe before it had read the project
+        from dbt_reverse_etl.app.project import has_syncs
+
         folder = self._artifacts or _target_path()
-        if not (_has_syncs(folder) if self.configuration is None else self.configuration.syncs):
+        if not (has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         return not self._has_spark() or self._push_from(folder)
 
     def _say_interrupted(self) -> None:
-        """The next command that runs no tests must not push what has failed one now."""
         from dbt_reverse_etl.app.invocation import remember_tests
 
-        said = "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured."
-        if self._artifacts and self.configuration is not None and _runs_here():
-            failed = remember_tests(self._project(self._artifacts), _spark, self.configuration)
-            said += (
-                f" First run dbt build: it could not be recorded that these tests failed: {failed}." if failed else ""
-            )
-        say(said, "warn")
+        say(
+            "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.", "warn"
+        )
+        if _flag("WRITE_JSON") and self.configuration is not None and _runs_here():
+            project = self._project(self._artifacts or _target_path())
+            failed = remember_tests(project, self._finished, _spark, self.configuration)
+            if failed:
+                say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
 
     def _has_spark(self) -> bool:
         """Whether pyspark is here. If not, and this command has made a sync due, raises ReverseEtlError."""
@@ -189,8 +191,8 @@ class _Listener:
         from dbt_reverse_etl.app.project import Project
 
         parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
-        env = dict(os.environ)
-        return Project(artifacts, _profiles(), _target_name(), _project_root(), env, self._written_by, parsed_by)
+        place = (artifacts, _profiles(), _target_name(), _project_root(), dict(os.environ))
+        return Project(*place, self._written_by, parsed_by)
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
@@ -211,7 +213,9 @@ class _Listener:
             return []
         models = {sync.changelog.unique_id for sync in self.configuration.syncs}
         due = [sync for model in sorted(models) for sync in self._to_push(model) if sync.enabled]
-        return [one.name for one in due if left_behind or self._finished & {one.unique_id, one.changelog.unique_id}]
+        return [
+            one.name for one in due if left_behind or self._finished.keys() & {one.unique_id, one.changelog.unique_id}
+        ]
 
 
 def _screen() -> Any:
@@ -227,7 +231,7 @@ def _screen() -> Any:
 
 
 def say(text: str, level: str) -> None:
-    """Through dbt's own logger: console, log file and --log-format json. Under --warn-error, for which dbt may raise, a warning is an info."""
+    """Through dbt's own logger: console, log file and --log-format json. Where dbt raises for a warning (--warn-error), as an info."""
     from dbt_common.events.base_types import EventLevel
     from dbt_common.events.functions import fire_event
     from dbt_common.events.types import Note
@@ -237,10 +241,11 @@ def say(text: str, level: str) -> None:
     colour = {"error": red, "warn": yellow}.get(level, green if "[" in text else str)
     if os.environ.get("NO_COLOR"):
         colour = str
+    note = Note(msg=colour(text))
     try:
-        fire_event(Note(msg=colour(text)), level=EventLevel(level))
+        fire_event(note, level=EventLevel(level))
     except EventCompilationError:
-        fire_event(Note(msg=colour(text)), level=EventLevel.INFO)
+        fire_event(note, level=EventLevel.INFO)
 
 
 def _flag(name: str) -> Any:
@@ -342,13 +347,6 @@ def _concerns_us(manifest: Any) -> bool:
     return exposures or any(
         node.config.materialized == "changelog" for node in manifest.nodes.values() if node.resource_type == "model"
     )
-
-
-def _has_syncs(folder: Path) -> bool:
-    from dbt_reverse_etl.app.project import read_json
-
-    exposures = read_json(folder / "manifest.json")["exposures"].values()
-    return any("reverse_etl" in (e.get("config", {}).get("meta") or e.get("meta") or {}) for e in exposures)
 
 
 def _checked_configuration(manifest: Any) -> Any:

@@ -14,7 +14,7 @@ from dbt_reverse_etl.app import alerts
 from dbt_reverse_etl.app.configuration import Configuration
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.identity import id_of, requests_of
-from dbt_reverse_etl.app.overlap import GRACE, Overlap
+from dbt_reverse_etl.app.overlap import Overlap
 from dbt_reverse_etl.app.project import OFF, PLAN, Ask, Project, overrides_of
 from dbt_reverse_etl.app.push import Display, Pusher, Say
 from dbt_reverse_etl.app.push_report import Report
@@ -23,7 +23,7 @@ from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart, in_time, within
 from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.config.artifacts import Invocation, asked, select
+from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
@@ -34,6 +34,7 @@ from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
 
+_LAST_TESTS = 8.0  # seconds after a signal in which the ledger hears of failed tests; schedulers wait ten
 _LAST_WORDS = 2.0  # seconds after a signal; what is not said by then, the next push says
 
 
@@ -130,21 +131,28 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     return reports + overtaken
 
 
-def remember_tests(project: Project, connect: Callable[[], SparkSession], configuration: Configuration) -> str:
-    """Let the ledger know which tests failed before dbt was interrupted; their names, if that was not done in time."""
+def remember_tests(
+    project: Project, statuses: Mapping[str, str], connect: Callable[[], SparkSession], configuration: Configuration
+) -> str:
+    """Let the ledger know which tests had failed when dbt was interrupted; their names, if that was not done in time.
+
+    Args:
+        statuses: of the nodes that have ended, by unique id; dbt's run_results.json lacks those that ended after the signal.
+    """
     manifest = project.manifest()
-    invocation = project.invocation(manifest, Ask.RUN)
-    if not invocation.failed_tests or project.switch == OFF or isinstance(configuration.destinations, PlanOnly):
+    failed = failed_tests({node: {"status": status} for node, status in statuses.items()}, manifest)
+    if not failed or project.switch == OFF or isinstance(configuration.destinations, PlanOnly):
         return ""
+    invocation = replace(asked(manifest["metadata"]["invocation_id"], "", ()), failed_tests=failed)
 
     def record() -> None:
         ledger = open_ledger(connect(), manifest)
         _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
 
     try:
-        within(record, GRACE)
-    except Exception:  # whatever it is, the user must know
-        return ", ".join(sorted(test for tests in invocation.failed_tests.values() for test in tests))
+        within(record, _LAST_TESTS)
+    except (Exception, KeyboardInterrupt):  # whatever it is, the user must know
+        return ", ".join(sorted(test for tests in failed.values() for test in tests))
     return ""
 
 

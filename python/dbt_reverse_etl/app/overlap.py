@@ -105,7 +105,7 @@ class Overlap(Generic[T]):
         self._interrupt.set()
         self._cancel()
         until = time.monotonic() + GRACE
-        for worker in workers:
+        for worker in filter(threading.Thread.is_alive, workers):
             worker.join(max(0.0, until - time.monotonic()))
 
     def _end(self, workers: Sequence[threading.Thread], ended: Callable[[T], None]) -> None:

@@ -145,6 +145,12 @@ def refuse_unknown_words(configuration: Configuration, env: Mapping[str, str]) -
     overrides_of(configuration, env)
 
 
+def has_syncs(artifacts: Path) -> bool:
+    """Whether a project has syncs; it is not asked whether they are right."""
+    exposures = read_json(artifacts / "manifest.json")["exposures"].values()
+    return any("reverse_etl" in (one.get("config", {}).get("meta") or one.get("meta") or {}) for one in exposures)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """One artifact.
 

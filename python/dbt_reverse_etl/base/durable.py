@@ -28,15 +28,19 @@ def put(file: Path, content: bytes) -> None:
     """
     new = file.with_name(f"{file.name}.new")
     try:
+        new.unlink(missing_ok=True)
+        new.touch(0o600 if file.exists() else 0o666)
         write(new, content)
         if file.exists():
-            shutil.copymode(file, new)
+            with suppress(OSError):  # on some mounts nobody may
+                shutil.copymode(file, new)
         new.replace(file)
     except OSError:
         with suppress(OSError):
             new.unlink(missing_ok=True)
         raise
-    sync_directory(file.parent)
+    with suppress(OSError):  # the file is there
+        sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -171,7 +171,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
         except OSError as error:
             what, next_step = (
                 f"{file}, which cannot be written ({type(error).__name__})",
-                "free the disk, or name another file",
+                "free the disk, or name a file in another folder",
             )
             raise ReverseEtlError(Problem("--out", what, "room for it, and the right to write it", next_step)) from None
         say(f"Wrote {file}", "info")

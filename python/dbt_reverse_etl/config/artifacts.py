@@ -103,7 +103,7 @@ def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     if invocation.empty or invocation.sample:
         return invocation
     passed = frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED)
-    invocation = replace(invocation, failed_tests=_failed_tests(results, manifest), passed_tests=passed)
+    invocation = replace(invocation, failed_tests=failed_tests(results, manifest), passed_tests=passed)
     if invocation.command not in PUSHING_COMMANDS:
         return invocation
     excluded = tuple(sync for sync in found if is_excluded(sync, args))
@@ -164,7 +164,7 @@ def _changelog_result(result: Node) -> ChangelogResult:
     return ChangelogResult(str(result["status"]), int(head[1]), head[2], began, ended, head[3] or "")
 
 
-def _failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:
+def failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple[str, ...]]:
     """By changelog; a test that could not be run has not passed either, nor has one that was skipped after its changelog was captured."""
     tests = {**manifest["nodes"], **(manifest.get("unit_tests") or {})}
     failed: dict[str, tuple[str, ...]] = {}

@@ -31,7 +31,8 @@ _READS = (
 _INTERVAL = re.compile(
     r"(?<!['\"])\binterval\s*[-+'\"\d]|\bas interval\b|make_(?:dt_|ym_)?interval\(|try_subtract\(", re.IGNORECASE
 )
-_SUBTRACTS = re.compile(r" - (?!\d+(?:\.\d+)?\))")  # but no plain number
+_SUBTRACTION = re.compile(r"(\S+) - (?=(\S+))")
+_NO_INSTANT = re.compile(r"\(*(?:-?\w+(?:\.\d+)?|([^\s()#]+)#\d+L?)[),]*")  # a number, a word of a text, a column
 _HIDES = re.compile(r"\b(?:between|nvl2?|ifnull|nullif|equal_?null)\(")
 _MADE = re.compile(r"\b(?:timestamp_(?:seconds|millis|micros)|try_make_timestamp)\(")
 
@@ -60,9 +61,20 @@ def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
     # Of some functions, as BETWEEN, the plan does not show what they cast.
     hidden = _without_offset(_DATE, where) or (_HIDES.search(condition) and _names_one(condition, local))
     reads = hidden or any(word in condition for word in _READS)
-    calculates = _INTERVAL.search(f"{where}\n{condition}") or _SUBTRACTS.search(condition)
+    calculates = _INTERVAL.search(f"{where}\n{condition}") or _subtracts(condition, instants)
     has_instant = _names_one(condition, instants) or bool(_MADE.search(condition))
     return has_instant and bool(reads or calculates)
+
+
+def _subtracts(condition: str, instants: Iterable[str]) -> bool:
+    """Whether something is subtracted that may be an instant: a column of that type, or what has parts of its own."""
+    named = {name.casefold() for name in instants}
+    for left, right in _SUBTRACTION.findall(condition):
+        for is_last, text in ((True, left), (False, right)):
+            plain = _NO_INSTANT.fullmatch(text)
+            if plain is None or (is_last and text.endswith(")")) or (plain[1] or "").casefold() in named:
+                return True
+    return False
 
 
 def _names_one(condition: str, columns: Iterable[str]) -> bool:

@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_the_former_report_and_says_what_to_do(out: Path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(durable, "write", full)
-    with pytest.raises(ReverseEtlError, match="Next: free the disk, or name another file"):
+    with pytest.raises(ReverseEtlError, match="Next: free the disk, or name a file in another folder"):
         report()
     assert (out.read_text(), [*out.parent.iterdir()]) == ("<p>former", [out])
 

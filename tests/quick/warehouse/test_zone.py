@@ -11,6 +11,8 @@ TYPES = {"id": "int", "t": "timestamp", "u": "timestamp", "n": "timestamp_ntz", 
 CALCULATES = {
     "t + interval 1 month > u": "t#2 + INTERVAL '1' MONTH > u#3",
     "t - interval 1 day > u": "t#2 - INTERVAL '1' DAY > u#3",
+    "coalesce(t, u) - coalesce(u, t) > u - u": "((coalesce(t#2, u#3) - coalesce(u#3, t#2)) > (u#3 - u#3))",
+    "T - u > interval 24 hours": "((T#2 - u#3) > INTERVAL '24' HOUR)",
     "t - u > interval 24 hours": "((t#2 - u#3) > INTERVAL '24' HOUR)",
     "t - u > u - timestamp'2024-01-31 00:00:00Z'": "((t#2 - u#3) > (u#3 - 2024-01-31 00:00:00))",
     "t - timestamp'2024-01-31 00:00:00Z' > t - u": "((t#2 - 2024-01-31 00:00:00) > (t#2 - u#3))",
@@ -40,6 +42,7 @@ IN_NONE = {
     "id - 1 > 5 and id - 1.5 > 0 and t > u": "((((id#1 - 1) > 5) AND ((id#1 - 1.5) > 0)) AND (t#2 > u#3))",
     "t >= timestamp'2024-01-31 00:00:00Z' and id > -5": "((t#2 >= 2024-01-31 00:00:00) AND (id#1 > -5))",
     "t between u and timestamp'2024-01-31 00:00:00Z' and id > 5": "(between(t#2, u#3, 2024-01-31 00:00:00) AND (id#1 > 5))",
+    "t > u and id - id > 0 and x <> 'a - b'": "(((t#2 > u#3) AND ((id#1 - id#1) > 0)) AND NOT (x#6 = a - b))",
     "t > u and x = 'interval'": "((t#2 > u#3) AND (x#6 = interval))",
 }
 

@@ -46,7 +46,7 @@ def flags(monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
 
 
 def event(name: str, unique_id: str = "") -> Any:
-    data = SimpleNamespace(node_info=SimpleNamespace(unique_id=unique_id))
+    data = SimpleNamespace(node_info=SimpleNamespace(unique_id=unique_id, node_status="success"))
     return SimpleNamespace(info=SimpleNamespace(name=name), data=data)
 
 
@@ -212,7 +212,7 @@ def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it
     ended._artifacts = tmp_path
     with pytest.raises(ReverseEtlError, match=re.escape(said)):
         ended._push()
-    ended._finished, ended._retried = set(), True
+    ended._finished, ended._retried = {}, True
     with pytest.raises(ReverseEtlError, match=re.escape(said)):
         ended._push()  # a retry of nothing pushes what is left
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")

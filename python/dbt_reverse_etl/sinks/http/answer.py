@@ -180,9 +180,10 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
 def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     """Whether it comes from something before the API, which tells nothing of a row.
 
-    Some frameworks name HTML where there is no body; `body` is empty also if nobody wants it.
+    Some frameworks name HTML where a success has no body; `body` is empty also if nobody wants it.
     """
-    is_empty = answer.status in _NO_BODY or answer.headers.get("Content-Length", "").strip() == "0"
+    no_length = answer.status < 300 and answer.headers.get("Content-Length", "").strip() == "0"
+    is_empty = answer.status in _NO_BODY or no_length
     expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
     return answer.content_type in _HTML and not (expected or is_empty)
 

@@ -224,9 +224,12 @@ class HttpOptions(Options):
 
     def missing_at(self, path: str, body: bytes | None) -> list[int]:
         """The statuses by which a row is missing, in an answer of this body to a request for this path."""
-        texts = (path, (body or b"").decode(errors="replace"))
-        is_excepted = self.missing_except is not None and any(re.search(self.missing_except, text) for text in texts)
-        return [] if is_excepted else self.missing
+        if self.missing_except is None:
+            return self.missing
+        if body is None:  # it may say what is excepted
+            return []
+        texts = (path, body.decode(errors="replace"))
+        return [] if any(re.search(self.missing_except, text) for text in texts) else self.missing
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:

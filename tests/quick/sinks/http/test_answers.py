@@ -140,8 +140,13 @@ class TestOutcomes:
             ("update", both, Mode.UPSERT, DELIVERED),
         ):
             task = task_of({**options, "missing_except": "no such field"}, mode=mode)
-            for text, outcome in (("no such row", usual), ("no such field", REJECTED)):
-                server.script(json_reply({"message": text}, 404))
+            unreadable = Reply(404, b"no such row", {"Content-Encoding": "br"})
+            for reply, outcome in (
+                (json_reply({"message": "no such row"}, 404), usual),
+                (json_reply({"message": "no such field"}, 404), REJECTED),
+                (unreadable, REJECTED),
+            ):
+                server.script(reply)
                 assert outcomes(send(server.url, task, (operation, person(1))), 1) == [outcome]
 
     def test_an_exception_that_is_no_regular_expression_is_refused(self) -> None:
@@ -244,7 +249,7 @@ class TestOutcomes:
             assert send(server.url, task, ("delete", {"id": 1})).results == ()
 
     @pytest.mark.parametrize("status", [200, 201, 204, 205])
-    def test_an_answer_without_a_body_is_no_web_page_whatever_its_content_type(
+    def test_a_success_without_a_body_is_no_web_page_whatever_its_content_type(
         self, status: int, server: HttpServer
     ) -> None:
         page = {"Content-Type": "text/html; charset=utf-8"}
@@ -252,10 +257,9 @@ class TestOutcomes:
         for more in ({}, {"error": "code"}):  # the body is wanted, or not
             server.default = Reply(status, b"", page)
             assert send(server.url, task_of({**options, **more}), *inserts(1)).results == ()
-            server.default = Reply(404, b"", page)
-            assert send(server.url, task_of(more), ("delete", {"id": 1})).results == ()
-            server.default = Reply(404, b"<html>", page)
-            assert outcomes(send(server.url, task_of(more), ("delete", {"id": 1})), 1) == [FATAL]
+            for body in (b"", b"<html>"):  # that something is missing is no success
+                server.default = Reply(404, body, page)
+                assert outcomes(send(server.url, task_of(more), ("delete", {"id": 1})), 1) == [FATAL]
 
     def test_a_web_page_stops_a_batch_before_each_row_is_asked_for(self, server: HttpServer) -> None:
         server.default = Reply(404, b"<html>", {"Content-Type": "text/html"})
