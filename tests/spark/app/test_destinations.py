@@ -88,10 +88,10 @@ def shop(project: Project) -> Iterator[Shop]:
     os.chdir(here)
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("What is sent")
-@pytest.mark.parametrize("full_loads_too", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_every_destination_holds_the_model_after_first_loads_changes_and_full_loads_and_after_a_repair(
-    shop: Shop, full_loads_too: bool
+    shop: Shop,
 ) -> None:
     assert set(shop.push().values()) == {"+400 ~0 -0"}
     assert shop.databases() == [shop.model()] * 3
@@ -104,8 +104,6 @@ def test_every_destination_holds_the_model_after_first_loads_changes_and_full_lo
     assert set(shop.push().values()) == {"+1 ~3 -1"}
     assert shop.differs() == {}
     assert shop.databases() == [shop.model()] * 3
-    if not full_loads_too:
-        return
 
     shop.change(
         "update source set amount = amount + 1 where id < 300", "delete from source where id between 300 and 309"

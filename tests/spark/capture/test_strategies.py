@@ -21,7 +21,7 @@ __all__ = ["outcomes"]
 
 SEED = int(os.environ.get("REVERSE_ETL_TEST_SEED", "20240229"))
 KEYS = [(number - 200) * 46_000_000_000_000_003 for number in range(400)]  # almost all that a bigint can be
-RUNS = 2 + scaled(1)
+RUNS = 1 + scaled(4)
 LATE = 4  # minutes by which a row may come late
 COLUMNS = "id, value, at"
 FEED = "'delta.enableChangeDataFeed'"
