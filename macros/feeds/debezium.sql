@@ -115,11 +115,12 @@
 {%- endmacro %}
 
 
-{# The text of a column in the row of an event; of a deleted row only the key is told for certain. #}
+{# The text of a column in the row of an event. Of a deleted row only the key is certain; a column that a router adds to the key is in no row. #}
 {% macro _debezium_text(name, in_key, is_optional) -%}
     {%- set text = 'try_element_at(_dbz_row, ' ~ reverse_etl._string(name) ~ ')' -%}
     {%- if in_key -%}
-    {%- set text = 'coalesce(' ~ text ~ ', if(_dbz_op = \'d\', try_element_at(_dbz_key, ' ~ reverse_etl._string(name) ~ '), null))' -%}
+    {%- set named = reverse_etl._string(name) -%}
+    {%- set text = 'coalesce(' ~ text ~ ', if(_dbz_op = \'d\' or not map_contains_key(_dbz_row, ' ~ named ~ '), try_element_at(_dbz_key, ' ~ named ~ '), null))' -%}
     case when _dbz_op = 'm' then null when {{ text }} is null
         then {{ reverse_etl._debezium_refuse('an event without the key column ' ~ name, 'it in the row, or in the key of the message', 'see the key of the table, and message.key.columns of the connector') }}
         when try_element_at(_dbz_old, {{ reverse_etl._string(name) }}) <> {{ text }}
@@ -141,19 +142,20 @@
 {%- endmacro %}
 
 
-{# The value of a text; refused, where the text is none of the type. #}
+{# The value of a text; refused, where the text is none of the type. A plain cast would fail first in ANSI mode, and show the value. #}
 {% macro _debezium_value(text, type, name) -%}
     {%- set whole = text ~ " rlike '^-?[0-9]+$'" -%}
     {%- set result = 'timestamp' if type in ('timestamp_millis', 'timestamp_micros') else type -%}
     {%- set value -%}
         {%- if type == 'string' -%} {{ text }}
-        {%- elif type in ('tinyint', 'smallint', 'int', 'integer', 'bigint') -%} if({{ whole }}, cast({{ text }} as {{ type }}), null)
-        {%- elif type.startswith('decimal') -%} if({{ text }} rlike '^-?[0-9]+([.][0-9]{0,{{ type.split(',')[1] | replace(')', '') if ',' in type else 0 }}}0*)?$', cast({{ text }} as {{ type }}), null)
-        {%- elif type == 'date' -%} case when {{ whole }} then date_from_unix_date(cast({{ text }} as int)) when {{ text }} rlike '^[0-9]{4}-[0-9]{2}-[0-9]{2}Z?$' then cast(left({{ text }}, 10) as date) end
-        {%- elif type == 'timestamp' -%} if({{ text }} rlike '^[0-9]{4}-.*(Z|[+-][0-9]{2}:?[0-9]{2})$', cast({{ text }} as timestamp), null)
-        {%- elif type in ('timestamp_millis', 'timestamp_micros') -%} if({{ whole }}, {{ type }}(cast({{ text }} as bigint)), null)
+        {%- elif type in ('tinyint', 'smallint', 'int', 'integer', 'bigint') -%} if({{ whole }}, try_cast({{ text }} as {{ type }}), null)
+        {%- elif type.startswith('decimal') -%} if({{ text }} rlike '^-?[0-9]+([.][0-9]{0,{{ type.split(',')[1] | replace(')', '') if ',' in type else 0 }}}0*)?$', try_cast({{ text }} as {{ type }}), null)
+        {%- elif type == 'date' -%} case when {{ whole }} then date_from_unix_date(try_cast({{ text }} as int)) when {{ text }} rlike '^[0-9]{4}-[0-9]{2}-[0-9]{2}Z?$' then try_cast(left({{ text }}, 10) as date) end
+        {%- elif type == 'timestamp' -%} if({{ text }} rlike '^[0-9]{4}-.*(Z|[+-][0-9]{2}:?[0-9]{2})$', try_cast({{ text }} as timestamp), null)
+        {%- elif type == 'timestamp_millis' -%} if({{ whole }}, timestamp_micros(try_multiply(try_cast({{ text }} as bigint), 1000)), null)
+        {%- elif type == 'timestamp_micros' -%} if({{ whole }}, timestamp_micros(try_cast({{ text }} as bigint)), null)
         {%- elif type == 'binary' -%} try_to_binary({{ text }}, 'base64')
-        {%- else -%} cast({{ text }} as {{ type }})
+        {%- else -%} try_cast({{ text }} as {{ type }})
         {%- endif -%}
     {%- endset -%}
     {%- if type == 'string' -%} {{ value }} {%- else -%}

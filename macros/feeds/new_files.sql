@@ -63,17 +63,21 @@
   checked: what does not fit the schema, given or inferred, goes into _malformed, to be counted and refused.
 #}
 {% macro _landing_rows(landing, path, format, schema, options, checked) %}
-    {%- set all = {} -%}
-    {%- if format | lower == 'csv' -%}{%- do all.update({'header': 'true', 'enforceSchema': 'false'}) -%}{%- endif -%}
-    {%- if checked -%}{%- do all.update({'columnNameOfCorruptRecord': '_malformed'}) -%}
-    {%- elif format | lower not in ('csv', 'json') -%}{%- do all.update({'mode': 'FAILFAST'}) -%}
+    {%- set all, ours = {}, {} -%}
+    {%- if format | lower == 'csv' -%}{%- do ours.update({'header': 'true', 'enforceSchema': 'false'}) -%}{%- endif -%}
+    {%- if checked -%}{%- do ours.update({'columnNameOfCorruptRecord': '_malformed'}) -%}
+    {%- elif format | lower not in ('csv', 'json') -%}{%- do ours.update({'mode': 'FAILFAST'}) -%}
     {%- endif -%}
+    {#- Newer files may have more columns. -#}
+    {%- if format | lower in ('parquet', 'orc') and not schema -%}{%- do ours.update({'mergeSchema': 'true'}) -%}{%- endif -%}
+    {%- for name, value in ours.items() if name | lower not in options | map('lower') | list -%}{%- do all.update({name: value}) -%}{%- endfor -%}
     {%- do all.update(options) -%}
-    {%- do run_query('drop table if exists ' ~ landing) -%}
-    {%- do run_query(
-        'create table ' ~ landing ~ (' (' ~ schema ~ (', _malformed string' if checked else '') ~ ')' if schema else '') ~ ' using ' ~ format ~ ' '
-        ~ reverse_etl._source_options(all) ~ ' location ' ~ reverse_etl._string(path)
-    ) -%}
+    {%- do reverse_etl._create_landing(landing, path, format, schema ~ (', _malformed string' if checked else '') if schema else none, all) -%}
+    {%- if not schema and reverse_etl._is_without_partitions(landing) -%}
+        {%- set columns = [] -%}
+        {%- for column in reverse_etl._columns_of(landing) -%}{%- do columns.append(reverse_etl._quote(column.name) ~ ' ' ~ column.type) -%}{%- endfor -%}
+        {%- do reverse_etl._create_landing(landing, path, format, columns | join(', '), all) -%}
+    {%- endif -%}
     {%- if checked and not schema -%}
         {%- set names = reverse_etl._columns_of(landing) | map(attribute='name') | list -%}
         {%- if names == ['_malformed'] -%}
@@ -84,6 +88,25 @@
         {%- endif -%}
     {%- endif -%}
     {{ return('(select *, _metadata.file_modification_time as _file_modified from ' ~ landing ~ ')') }}
+{% endmacro %}
+
+
+{% macro _create_landing(landing, path, format, columns, options) %}
+    {%- do run_query('drop table if exists ' ~ landing) -%}
+    {%- do run_query(
+        'create table ' ~ landing ~ (' (' ~ columns ~ ')' if columns else '') ~ ' using ' ~ format ~ ' ' ~ reverse_etl._source_options(options) ~ ' location ' ~ reverse_etl._string(path)
+    ) -%}
+{% endmacro %}
+
+
+{#
+  Whether Spark found folders such as day=2026-11-01, and wants their list from the catalog, which has none: the table is empty. With its columns named it looks for
+  them itself, and heeds pathGlobFilter, which it does not for folders of the catalog (alter table ... recover partitions). Unity Catalog looks for them itself.
+#}
+{% macro _is_without_partitions(landing) %}
+    {%- if target.type == 'databricks' and landing.database not in (none, 'hive_metastore') -%}{{ return(false) }}{%- endif -%}
+    {%- for row in run_query('describe table ' ~ landing).rows if row[0] == '# Partition Information' -%}{{ return(true) }}{%- endfor -%}
+    {{ return(false) }}
 {% endmacro %}
 
 

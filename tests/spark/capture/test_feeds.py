@@ -137,6 +137,37 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
     ]
 
 
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_folders_named_by_a_partition_are_read_without_a_schema_and_so_are_columns_of_newer_files(
+    project: Project,
+) -> None:
+    landing = project.folder / "landing"
+    feeds = []
+    for form in ("csv", "json", "parquet"):
+        options = {"pathGlobFilter": "part-*"}
+        feed = f"reverse_etl.new_files('{landing / form}', format='{form}', options={literal(options)})"
+        feeds.append(
+            f"select concat('{form}', id) as id, string(day) as day, 'I' as op, 1 as number from {{{{ {feed} }}}}"
+        )
+    wider = f"reverse_etl.new_files('{landing / 'wider'}', format='parquet')"
+    feeds.append(f"select concat('wider', id) as id, more as day, 'I' as op, 1 as number from {{{{ {wider} }}}}")
+    settings = {"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
+    project.changelog("days_changelog", " union all ".join(feeds), settings=settings)
+    for form in ("csv", "json", "parquet"):
+        for id, day in ((1, "2026-11-01"), (2, "2026-11-02")):  # noqa: A001
+            frame = project.spark.sql(f"select {id} as id").coalesce(1)
+            frame.write.format(form).option("header", "true").save(str(landing / form / f"day={day}"))
+            (landing / form / f"day={day}" / "notes").write_text("none of the files")
+    for id, more in ((1, ""), (2, ", 'x' as more")):  # noqa: A001
+        project.spark.sql(f"select {id} as id{more}").coalesce(1).write.mode("append").parquet(str(landing / "wider"))
+    result = project.run()
+    assert result.success, result.text
+    rows = [(f"{form}{id}", f"2026-11-0{id}") for form in ("csv", "json", "parquet") for id in (1, 2)]  # noqa: A001
+    assert project.image("days_changelog", "id, day") == sorted([*rows, ("wider1", None), ("wider2", "x")])
+    assert_nothing_left(project, "days_changelog")
+
+
 GOOD = {
     "csv": "id,value,op,number\n1,a,I,1\n",
     "json": '{"id": 1, "value": "a", "op": "I", "number": 1, "deep": {"a b": 1}}\n',
@@ -268,6 +299,26 @@ def test_debezium_events_of_postgres_with_their_schema_lead_to_the_table_whateve
         assert "canary" not in str(raised.value).split("SQLSTATE")[0], message
 
 
+@pytest.mark.full
+def test_tables_that_share_a_topic_are_told_apart_by_a_column_in_the_key_of_the_message(project: Project) -> None:
+    relation = f"{project.schema}.events"
+    columns = {"shard": "string", "id": "bigint", "name": "string"}
+    call = f"reverse_etl.debezium('{relation}', columns={literal(columns)}, key=['shard', 'id'], tombstones='ignore')"
+    project.changelog(
+        "orders_changelog", f"select * from {{{{ {call} }}}}", settings={"capture": FEED}, key=["shard", "id"]
+    )
+    events = []
+    for lsn, (shard, op) in enumerate((("a", "c"), ("b", "c"), ("a", "u"), ("b", "d")), 1):
+        row = {"id": 1, "name": f"{shard}{op}"}
+        event = {"op": op, "before": {"id": 1} if op == "d" else None, "after": None if op == "d" else row}
+        events.append((json.dumps({"shard": shard, "id": 1}), json.dumps(event | {"source": {"lsn": lsn}})))
+    project.spark.createDataFrame(events, "key string, value string").createOrReplaceTempView("events")
+    project.table("events", "select * from events")
+    result = project.run()
+    assert result.success, result.text
+    assert project.image("orders_changelog", "shard, id, name") == [("a", 1, "au")]
+
+
 ROW = {
     "id": 1,
     "name": "canary",
@@ -305,6 +356,7 @@ REFUSED = [
     ({"after": {**ROW, "changed_at": 1704067200000}}, "column changed_at with a value that is no timestamp"),
     ({"after": {**ROW, "changed_at": "2024-01-01T00:00:00"}}, "column changed_at with a value that is no timestamp"),
     ({"after": {**ROW, "day": "canary"}}, "column day with a value that is no date"),
+    ({"after": {**ROW, "day": 99_999_999_999}}, "column day with a value that is no date"),
     ({"after": {**ROW, "paid": "canary"}}, "column paid with a value that is no boolean"),
     ({"after": {**ROW, "raw": "%canary"}}, "column raw with a value that is no binary"),
 ]

@@ -1,0 +1,106 @@
+"""What a feed asks of Spark: how a folder becomes a table for the moment, and what a text of Debezium is read as."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.dbt.macros import Macros
+
+FOLDERS = [
+    {"col_name": "id", "data_type": "bigint"},
+    {"col_name": "value", "data_type": "struct<a:int>"},
+    {"col_name": "day", "data_type": "date"},
+    {"col_name": "# Partition Information", "data_type": ""},
+    {"col_name": "# col_name", "data_type": "data_type"},
+    {"col_name": "day", "data_type": "date"},
+]
+
+
+class Landing(SimpleNamespace):
+    def __str__(self) -> str:
+        return "landing"
+
+
+def statements(
+    described: list[dict[str, str]],
+    *,
+    format: str = "parquet",  # noqa: A002  (as the macro has it)
+    schema: str | None = None,
+    options: Mapping[str, str] | None = None,
+    target: str = "spark",
+    catalog: str | None = None,
+) -> list[str]:
+    """What runs to make the table over a folder, without the questions."""
+
+    def answer(sql: str) -> list[dict[str, str]]:
+        return described if sql.startswith("describe") else []
+
+    macros = Macros(answer, target=SimpleNamespace(type=target, name="dev"))
+    landing = Landing(identifier="landing", database=catalog)
+    macros._landing_rows(landing, "/in", format, schema, options or {}, format in ("csv", "json"))
+    return [sql for sql in macros.run if not sql.startswith("describe")]
+
+
+@pytest.mark.guarantee("Capture")
+def test_folders_named_by_a_partition_are_read_without_a_schema_for_the_catalog_knows_none_of_them() -> None:
+    options = "options (`mode` 'FAILFAST', `mergeSchema` 'true') location '/in'"
+    assert statements(FOLDERS) == [
+        "drop table if exists landing",
+        f"create table landing using parquet {options}",
+        "drop table if exists landing",
+        f"create table landing (`id` bigint, `value` struct<a:int>, `day` date) using parquet {options}",
+    ]
+    json = statements(FOLDERS, format="json")
+    assert " (`id` bigint, `value` struct<a:int>, `day` date) using json " in json[-2]
+    assert json[-1] == "alter table landing add columns (_malformed string)"
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_table_over_a_folder_without_partitions_with_a_schema_or_of_unity_catalog_is_made_once() -> None:
+    assert len(statements(FOLDERS[:3])) == 2
+    assert len(statements(FOLDERS, schema="id bigint")) == 2
+    assert len(statements(FOLDERS, target="databricks", catalog="main")) == 2
+    assert len(statements(FOLDERS, target="databricks", catalog="hive_metastore")) == 4
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("arguments", "merged"),
+    [
+        ({"format": "parquet"}, ["true"]),
+        ({"format": "ORC"}, ["true"]),
+        ({"format": "avro"}, []),
+        ({"format": "parquet", "schema": "id bigint"}, []),
+        ({"format": "parquet", "options": {"mergeschema": "false"}}, ["false"]),
+    ],
+)
+def test_columns_of_newer_files_are_read_too_unless_the_options_say_otherwise(
+    arguments: dict[str, Any], merged: list[str]
+) -> None:
+    create = statements(FOLDERS[:3], **arguments)[1]
+    assert re.findall(r"`mergeSchema` '(\w+)'", create, re.IGNORECASE) == merged
+
+
+TYPES = ["bigint", "decimal(10,2)", "date", "timestamp", "timestamp_millis", "timestamp_micros", "double", "boolean"]
+
+
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("kind", TYPES)
+def test_no_text_of_an_event_meets_a_cast_that_could_fail_and_show_it(kind: str) -> None:
+    sql = Macros()._debezium_value("_dbz_1", kind, "price")
+    assert "try_cast(" in sql
+    assert not re.search(r"(?<!try_)cast\((?!null)", sql)
+    assert "timestamp_millis(" not in sql, "it fails beyond the year 292278994"
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_key_column_that_only_the_key_of_the_message_has_is_taken_from_there_in_every_operation() -> None:
+    sql = Macros()._debezium_text("table", True, False)
+    assert (
+        "if(_dbz_op = 'd' or not map_contains_key(_dbz_row, 'table'), try_element_at(_dbz_key, 'table'), null)" in sql
+    )
