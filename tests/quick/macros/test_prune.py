@@ -39,7 +39,7 @@ def said(
     macros: Any = Macros(
         answer,
         adapter=SimpleNamespace(get_relation=lambda database, schema, identifier: found),
-        api=SimpleNamespace(Relation=SimpleNamespace(create=lambda **place: SimpleNamespace(**place))),
+        api=SimpleNamespace(Relation=SimpleNamespace(create=SimpleNamespace)),
     )
     macros._macros.update(
         _opened_changelog=lambda *_: {"name": "people", "target": "shop.people", "head": head, "node": node},
