@@ -11,7 +11,7 @@
     {%- do helpers.extend(['_reverse_etl_changed_' ~ loop.index, '_reverse_etl_last_' ~ loop.index]) -%}
     {%- do added.extend(['previous_' ~ name, name ~ '_since']) -%}
 {%- endfor -%}
-{%- do reverse_etl._refuse_taken('scd3', relation, columns, added, 'rename it in the model, or leave it out with columns=[...]') -%}
+{%- do reverse_etl._refuse_taken('scd3', relation, columns, added, 'leave it out with columns=[...], and if you need it, rename it in the model') -%}
 (
     select
         {{ reverse_etl._view_columns(columns, helpers) }}
