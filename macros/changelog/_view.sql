@@ -9,6 +9,23 @@
 
 
 {#
+  Refuses a column of the model with a name that the view gives: Spark's error would name neither the view nor a way out.
+  What is no table yet, or a sub-query, is not looked at.
+#}
+{% macro _refuse_taken(view, relation, columns, added, next_step) -%}
+    {%- set names = [columns] if columns is string else columns -%}
+    {%- set is_named = not names and execute is defined and execute and relation is not string and relation.identifier and relation.schema -%}
+    {#- Not `relation` itself: with --empty that is a sub-query. -#}
+    {%- set table = load_cached_relation(relation) if is_named else none -%}
+    {%- set names = names or (reverse_etl._described(table) | map(attribute='name') | list if table is not none else []) -%}
+    {%- set taken = names | map('lower') | select('in', added | map('lower') | list) | list -%}
+    {%- if taken -%}
+        {%- do reverse_etl._view_refuse('reverse_etl.' ~ view, 'a column ' ~ taken | join(', ') ~ ' beside that of the view', 'columns with other names', next_step) -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{#
   All rows of a changelog, for what depends on all of them. dbt cuts a relation with `event_time` to a part of the time, in which a key that was deleted
   later is still there. With --sample the result is that of all rows. A batch of a microbatch model is refused: all rows would come in each batch.
 #}

@@ -11,6 +11,8 @@
 {%- set keys, shown = {}, {} -%}
 {%- for name in ([on] if on is string else on) -%}{%- do keys.update({name: on[name] if on is mapping else name}) -%}{%- endfor -%}
 {%- for name in ([columns] if columns is string else columns or []) -%}{%- do shown.update({name: columns[name] if columns is mapping else name}) -%}{%- endfor -%}
+{%- set added = shown.values() | list or [valid_from, valid_to] -%}
+{%- do reverse_etl._refuse_taken('point_in_time_join', facts, none, added, 'pass columns={column of the dimension: another name}') -%}
 (
     select
         _reverse_etl_fact.*,

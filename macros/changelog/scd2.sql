@@ -6,6 +6,8 @@
              undid it, so that it holds in no label
 #}
 {% macro scd2(relation, key=none, columns=none, tracked=none, labels=false) -%}
+{%- set added = ['valid_from_snapshot', 'valid_to_snapshot', 'valid_from', 'valid_to', 'is_current'] + (['valid_from_label', 'valid_to_label'] if labels else []) -%}
+{%- do reverse_etl._refuse_taken('scd2', relation, columns, added, 'leave it out with columns=[...], and if you need it, rename it in the model') -%}
 {%- set by_key = 'partition by ' ~ reverse_etl._key(relation, key) -%}
 {%- set helpers = [
     '_reverse_etl_repeats', '_reverse_etl_opens', '_reverse_etl_ends', '_reverse_etl_from_snapshot', '_reverse_etl_to_snapshot', '_reverse_etl_from', '_reverse_etl_to',

@@ -6,8 +6,12 @@
 {% macro scd3(relation, tracked, key=none, columns=none) -%}
 {%- set names = [tracked] if tracked is string else tracked -%}
 {%- set in_order = 'partition by ' ~ reverse_etl._key(relation, key) ~ ' order by _snapshot_id, _reverse_etl_repeats' -%}
-{%- set helpers = ['_reverse_etl_repeats', '_reverse_etl_ends'] -%}
-{%- for name in names -%}{%- do helpers.extend(['_reverse_etl_changed_' ~ loop.index, '_reverse_etl_last_' ~ loop.index]) -%}{%- endfor -%}
+{%- set helpers, added = ['_reverse_etl_repeats', '_reverse_etl_ends'], [] -%}
+{%- for name in names -%}
+    {%- do helpers.extend(['_reverse_etl_changed_' ~ loop.index, '_reverse_etl_last_' ~ loop.index]) -%}
+    {%- do added.extend(['previous_' ~ name, name ~ '_since']) -%}
+{%- endfor -%}
+{%- do reverse_etl._refuse_taken('scd3', relation, columns, added, 'leave it out with columns=[...], and if you need it, rename it in the model') -%}
 (
     select
         {{ reverse_etl._view_columns(columns, helpers) }}

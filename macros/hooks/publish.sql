@@ -96,6 +96,15 @@
 {% endmacro %}
 
 
+{# The property outlives the setting: without both the setting and the view, nobody reads what it names. #}
+{% macro _is_still_published(node, published) %}
+    {%- if not published.view or node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}{{ return(true) }}{%- endif -%}
+    {%- set view = reverse_etl._published_view(node, published.view) -%}
+    {%- set existing = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) -%}
+    {{ return(existing is not none and existing.type == 'view') }}
+{% endmacro %}
+
+
 {# What readers see: {snapshot_id, view: its name; none: an older version kept none}; none: it was never published #}
 {% macro _published(target) %}
     {%- set known = reverse_etl._table_properties(target) -%}

@@ -53,7 +53,9 @@
         {%- do needs.append({'why': 'keep_days: ' ~ keep_days, 'snapshot_id': [then or 1, 1] | map('int') | max}) -%}
     {%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
-    {%- if published is not none -%}{%- do needs.append({'why': 'the published view', 'snapshot_id': published.snapshot_id}) -%}{%- endif -%}
+    {%- if published is not none and reverse_etl._is_still_published(changelog.node, published) -%}
+        {%- do needs.append({'why': 'the published view' ~ (' ' ~ published.view if published.view else ''), 'snapshot_id': published.snapshot_id}) -%}
+    {%- endif -%}
     {%- set of_syncs = [] -%}
     {%- set syncs = reverse_etl._syncs_over(changelog) -%}
     {%- set known = (syncs | map(attribute='sync') | list) + (syncs | map(attribute='sync_id') | list) -%}

@@ -152,14 +152,14 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     """Write one HTML file: health, runs, lag, undelivered rows, changelogs and lineage."""
     from dbt_reverse_etl.app.keys import fitting
     from dbt_reverse_etl.report.page import render
-    from dbt_reverse_etl.report.reading import Asked, read
+    from dbt_reverse_etl.report.reading import Asked, changelogs_shown, read
 
     file = out.resolve()  # the session changes the folder
     if not as_json:
         _refuse_unwritable(file)
     found = Opened(place, selectors)
     for key in asked["keys"]:
-        fitting(key, [one.sync.changelog for one in found.chosen])
+        fitting(key, list(changelogs_shown(found.manifest, found.chosen, whole=not selectors).values()))
     with found as opened:
         about = Asked(opened.target, whole=not selectors, **asked)
         made = read(opened.pusher, opened.chosen, opened.overview, opened.manifest, about)

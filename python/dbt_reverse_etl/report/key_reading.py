@@ -12,34 +12,46 @@ from pyspark.sql import Row
 from dbt_reverse_etl.app.keys import fitting, stored_key
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
-from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
+from dbt_reverse_etl.warehouse.head import Head
 
 MOST_ROWS = 1000  # change rows of one key, the newest
 
 
 def read_keys(
-    pusher: Pusher, syncs: Sequence[ResolvedSync], names: Mapping[str, str], keys: Iterable[str], *, show_values: bool
+    pusher: Pusher,
+    changelogs: Sequence[Changelog],
+    names: Mapping[str, Mapping[str, str]],
+    keys: Iterable[str],
+    *,
+    show_values: bool,
 ) -> list[KeyHistory]:
     """The history of each key in every changelog that has a key of these columns.
 
     Args:
-        names: name of each sync by its id.
+        names: name of each sync by its id, for the unique id of each changelog.
         keys: JSON objects.
         show_values: keep the rows, and not only the names of the columns that changed.
 
     Raises:
         ReverseEtlError: a text is no key of any of these changelogs.
     """
-    changelogs = {one.sync.changelog.unique_id: one.sync.changelog for one in syncs}
     found = []
     for given in keys:
-        for changelog in fitting(given, list(changelogs.values())):
-            of = {i: n for i, n in names.items() if n in _names_of(changelog, syncs)}
-            found.append(_read(pusher, changelog, of, given, show_values=show_values))
+        for changelog in fitting(given, changelogs):
+            found.append(_read(pusher, changelog, names[changelog.unique_id], given, show_values=show_values))
     return found
+
+
+def head_of(pusher: Pusher, relation: str) -> Head | None:
+    """The head of a changelog; None where the model was not run yet."""
+    try:
+        return pusher.head(relation)
+    except ReverseEtlError:  # there is no table; the syncs say so
+        return None
 
 
 def changes(rows: Sequence[Row | Any], *, show_values: bool) -> list[KeyChange]:
@@ -70,14 +82,10 @@ def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
     )
 
 
-def _names_of(changelog: Changelog, syncs: Iterable[ResolvedSync]) -> set[str]:
-    return {one.sync.name for one in syncs if one.sync.changelog.unique_id == changelog.unique_id}
-
-
 def _read(
     pusher: Pusher, changelog: Changelog, names: Mapping[str, str], given: str, *, show_values: bool
 ) -> KeyHistory:
-    head = pusher.head(changelog.relation_name)
+    head = head_of(pusher, changelog.relation_name)
     if head is None:
         return KeyHistory(changelog.name, given, sorted(names.values()))
     row = stored_key(pusher.spark, head, changelog, given)
@@ -96,6 +104,8 @@ def _read(
 
 
 def _deliveries(pusher: Pusher, names: Mapping[str, str], changelog: str, stored: str, bucket: int) -> list[Delivery]:
+    if not names:
+        return []
     query = sql.render("key_deliveries", pusher.ledger.relation, list(names), changelog, stored, bucket)
     return [
         Delivery(

@@ -11,15 +11,15 @@ from pyspark.sql import Row, SparkSession
 
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
-from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.base.version import VERSION
+from dbt_reverse_etl.config import settings as config
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.config.manifest import changelogs
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left
-from dbt_reverse_etl.report.key_reading import read_keys
+from dbt_reverse_etl.report.key_reading import head_of, read_keys
 from dbt_reverse_etl.report.lineage import upstream
 from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync, worst_first
 from dbt_reverse_etl.warehouse.overview import Overview
@@ -60,11 +60,14 @@ def read(
     """
     statuses = {one.sync.name: pusher.status(one, overview) for one in syncs}
     names = {status["sync_id"]: name for name, status in statuses.items()}
-    known = changelogs(manifest) if asked.whole else [one.sync.changelog for one in syncs]
-    shown = {one.unique_id: one for one in known}
+    shown = changelogs_shown(manifest, syncs, whole=asked.whole)
     snapshots = {
         unique_id: _snapshots(pusher, changelog.relation_name, _of(unique_id, syncs, statuses), asked.newest)
         for unique_id, changelog in shown.items()
+    }
+    of_changelogs = {
+        unique_id: {status["sync_id"]: status["sync"] for status in _of(unique_id, syncs, statuses)}
+        for unique_id in shown
     }
     runs = _runs(pusher, names, asked.newest)
     found = [_sync(one, statuses[one.sync.name], runs, snapshots[one.sync.changelog.unique_id]) for one in syncs]
@@ -78,10 +81,18 @@ def read(
             Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-asked.newest :])
             for unique_id, one in shown.items()
         ],
-        keys=read_keys(pusher, syncs, names, asked.keys, show_values=asked.show_values),
+        keys=read_keys(pusher, list(shown.values()), of_changelogs, asked.keys, show_values=asked.show_values),
         shows_values=asked.show_values,
         pictures=pictures(manifest, shown),
     )
+
+
+def changelogs_shown(
+    manifest: Mapping[str, Any], syncs: Iterable[ResolvedSync], *, whole: bool
+) -> dict[str, config.Changelog]:
+    """Those of the syncs, and of the whole project also those without a sync: by unique id."""
+    known = changelogs(manifest) if whole else [one.sync.changelog for one in syncs]
+    return {one.unique_id: one for one in known}
 
 
 def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:
@@ -136,10 +147,7 @@ def _run(row: Row) -> Run:
 
 def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest: int) -> list[Snapshot]:
     """The newest snapshots, oldest first, and before them those at which a sync is behind; none where the model was not run yet."""
-    try:
-        head = pusher.head(relation)
-    except ReverseEtlError:  # there is no table; the syncs say so
-        head = None
+    head = head_of(pusher, relation)
     if head is None:
         return []
     wanted = ", ".join(["0", *sorted({str(status["position"] + 1) for status in statuses})])

@@ -30,6 +30,8 @@ class Inputs:
     def __init__(self, manifest: Mapping[str, Any], model: Node, plan: Mapping[str, Any]) -> None:
         self._project = manifest["metadata"]["project_name"]
         self.model = self._name_of_chain(model)
+        capture = ((model["config"].get("meta") or {}).get("reverse_etl") or {}).get("capture")
+        self._reads_others = isinstance(capture, Mapping) and capture.get("recompute") == "full"
         self._refuse_name_of_other_chain(declared(manifest), model)
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
@@ -55,7 +57,8 @@ class Inputs:
 
     def capture(self, node: Node, key: Mapping[str, str]) -> dict[str, Any]:
         """meta.reverse_etl of a changelog over one table: how it learns what changed; {}: everything is compared."""
-        if value_of("_wide_outside", {"group": [node], "joined": []}):
+        computes = bool(node["where"] or node["aggregates"])
+        if (self._reads_others and computes) or value_of("_wide_outside", {"group": [node], "joined": []}):
             return {}
         if node["changes"] == "cdf":
             renamed = {own: column for column, own in key.items()}

@@ -42,11 +42,13 @@ class Names:
 
     def _names_of_key(self, node: Mapping[str, Any]) -> dict[str, str]:
         """A column that is joined to the table, or beside another column of it, may have the name."""
-        outputs = {} if node["aggregates"] else {one["name"].lower(): one["column"] for one in node["output"]}
+        columns = [] if node["aggregates"] else node["output"]
+        outputs = {one["name"].lower(): (one["name"], one["column"]) for one in columns}
         below = {one["name"].lower() for child in self._below(node) for one in child["output"]}
         names = {}
         for column in _key(node):
-            is_free = column.lower() not in below and outputs.get(column.lower(), column) == column
+            is_alone = outputs.get(column.lower()) in (None, (column, column))  # in another case it is a second column
+            is_free = column.lower() not in below and is_alone
             is_root = node["name"] == self._plan["root"]
             names[column] = column if is_root or is_free else self._fresh(node, column)
         return names

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dbt_reverse_etl.app.keys import fitting
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings
+from dbt_reverse_etl.delivery.ports import OneRow
+from dbt_reverse_etl.report import key_reading, reading
+from dbt_reverse_etl.report.key_reading import read_keys
+from dbt_reverse_etl.report.model import KeyHistory
 
 PEOPLE = Changelog("model.shop.people", "people", "people", "people", ("id",), ChangelogSettings())
 LINES = Changelog("model.shop.lines", "lines", "lines", "lines", ("shop", "id"), ChangelogSettings())
@@ -40,3 +50,52 @@ def test_what_is_no_key_is_refused_by_its_text(given: str) -> None:
 def test_a_key_is_of_every_changelog_with_these_columns_in_any_case() -> None:
     assert fitting('{"ID": 1}', [PEOPLE, LINES]) == [PEOPLE]
     assert fitting('{"id": 1, "shop": null}', [PEOPLE, LINES]) == [LINES]
+
+
+class _Began(Exception):
+    """A session would start."""
+
+
+def test_a_key_of_a_changelog_without_a_sync_is_one_of_the_report_of_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Opened:
+        manifest, chosen = None, [SimpleNamespace(sync=SimpleNamespace(changelog=LINES))]
+
+        def __enter__(self) -> None:
+            raise _Began
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(looking, "Opened", lambda *_: Opened())
+    monkeypatch.setattr(looking, "Place", lambda *_: None)
+    monkeypatch.setattr(reading, "changelogs", lambda _: [PEOPLE, LINES])
+    monkeypatch.chdir(tmp_path)
+
+    def report(*selected: str) -> None:
+        cli.main(["report", "--key", '{"id": 1}', *selected], standalone_mode=False, obj={})
+
+    with pytest.raises(_Began):
+        report()
+    with pytest.raises(ConfigurationError, match="expected the key of a chosen changelog: lines"):
+        report("--select", "crm")
+
+
+def test_no_delivery_is_asked_for_where_no_sync_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    spark = SimpleNamespace(sql=lambda query: asked.append(query) or SimpleNamespace(collect=list))
+    head = SimpleNamespace(columns=[("id", "bigint")], key=["id"], changelog="u")
+    monkeypatch.setattr(key_reading, "stored_key", lambda *_: OneRow('{"id":1}', 1))
+    pusher: Any = SimpleNamespace(head=lambda _: head, spark=spark, ledger=SimpleNamespace(relation="ledger"))
+    read_keys(pusher, [PEOPLE], {PEOPLE.unique_id: {}}, ['{"id": 1}'], show_values=False)
+    assert ["from ledger" in one for one in asked] == [False]
+
+
+def test_a_changelog_without_a_sync_or_a_table_has_a_history_without_changes() -> None:
+    def head(_: str) -> Any:
+        raise ReverseEtlError(Problem("people", "no table", "one", "dbt run"))
+
+    pusher: Any = SimpleNamespace(head=head)
+    found = read_keys(pusher, [PEOPLE], {PEOPLE.unique_id: {}}, ['{"id": 1}'], show_values=False)
+    assert found == [KeyHistory("people", '{"id": 1}', [])]

@@ -1,9 +1,10 @@
-"""What `prune` says where a sync keeps it from the newest full image: which one to push first."""
+"""What keeps `prune` from the newest full image, and what it says to do: a sync to push first, or a published view."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,13 @@ from tests.support.dbt.macros import Macros
 IMAGES, HEAD = (1, 7, 11), 11
 
 
-def said(syncs: Mapping[str, int], understood: bool = True, **how: Any) -> str:
-    """The words of a prune of a changelog with full images at IMAGES, where syncs need these snapshots."""
+def said(
+    syncs: Mapping[str, int], understood: bool = True, publish: str | None = None, exists: str | None = None, **how: Any
+) -> str:
+    """The words of a prune of a changelog with full images at IMAGES, where syncs need these snapshots.
+
+    Snapshot 3 was published as `shown`; `publish` is the setting, and `exists` the type of what has that name.
+    """
 
     def answer(query: str) -> Sequence[Mapping[str, Any]]:
         if found := re.search(r"max\(_header\.base\).* <= (\d+)$", query):
@@ -26,10 +32,18 @@ def said(syncs: Mapping[str, int], understood: bool = True, **how: Any) -> str:
     head = {"snapshot_id": HEAD, "changed": HEAD, "undone": []}
     facts = {"understood": understood}
     over = [{"sync": name, "sync_id": f"id-{name}", "snapshot_id": at, **facts} for name, at in syncs.items()]
-    macros: Any = Macros(answer)
+    node = SimpleNamespace(
+        database=None, schema="shop", config={"meta": {"reverse_etl": {"publish": publish} if publish else {}}}
+    )
+    found = SimpleNamespace(type=exists) if exists else None
+    macros: Any = Macros(
+        answer,
+        adapter=SimpleNamespace(get_relation=lambda database, schema, identifier: found),
+        api=SimpleNamespace(Relation=SimpleNamespace(create=SimpleNamespace)),
+    )
     macros._macros.update(
-        _opened_changelog=lambda *_: {"name": "people", "target": "shop.people", "head": head},
-        _published=lambda _: None,
+        _opened_changelog=lambda *_: {"name": "people", "target": "shop.people", "head": head, "node": node},
+        _published=lambda _: {"snapshot_id": 3, "view": "shown"},
         _savepoints=lambda _: {},
         _syncs_over=lambda _: [{"is_asked": False, **one} for one in over],
     )
@@ -61,3 +75,14 @@ def test_no_push_is_asked_for_that_would_not_help() -> None:
     assert "push the sync crm first, or leave out with without_syncs what is gone: snapshot 7 " in said(
         {"crm": 5}, keep=3
     )
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("publish", "exists", "is_kept"),
+    [("shown", "view", True), ("shown", None, True), (None, "view", True), (None, None, False), (None, "table", False)],
+)
+def test_what_was_published_is_kept_while_the_setting_or_the_view_is_there(
+    publish: str | None, exists: str | None, *, is_kept: bool
+) -> None:
+    assert ("the published view shown needs snapshot 3" in said({}, publish=publish, exists=exists)) is is_kept

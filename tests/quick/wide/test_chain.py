@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.chain import Wanted
 from tests.support.effort import scaled
-from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated
-from tests.support.wide.declarations import CUSTOMERS
+from tests.support.wide.chains import CHANGELOGS, PLAIN, create, generated, table
+from tests.support.wide.declarations import COUNTRY, CUSTOMERS, ORDERS, REGION
 from tests.support.wide.tables import Declaration, World
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -51,3 +51,32 @@ def test_a_comment_at_the_end_of_a_partition_ends_with_its_line() -> None:
     wanted = Wanted(partition_by="day=date(at) -- of the order")
     wide = generated({"root": "customers", "nodes": [CUSTOMERS]}, wanted)[-1]
     assert "date(at) -- of the order\n as `day`\nfrom" in wide.sql
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_leaf_whose_functions_may_read_other_tables_compares_everything() -> None:
+    fed = [one | {"changes": "cdf"} for one in (ORDERS | {"aggregates": {"n": "sum(rate(day))"}}, COUNTRY)]
+    nodes = [CUSTOMERS, REGION | {"table": "logged", "where": "known(id)"}, *fed]
+    logged = table("logged", config={"materialized": "changelog", "unique_key": "id"})
+
+    def captures(capture: dict[str, str] | None) -> dict[str, str | None]:
+        models = generated({"root": "customers", "nodes": nodes}, CHANGELOGS, capture=capture, logged=logged)
+        leaves = {model.name.partition("_leaf_")[0]: model for model in models if "_leaf_" in model.name}
+        settings = {name: leaf.properties["config"]["meta"]["reverse_etl"] for name, leaf in leaves.items()}
+        return {name: one.get("capture", {}).get("strategy") for name, one in settings.items()}
+
+    all_of_them = {"customers": None, "region": "affected_keys", "orders": "cdf", "country": "cdf"}
+    assert captures(None) == captures({"strategy": "affected_keys", "recompute": "affected"}) == all_of_them
+    declared = captures({"strategy": "affected_keys", "recompute": "full"})
+    assert declared == all_of_them | {"region": None, "orders": None}
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("shown", [{"code": "CODE"}, {"CODE": "code"}, {"code": "code"}, {"size": "Code"}])
+def test_a_key_that_is_shown_in_another_case_is_no_column_twice(shown: dict[str, str]) -> None:
+    region = REGION | {"key": "code", "join_on": {"region_id": "code"}, "prefix": "", "columns": shown}
+    models = generated({"root": "customers", "nodes": [CUSTOMERS, region]})
+    leaf = next(model.sql for model in models if model.name.startswith("region_leaf"))
+    selected = leaf.partition("\nfrom ")[0].removeprefix("select").lower().split(",")
+    names = [one.split(" as ")[-1].strip() for one in selected]
+    assert len(names) == len(set(names))

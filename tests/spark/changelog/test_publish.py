@@ -45,7 +45,7 @@ def test_readers_see_the_newest_snapshot_that_passed_its_tests_and_prune_keeps_i
     assert live(shop) == [0, 1, 2], "tests of no rows pass, and say nothing"
 
     pruned = shop.dbt("run-operation", "prune", "--args", "{model: things, keep: 1, dry_run: true}").text
-    assert "the published view needs snapshot 1" in pruned
+    assert "the published view live needs snapshot 1" in pruned
 
     assert "not published, for 1 of its 1 tests have not run" in build("select id, id as n from range(5)", "run")
     assert live(shop) == [0, 1, 2]

@@ -24,13 +24,16 @@ def table(name: str, **about: Any) -> Json:
     return named | {"columns": columns, "config": {"materialized": "table"}} | about
 
 
-def generated(declaration: Json, wanted: Wanted = PLAIN, model: str = "wide", **tables: Json) -> list[ChainModel]:
+def generated(
+    declaration: Json, wanted: Wanted = PLAIN, model: str = "wide", capture: Json | None = None, **tables: Json
+) -> list[ChainModel]:
     """The chain of a declaration; tables that are not given are models without documented columns."""
     plan = value_of("_wide_plan", declaration)
     assert not plan["problems"], plan["problems"]
     known = {name: table(name) for name in sorted({node["table"] for node in plan["nodes"].values()})} | tables
     manifest = {"metadata": {"project_name": "shop"}, "nodes": known, "sources": {}}
-    return chain(Inputs(manifest, table(model, depends_on={"nodes": list(known)}), plan), plan, wanted)
+    declaring = table(model, depends_on={"nodes": list(known)}, config={"meta": {"reverse_etl": {"capture": capture}}})
+    return chain(Inputs(manifest, declaring, plan), plan, wanted)
 
 
 def create(world: World, models: list[ChainModel]) -> None:
