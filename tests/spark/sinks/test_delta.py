@@ -14,6 +14,7 @@ from pyspark.sql.classic import dataframe as classic
 
 from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.sinks import delta
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.sinks.delta_log import sized_as
@@ -154,7 +155,15 @@ def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: P
 
 
 @pytest.mark.full
-def test_a_row_that_a_cast_of_a_constraint_cannot_take_is_listed_and_the_others_arrive(shop: Project) -> None:
+def test_a_row_that_a_cast_of_a_constraint_cannot_take_is_listed_and_the_others_arrive(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_by_default(known: SparkSession) -> SparkSession:
+        made = sized_as(known)
+        made.conf.set("spark.sql.ansi.enabled", "true")  # the sessions of tests have it off
+        return made
+
+    monkeypatch.setattr(delta, "sized_as", as_by_default)
     assert shop.run().success
     number = "check (cast(substr(name, 6) as int) >= 0)"
     shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint number {number}")
