@@ -9,8 +9,8 @@
     {%- if target is none -%}
         {%- do reverse_etl._operation_refuse('undo_restore', model, 'no table', 'a changelog that was captured', 'dbt run --select ' ~ model) -%}
     {%- endif -%}
-    {%- set lost = reverse_etl._lost_by_restore(target) -%}
-    {%- if lost is none -%}
+    {%- set lost = reverse_etl._lost_snapshots(target) -%}
+    {%- if lost is none or lost.restored is none -%}
         {%- do log('undo_restore ' ~ model ~ ': nothing to do: its history tells of no RESTORE that cut off a snapshot', info=true) -%}
     {%- else -%}
         {%- do run_query('restore table ' ~ target ~ ' to version as of ' ~ lost.version) -%}
@@ -20,11 +20,10 @@
 
 
 {#
-  What a RESTORE cut off, by the table's history: {newest: the snapshot that was captured last, kept: the newest that is left, restored: version of the
-  RESTORE, version: the one before it}; or none.
+  The snapshots that the table had by its history, and has no more: {newest: the one that was captured last, kept: the newest that is left, restored: version of
+  the RESTORE that cut them off, or none, version: one that has them}; or none.
 #}
-{% macro _lost_by_restore(target) %}
-    {%- set kept = run_query('select coalesce(max(_snapshot_id), 0) from ' ~ target).rows[0][0] | int -%}
+{% macro _lost_snapshots(target) %}
     {%- set captured = {} -%}
     {%- set restored = [] -%}
     {%- for commit in run_query('describe history ' ~ target).rows -%}
@@ -32,8 +31,10 @@
         {%- if words[0] == 'snapshot' and words | length > 1 -%}{%- do captured.setdefault(words[1] | int, commit['version'] | int) -%}{%- endif -%}
         {%- if commit['operation'] == 'RESTORE' -%}{%- do restored.append(commit['version'] | int) -%}{%- endif -%}
     {%- endfor -%}
+    {#- After the history: what another run commits between the two is not lost. -#}
+    {%- set kept = run_query('select coalesce(max(_snapshot_id), 0) from ' ~ target).rows[0][0] | int -%}
     {%- set newest = captured | max if captured else 0 -%}
-    {%- set after = restored | select('gt', captured.get(newest, 0)) | list -%}
-    {%- if newest <= kept or not after -%}{{ return(none) }}{%- endif -%}
-    {{ return({'newest': newest, 'kept': kept, 'restored': after | min, 'version': after | min - 1}) }}
+    {%- if newest <= kept -%}{{ return(none) }}{%- endif -%}
+    {%- set after = restored | select('gt', captured[newest]) | list -%}
+    {{ return({'newest': newest, 'kept': kept, 'restored': after | min if after else none, 'version': after | min - 1 if after else captured[newest]}) }}
 {% endmacro %}

@@ -96,7 +96,7 @@ def _restored_changelog(job: Job, state: State, sink: Sink) -> RestoredChangelog
     found += ": the changelog was taken back, by RESTORE or as an older copy"
     operation = f"--args '{{model: {job.model}}}'"
     undo = f"dbt run-operation undo_restore {operation}, which brings the snapshots back, then dbt run"
-    reset = f"if dbt run still names the RESTORE, dbt run-operation reset {operation} and dbt run; then"
+    reset = f"if dbt run fails, dbt run-operation reset {operation} and dbt run; then"
     next_step = f"{undo}; where it cannot: {reset} {_ways_out(job, sink)}"
     problem = Problem(job.task.sync, found, "a changelog that only grows", next_step)
     return RestoredChangelog(problem, "the changelog was taken back behind what was delivered")

@@ -10,6 +10,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+_EXPLICIT = "delta.identity.allowExplicitInsert"
+# No table, or another thing than a Delta table. Any other error may be an outage, after which the table is there.
+_ABSENT = (
+    "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_PATH_DOES_NOT_EXIST", "DELTA_NOT_A_DELTA_TABLE", "DELTA_NO_RELATION_TABLE", "DELTA_TABLE_ONLY_OPERATION",
+    "DELTA_UNSUPPORTED_DESCRIBE_DETAIL_VIEW", "DELTA_OPERATION_ON_VIEW_NOT_ALLOWED", "EXPECT_TABLE_NOT_VIEW", "WRONG_COMMAND_FOR_OBJECT_TYPE",
+)  # fmt: skip
+
 
 def session() -> SparkSession:
     """The session of this process: that of dbt, or of the command."""
@@ -35,7 +43,9 @@ def location_of(spark: SparkSession, name: str) -> str | None:
     """Where a Delta table is; None: there is none."""
     try:
         (detail,) = spark.sql(f"describe detail {name}").collect()
-    except AnalysisException:
+    except AnalysisException as error:
+        if str(error.getCondition()).partition(".")[0] not in _ABSENT:
+            raise
         return None
     return str(detail.location) if detail.format == "delta" else None
 
@@ -53,8 +63,17 @@ def newest_version(spark: SparkSession, location: str, app: str) -> int | None:
 
 def writable_columns(spark: SparkSession, location: str) -> list[str]:
     """Without those that Delta numbers itself: it refuses to be given one, even without rows."""
-    schema = orjson.loads(_snapshot(spark, location).metadata().schemaString())
-    return [column.name for column in StructType.fromJson(schema) if "delta.identity.start" not in column.metadata]
+    return [column.name for column in _columns(spark, location) if "delta.identity.start" not in column.metadata]
+
+
+def always_numbered(spark: SparkSession, location: str) -> set[str]:
+    """The columns GENERATED ALWAYS AS IDENTITY, in small letters: Delta takes no value for them."""
+    explicit = {column.name: column.metadata.get(_EXPLICIT, True) for column in _columns(spark, location)}
+    return {name.casefold() for name, is_taken in explicit.items() if not is_taken}
+
+
+def _columns(spark: SparkSession, location: str) -> StructType:
+    return StructType.fromJson(orjson.loads(_snapshot(spark, location).metadata().schemaString()))
 
 
 def _snapshot(spark: SparkSession, location: str) -> Any:

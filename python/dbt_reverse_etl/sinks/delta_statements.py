@@ -35,8 +35,10 @@ def merge(target: str, source: str, task: SinkTask) -> str:
     clauses = []
     if task.mode is Mode.MIRROR:
         clauses.append("when matched and s._operation = 'delete' then delete")
-    if task.mode is not Mode.INSERT_ONLY:
-        clauses.append(f"when matched then update set {', '.join(f't.{name} = s.{name}' for name in fields)}")
+    # Without the key, which is equal: Delta refuses to set an identity column.
+    changed = ", ".join(f"t.{name} = s.{name}" for name in fields if name not in key)
+    if task.mode is not Mode.INSERT_ONLY and changed:
+        clauses.append(f"when matched then update set {changed}")
     values = ", ".join(f"s.{name}" for name in fields)
     clauses.append(f"when not matched and s._operation <> 'delete' then insert ({', '.join(fields)}) values ({values})")  # noqa: S608
     same = " and ".join(f"t.{name} = s.{name}" for name in key)

@@ -233,6 +233,15 @@ def test_a_changelog_that_was_restored_is_named_in_every_command_and_one_operati
     again = shop.project.dbt("run-operation", "undo_restore", "--args", "{model: people}")
     assert "nothing to do" in again.text
 
+    before = shop.version("people")
+    shop.sql("truncate table {s}.people")
+    emptied = shop.run(well=False)
+    assert "found snapshot 0 as its newest" in emptied.text
+    assert "Next: restore table" in emptied.text
+    shop.sql(f"restore table {{s}}.people to version as of {before}")
+    shop.run()
+    shop.equal()
+
     # An older copy takes its place, in which the number of the snapshot that was delivered is taken again.
     shop.sql(f"create table {{s}}.copy using delta as select * from {{s}}.people version as of {older}")
     shop.sql("drop table {s}.people")

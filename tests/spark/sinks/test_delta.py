@@ -14,6 +14,7 @@ from pyspark.sql.classic import dataframe as classic
 
 from dbt_reverse_etl.app import reconcile
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.sinks import delta
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.sinks.delta_log import sized_as
@@ -151,6 +152,48 @@ def test_a_row_that_a_constraint_refuses_is_listed_and_the_others_arrive(shop: P
     names = dict(shop.rows("select id, name from {s}_lake.people where id in (77, 78, 1500)"))
     assert names == {77: "name 77", 78: "new", 1500: "new"}
     assert "xxx" not in second.text
+
+
+@pytest.mark.full
+def test_a_row_that_a_cast_of_a_constraint_cannot_take_is_listed_and_the_others_arrive(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_by_default(known: SparkSession) -> SparkSession:
+        made = sized_as(known)
+        made.conf.set("spark.sql.ansi.enabled", "true")  # the sessions of tests have it off
+        return made
+
+    monkeypatch.setattr(delta, "sized_as", as_by_default)
+    assert shop.run().success
+    number = "check (cast(substr(name, 6) as int) >= 0)"
+    shop.spark.sql(f"alter table {shop.schema}_lake.people add constraint number {number}")
+    shop.spark.sql(f"update {shop.schema}.source set name = if(id = 77, 'name x', 'name 0') where id in (77, 78, 1500)")
+    second = shop.run()
+    assert second.sync("lake_people") == "+0 ~2 -0, 1 rejected"
+    assert "CAST_INVALID_INPUT" in second.text
+    names = dict(shop.rows("select id, name from {s}_lake.people where id in (77, 78, 1500)"))
+    assert names == {77: "name 77", 78: "name 0", 1500: "name 0"}
+
+
+@pytest.mark.full
+def test_a_key_that_delta_numbers_by_default_is_left_alone_by_an_update(shop: Project) -> None:
+    made = DeltaTable.create(shop.spark).tableName(f"{shop.schema}_lake.people")
+    made = made.addColumn("id", "bigint", generatedByDefaultAs=IdentityGenerator())
+    made.addColumn("name", "string").addColumn("amount", "double").execute()
+    assert shop.run().success
+    shop.spark.sql(f"update {shop.schema}.source set name = 'new' where id = 5")
+    assert shop.run().sync("lake_people") == "+0 ~1 -0"
+    assert lake(shop) == shop.rows("select id, name, amount from {s}.source order by id")
+
+
+@pytest.mark.full
+def test_a_key_that_delta_always_numbers_is_named(shop: Project) -> None:
+    made = DeltaTable.create(shop.spark).tableName(f"{shop.schema}_lake.people")
+    made = made.addColumn("id", "bigint", generatedAlwaysAs=IdentityGenerator())
+    made.addColumn("name", "string").addColumn("amount", "double").execute()
+    refused = shop.run()
+    assert not refused.success
+    assert "column id, GENERATED ALWAYS AS IDENTITY" in refused.text
 
 
 @pytest.mark.full
