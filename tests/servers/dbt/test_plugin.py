@@ -19,7 +19,7 @@ from dbt_common.events.functions import fire_event
 from dbt_common.events.types import Note
 from dbt_common.exceptions.events import EventCompilationError
 
-from dbt_reverse_etl import plugin
+from dbt_reverse_etl import host, plugin
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -37,12 +37,12 @@ CHANGELOG, EXPOSURE = "model.shop.crm_c", "exposure.shop.crm_c"
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(plugin, "say", lambda text, _: lines.append(text))
+    monkeypatch.setattr(host, "say", lambda text, _: lines.append(text))
     return lines
 
 
 def flags(monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
-    monkeypatch.setattr(plugin, "_flag", {"WHICH": "build", "WRITE_JSON": False, **given}.get)
+    monkeypatch.setattr(host, "flag", {"WHICH": "build", "WRITE_JSON": False, **given}.get)
 
 
 def event(name: str, unique_id: str = "") -> Any:
@@ -207,7 +207,7 @@ def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it
     monkeypatch.setattr(options, "import_module", imported)
     credentials = SimpleNamespace(method=method)
     adapter = SimpleNamespace(type=lambda: "spark", config=SimpleNamespace(credentials=credentials))
-    monkeypatch.setattr(plugin, "_adapter", lambda: adapter)
+    monkeypatch.setattr(host, "adapter", lambda: adapter)
     ended = listener(CHANGELOG)
     ended._artifacts = tmp_path
     with pytest.raises(ReverseEtlError, match=re.escape(said)):
@@ -228,6 +228,6 @@ def test_a_warning_is_said_where_dbt_makes_errors_of_warnings(monkeypatch: pytes
     with pytest.raises(EventCompilationError):
         fire_event(Note(msg="dbt's own"), level=EventLevel.WARN)
     for level in ("warn", "error", "info"):
-        plugin.say("of a sync", level)
+        host.say("of a sync", level)
     assert [level for level, _ in said] == ["info", "error", "info"]
     assert all("of a sync" in text for _, text in said)
