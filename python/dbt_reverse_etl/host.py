@@ -90,6 +90,17 @@ def result_of_dbt() -> Any:
     return None
 
 
-def is_interrupted(error: BaseException | None) -> bool:
-    """Of the error with which dbt ends."""
-    return isinstance(getattr(error, "exception", error), KeyboardInterrupt)
+def is_interrupted() -> bool:
+    """Whether an interrupt has ended dbt. Where dbt has a result, the error is one that its caller handles."""
+    error = sys.exc_info()[1]
+    return result_of_dbt() is None and isinstance(getattr(error, "exception", error), KeyboardInterrupt)
+
+
+def interrupted() -> Exception:
+    """What dbt raises for an interrupt, so that a caller of dbtRunner sees it, with the exit code of a push that did not end well."""
+    from dbt.cli.exceptions import ExceptionExit
+    from dbt.utils import ExitCodes
+
+    error = ExceptionExit(KeyboardInterrupt())  # type: ignore[arg-type]  # as dbt does it
+    error.exit_code = ExitCodes.ModelError.value  # type: ignore[misc]
+    return error

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dbt_reverse_etl import host
 
 PUSHING = ("run", "build", "retry")
 COLUMNS_OF = "dbt-reverse-etl: columns of "  # what the macro _tell_columns says before it writes
+_OF_THE_COMMAND = frozenset({"ArtifactWritten", "FoundStats", "CommandCompleted"})  # from the thread that called dbt
 LISTENS = "DBT_REVERSE_ETL_LISTENS"  # the same macro warns where nobody does
 
 
@@ -29,9 +31,11 @@ class ReverseEtlPlugin(dbtPlugin):
         """Listen to the events of this invocation. Nothing here may break a dbt command."""
         from dbt_common.events.event_manager_client import get_event_manager
 
+        _warn_of_dropped(get_event_manager().callbacks)
         self._listener = _Listener(host.flag("WHICH"))
         if host.flag("WHICH") in PUSHING:
             get_event_manager().add_callback(self._listener)
+            _at_work.add(self._listener)
             host.say_in_jinja(LISTENS, "yes")
 
     @dbt_hook  # type: ignore[untyped-decorator]  # dbt's own
@@ -47,6 +51,7 @@ class _Listener:
 
     def __init__(self, command: str) -> None:
         self._retried = command == "retry"
+        self._thread = threading.get_ident()
         self._artifacts: Path | None = None
         self._written_by = ""  # their invocation; a retry that had nothing to do leaves those of the command before
         self._finished: dict[str, str] = {}  # statuses by unique id
@@ -73,6 +78,8 @@ class _Listener:
 
     def __call__(self, event: Any) -> None:
         name = event.info.name
+        if name in _OF_THE_COMMAND and threading.get_ident() != self._thread:
+            return  # of another command
         if name == "ArtifactWritten" and event.data.artifact_type == "RunExecutionResult":
             self._artifacts = Path(event.data.artifact_path).parent
             self._written_by = str(event.info.invocation_id)
@@ -84,6 +91,7 @@ class _Listener:
             self._finished[event.data.node_info.unique_id] = event.data.node_info.node_status
         elif name == "CommandCompleted" and not self._done:
             self._done = True
+            _at_work.discard(self)
             self._complete(succeeded=event.data.success)
 
     def _configure_late(self) -> None:
@@ -128,6 +136,8 @@ class _Listener:
                 host.say(
                     "dbt-reverse-etl: interrupted: the next run goes on." if is_told else _described(error), "error"
                 )
+        if signals.received and not signals.hand_on():
+            raise host.interrupted()
         if succeeded and not good:
             from dbt.cli.exceptions import ResultExit
 
@@ -137,7 +147,7 @@ class _Listener:
         """Whether all is well; what is not was said."""
         if host.flag("EMPTY") or host.flag("SAMPLE"):
             return True
-        if host.is_interrupted(sys.exc_info()[1]):
+        if host.is_interrupted():
             self._say_interrupted()
             return False
         if not host.flag("WRITE_JSON"):
@@ -220,6 +230,20 @@ class _Listener:
         return [
             one.name for one in due if left_behind or self._finished.keys() & {one.unique_id, one.changelog.unique_id}
         ]
+
+
+_at_work: set[_Listener] = set()
+
+
+def _warn_of_dropped(callbacks: Collection[Any]) -> None:
+    """dbt forgets who listens to a command when the next one begins in this process."""
+    for one in [one for one in _at_work if one not in callbacks]:
+        _at_work.discard(one)
+        host.say(
+            "dbt-reverse-etl: found a dbt command that began before another one in this process had ended; expected one "
+            "at a time; dbt does not show the end of the other one, so nothing is pushed after it. Next: dbt-reverse-etl push",
+            "warn",
+        )
 
 
 def _screen() -> Any:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from dbt.cli.exceptions import ExceptionExit, ResultExit
 from dbt_common.events.base_types import EventLevel
 from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.events.functions import fire_event
@@ -231,3 +236,79 @@ def test_a_warning_is_said_where_dbt_makes_errors_of_warnings(monkeypatch: pytes
         host.say("of a sync", level)
     assert [level for level, _ in said] == ["info", "error", "info"]
     assert all("of a sync" in text for _, text in said)
+
+
+@pytest.mark.guarantee("dbt and its commands", "A signal during a push reaches the program that has called dbt")
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_a_signal_during_the_push_is_handed_on(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], *, succeeded: bool
+) -> None:
+    def push() -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        return True
+
+    ended, heard = listener(has_syncs=False), list[int]()
+    monkeypatch.setattr(ended, "_push", push)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(ExceptionExit) as raised:
+            ended._complete(succeeded=succeeded)
+        signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+        with pytest.raises(ResultExit) if succeeded else nullcontext():
+            ended._complete(succeeded=succeeded)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert isinstance(raised.value.exception, KeyboardInterrupt)
+    assert raised.value.exit_code == 1, "as of each push that did not end well"
+    assert heard == [signal.SIGTERM]
+    assert said == ["dbt-reverse-etl: interrupted: the next run goes on."] * 2
+
+
+# As dbt's frames at the end of a command: with its result, or with the error that has ended it.
+DBT = """
+def returned(ask):
+    result = "of dbt"
+    return ask()
+
+def raised(ask):
+    return ask()
+"""
+
+
+def test_an_interrupt_that_the_caller_of_dbt_handles_did_not_end_dbt() -> None:
+    dbt: dict[str, Any] = {"__name__": "dbt.cli.requires"}
+    exec(DBT, dbt)
+    interrupted = Future[None]()
+    interrupted.set_exception(KeyboardInterrupt())
+    try:
+        interrupted.result()
+    except KeyboardInterrupt:
+        assert not dbt["returned"](host.is_interrupted)
+        assert dbt["raised"](host.is_interrupted)
+
+
+@pytest.mark.guarantee(
+    "dbt and its commands", "Of two dbt commands at once in one process, the later one pushes its own"
+)
+def test_the_end_of_a_command_in_another_thread_is_not_ours(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr(get_event_manager(), "callbacks", [])
+    monkeypatch.setattr(host, "say_in_jinja", lambda *_: None)
+    flags(monkeypatch)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(plugin.ReverseEtlPlugin, "shop").result()
+        assert not said
+        get_event_manager().callbacks.clear()  # as dbt does, when the next command begins
+        ours = plugin.ReverseEtlPlugin("shop")._listener
+        assert "nothing is pushed after it" in said.pop()
+        ended = event("CommandCompleted")
+        ended.data.success = True
+        elsewhere.submit(ours, ended).result()
+        elsewhere.submit(ours, event("NodeFinished", CHANGELOG)).result()
+    assert not ours._done
+    assert ours._finished, "models end in threads of dbt"
+    ours(ended)
+    assert ours._done
+    get_event_manager().callbacks.clear()
+    plugin.ReverseEtlPlugin("shop")._listener(ended)
+    assert not [text for text in said if "nothing is pushed after it" in text], "that one had ended"
