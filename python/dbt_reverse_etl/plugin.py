@@ -162,16 +162,23 @@ class _Listener:
         return not self._has_spark() or self._push_from(folder)
 
     def _say_interrupted(self) -> None:
-        from dbt_reverse_etl.app.invocation import remember_tests
-
         host.say(
             "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.", "warn"
         )
-        if host.flag("WRITE_JSON") and self.configuration is not None and host.runs_here():
-            project = self._project(self._artifacts or host.target_path())
-            failed = remember_tests(project, self._finished, _spark, self.configuration)
-            if failed:
-                host.say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
+        self._remember_tests()
+
+    def _remember_tests(self) -> None:
+        """Those that failed, where there is a manifest that knows them, for the artifacts do not name them all."""
+        if self.configuration is None or not host.runs_here():
+            return
+        project = self._project(self._artifacts or host.target_path())
+        if not (project.artifacts / "manifest.json").is_file():
+            return
+        from dbt_reverse_etl.app.invocation import remember_tests
+
+        failed = remember_tests(project, self._finished, _spark, self.configuration)
+        if failed:
+            host.say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
 
     def _has_spark(self) -> bool:
         """Whether pyspark is here. If not, and this command has made a sync due, raises ReverseEtlError."""
@@ -210,6 +217,10 @@ class _Listener:
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
+        from dbt_reverse_etl.config.artifacts import FAILED
+
+        if not FAILED.isdisjoint(self._finished.values()):
+            self._remember_tests()
         names = self._due()
         if names:
             host.say(

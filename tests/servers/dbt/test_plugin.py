@@ -25,6 +25,7 @@ from dbt_common.events.types import Note
 from dbt_common.exceptions.events import EventCompilationError
 
 from dbt_reverse_etl import host, plugin
+from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -95,6 +96,28 @@ def test_without_artifacts_a_command_is_green_if_nothing_of_it_is_to_be_pushed(
     flags(monkeypatch, EXCLUDE=("exposure:crm_c",))
     assert listener(CHANGELOG)._push()
     assert not said
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(("status", "has_manifest"), [("fail", True), ("fail", False), ("success", True)])
+def test_without_artifacts_a_failed_test_is_recorded_where_a_manifest_of_before_knows_it(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], tmp_path: Path, status: str, *, has_manifest: bool
+) -> None:
+    asked = list[Mapping[str, str]]()
+    monkeypatch.setattr(invocation, "remember_tests", lambda _, statuses, *__: asked.append({**statuses}))
+    place = {"project_root": tmp_path, "target_path": "target", "target_name": "prod"}
+    config = SimpleNamespace(credentials=SimpleNamespace(method="session"), **place)
+    monkeypatch.setattr(host, "adapter", lambda: SimpleNamespace(type=lambda: "spark", config=config))
+    flags(monkeypatch, PROFILES_DIR=str(tmp_path))
+    (tmp_path / "target").mkdir()
+    if has_manifest:
+        (tmp_path / "target/manifest.json").write_text("{}")
+    ended = listener(CHANGELOG)
+    ended._finished["test.shop.unique"] = status
+    assert not ended._push()
+    assert "found --no-write-json" in said[0]
+    recorded = status == "fail" and has_manifest
+    assert asked == ([{CHANGELOG: "success", "test.shop.unique": "fail"}] if recorded else [])
 
 
 class Told:
