@@ -1,6 +1,6 @@
 """dbt's side: after a `dbt run`, `build` or `retry` the syncs are pushed, in the same Spark session.
 
-dbt's plugin interface is marked experimental, so what touches dbt's Python is in this file; but for `app/check.py`, which has dbt parse.
+dbt's plugin interface is marked experimental, so what touches dbt's Python is in this file and `host.py`; but for `app/check.py`, which has dbt parse.
 """
 
 from __future__ import annotations
@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dbt.plugins.manager import dbt_hook, dbtPlugin
 
+from dbt_reverse_etl import host
+
 PUSHING = ("run", "build", "retry")
 COLUMNS_OF = "dbt-reverse-etl: columns of "  # what the macro _tell_columns says before it writes
+_OF_THE_COMMAND = frozenset({"ArtifactWritten", "FoundStats", "CommandCompleted"})  # from the thread that called dbt
 LISTENS = "DBT_REVERSE_ETL_LISTENS"  # the same macro warns where nobody does
 
 
@@ -27,15 +31,17 @@ class ReverseEtlPlugin(dbtPlugin):
         """Listen to the events of this invocation. Nothing here may break a dbt command."""
         from dbt_common.events.event_manager_client import get_event_manager
 
-        self._listener = _Listener(_flag("WHICH"))
-        if _flag("WHICH") in PUSHING:
+        _warn_of_dropped(get_event_manager().callbacks)
+        self._listener = _Listener(host.flag("WHICH"))
+        if host.flag("WHICH") in PUSHING:
             get_event_manager().add_callback(self._listener)
-            _say_in_jinja(LISTENS, "yes")
+            _at_work.add(self._listener)
+            host.say_in_jinja(LISTENS, "yes")
 
     @dbt_hook  # type: ignore[untyped-decorator]  # dbt's own
     def get_manifest_artifacts(self, manifest: Any) -> dict[str, Any]:
         """Configuration errors stop dbt here, before anything is captured. Adds no artifact."""
-        if _flag("WHICH") in PUSHING and _concerns_us(manifest):
+        if host.flag("WHICH") in PUSHING and _concerns_us(manifest):
             self._listener.configured(_checked_configuration(manifest))
         return {}
 
@@ -45,6 +51,7 @@ class _Listener:
 
     def __init__(self, command: str) -> None:
         self._retried = command == "retry"
+        self._thread = threading.get_ident()
         self._artifacts: Path | None = None
         self._written_by = ""  # their invocation; a retry that had nothing to do leaves those of the command before
         self._finished: dict[str, str] = {}  # statuses by unique id
@@ -55,7 +62,7 @@ class _Listener:
     def configured(self, configuration: Any) -> None:
         """All of it is valid. Where dbt runs everything, every destination is tried at once."""
         self.configuration = configuration
-        if not any(_flag(name) for name in ("SELECT", "EXCLUDE", "SELECTOR", "MODELS")):
+        if not any(host.flag(name) for name in ("SELECT", "EXCLUDE", "SELECTOR", "MODELS")):
             for model in {sync.changelog.unique_id for sync in configuration.syncs}:
                 self._try_early(model)
 
@@ -67,10 +74,12 @@ class _Listener:
         found = [one.destination for one in self.configuration.resolved if one.sync.name in names]
         wanted = [one for one in found if one.name not in self._tried and one.name not in self.configuration.unset]
         self._tried |= {one.name for one in wanted}
-        try_early(wanted, lambda text: say(text, "warn"))
+        try_early(wanted, lambda text: host.say(text, "warn"))
 
     def __call__(self, event: Any) -> None:
         name = event.info.name
+        if name in _OF_THE_COMMAND and threading.get_ident() != self._thread:
+            return  # of another command
         if name == "ArtifactWritten" and event.data.artifact_type == "RunExecutionResult":
             self._artifacts = Path(event.data.artifact_path).parent
             self._written_by = str(event.info.invocation_id)
@@ -82,11 +91,12 @@ class _Listener:
             self._finished[event.data.node_info.unique_id] = event.data.node_info.node_status
         elif name == "CommandCompleted" and not self._done:
             self._done = True
+            _at_work.discard(self)
             self._complete(succeeded=event.data.success)
 
     def _configure_late(self) -> None:
         """dbt asks no plugin with --no-write-json, or if it was given a manifest; the configuration is checked before a model all the same."""
-        manifest = _manifest()
+        manifest = host.manifest()
         if self.configuration is None and manifest is not None and _concerns_us(manifest):
             self.configured(_checked_configuration(manifest))
 
@@ -98,19 +108,19 @@ class _Listener:
         with _told("nothing was captured"):
             self.configuration.refuse_unset(pushed=self._to_push(model))
             self._try_early(model)
-            if _runs_here():
+            if host.runs_here():
                 from dbt_reverse_etl.app.tasks import refuse_unfit
 
                 syncs = [one for one in self.configuration.resolved if one.sync.changelog.unique_id == model]
-                refuse_unfit(_spark(), syncs, json.loads(columns), _project_root())
+                refuse_unfit(_spark(), syncs, json.loads(columns), host.project_root())
 
     def _to_push(self, model: str) -> list[Any]:
         """The syncs of a changelog that this command will push."""
         from dbt_reverse_etl.app.project import ON, switch_of
 
-        if _flag("EMPTY") or _flag("SAMPLE") or switch_of(os.environ) != ON:
+        if host.flag("EMPTY") or host.flag("SAMPLE") or switch_of(os.environ) != ON:
             return []
-        commands = set(PUSHING) if self._retried else {_flag("WHICH")}
+        commands = set(PUSHING) if self._retried else {host.flag("WHICH")}
         syncs = [sync for sync in self.configuration.syncs if sync.changelog.unique_id == model]
         return [sync for sync in syncs if commands & sync.settings.push_on and not _is_excluded(sync)]
 
@@ -123,41 +133,52 @@ class _Listener:
             except (Exception, KeyboardInterrupt) as error:
                 good = False
                 is_told = signals.received or isinstance(error, KeyboardInterrupt)
-                say("dbt-reverse-etl: interrupted: the next run goes on." if is_told else _described(error), "error")
+                host.say(
+                    "dbt-reverse-etl: interrupted: the next run goes on." if is_told else _described(error), "error"
+                )
+        if signals.received and not signals.hand_on():
+            raise host.interrupted()
         if succeeded and not good:
             from dbt.cli.exceptions import ResultExit
 
-            raise ResultExit(_result_of_dbt())
+            raise ResultExit(host.result_of_dbt())
 
     def _push(self) -> bool:
         """Whether all is well; what is not was said."""
-        if _flag("EMPTY") or _flag("SAMPLE"):
+        if host.flag("EMPTY") or host.flag("SAMPLE"):
             return True
-        if _is_interrupted(sys.exc_info()[1]):
+        if host.is_interrupted():
             self._say_interrupted()
             return False
-        if not _flag("WRITE_JSON"):
+        if not host.flag("WRITE_JSON"):
             return self._without_artifacts()
         if self._artifacts is None and not (self._retried and self.configuration is not None):
             return True  # dbt stopped before it ran anything, and maybe before it had read the project
         from dbt_reverse_etl.app.project import has_syncs
 
-        folder = self._artifacts or _target_path()
+        folder = self._artifacts or host.target_path()
         if not (has_syncs(folder) if self.configuration is None else self.configuration.syncs):
             return True
         return not self._has_spark() or self._push_from(folder)
 
     def _say_interrupted(self) -> None:
-        from dbt_reverse_etl.app.invocation import remember_tests
-
-        say(
+        host.say(
             "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.", "warn"
         )
-        if _flag("WRITE_JSON") and self.configuration is not None and _runs_here():
-            project = self._project(self._artifacts or _target_path())
-            failed = remember_tests(project, self._finished, _spark, self.configuration)
-            if failed:
-                say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
+        self._remember_tests()
+
+    def _remember_tests(self) -> None:
+        """Those that failed, where there is a manifest that knows them, for the artifacts do not name them all."""
+        if self.configuration is None or not host.runs_here():
+            return
+        project = self._project(self._artifacts or host.target_path())
+        if not (project.artifacts / "manifest.json").is_file():
+            return
+        from dbt_reverse_etl.app.invocation import remember_tests
+
+        failed = remember_tests(project, self._finished, _spark, self.configuration)
+        if failed:
+            host.say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
 
     def _has_spark(self) -> bool:
         """Whether pyspark is here. If not, and this command has made a sync due, raises ReverseEtlError."""
@@ -184,21 +205,25 @@ class _Listener:
         reports = invocation.after_dbt(project, _spark, _screen(), ask=ask, configuration=self.configuration)
         if reports:
             _advise()
-            say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
+            host.say(console.summary(reports), "info" if all(r.exit_code is ExitCode.OK for r in reports) else "error")
         return all(report.exit_code is ExitCode.OK for report in reports)
 
     def _project(self, artifacts: Path) -> Any:
         from dbt_reverse_etl.app.project import Project
 
-        parsed_by = getattr(getattr(_manifest(), "metadata", None), "invocation_id", None) or ""
-        place = (artifacts, _profiles(), _target_name(), _project_root(), dict(os.environ))
+        parsed_by = getattr(getattr(host.manifest(), "metadata", None), "invocation_id", None) or ""
+        place = (artifacts, host.profiles(), host.target_name(), host.project_root(), dict(os.environ))
         return Project(*place, self._written_by, parsed_by)
 
     def _without_artifacts(self) -> bool:
         """Whether nothing of this command is to be pushed; what is, nobody can push."""
+        from dbt_reverse_etl.config.artifacts import FAILED
+
+        if not FAILED.isdisjoint(self._finished.values()):
+            self._remember_tests()
         names = self._due()
         if names:
-            say(
+            host.say(
                 "found --no-write-json; expected manifest.json and run_results.json, which say what to push; "
                 f"nothing was pushed for {', '.join(names)}. Next: run dbt without --no-write-json and DBT_WRITE_JSON=false",
                 "error",
@@ -218,94 +243,36 @@ class _Listener:
         ]
 
 
+_at_work: set[_Listener] = set()
+
+
+def _warn_of_dropped(callbacks: Collection[Any]) -> None:
+    """dbt forgets who listens to a command when the next one begins in this process."""
+    for one in [one for one in _at_work if one not in callbacks]:
+        _at_work.discard(one)
+        host.say(
+            "dbt-reverse-etl: found a dbt command that began before another one in this process had ended; expected one "
+            "at a time; dbt does not show the end of the other one, so nothing is pushed after it. Next: dbt-reverse-etl push",
+            "warn",
+        )
+
+
 def _screen() -> Any:
     """Bars below dbt's lines, if dbt shows lines and standard error is a terminal."""
     from dbt_reverse_etl.terminal.screen import Bars, Screen, colours, on_terminal
 
     def write(text: str, level: str, about: object) -> None:  # noqa: ARG001  (the shape of Write)
-        say(text, level)
+        host.say(text, level)
 
-    if on_terminal(sys.stderr, os.environ) and not _flag("QUIET") and _flag("LOG_FORMAT") != "json":
-        return Bars(write, sys.stderr, colours=_flag("USE_COLORS") and colours(os.environ))
+    if on_terminal(sys.stderr, os.environ) and not host.flag("QUIET") and host.flag("LOG_FORMAT") != "json":
+        return Bars(write, sys.stderr, colours=host.flag("USE_COLORS") and colours(os.environ))
     return Screen(write)
-
-
-def say(text: str, level: str) -> None:
-    """Through dbt's own logger: console, log file and --log-format json. Where dbt raises for a warning (--warn-error), as an info."""
-    from dbt_common.events.base_types import EventLevel
-    from dbt_common.events.functions import fire_event
-    from dbt_common.events.types import Note
-    from dbt_common.exceptions.events import EventCompilationError
-    from dbt_common.ui import green, red, yellow
-
-    colour = {"error": red, "warn": yellow}.get(level, green if "[" in text else str)
-    if os.environ.get("NO_COLOR"):
-        colour = str
-    note = Note(msg=colour(text))
-    try:
-        fire_event(note, level=EventLevel(level))
-    except EventCompilationError:
-        fire_event(note, level=EventLevel.INFO)
-
-
-def _flag(name: str) -> Any:
-    from dbt.flags import get_flags
-
-    flags: Any = get_flags()  # type: ignore[no-untyped-call]
-    return getattr(flags, name, None)
 
 
 def _is_excluded(sync: Any) -> bool:
     from dbt_reverse_etl.config.artifacts import is_excluded
 
-    return is_excluded(sync, {name.lower(): _flag(name) for name in ("EXCLUDE", "EXCLUDE_RESOURCE_TYPES")})
-
-
-def _say_in_jinja(name: str, value: str) -> None:
-    """As an environment variable of this invocation alone."""
-    from dbt_common.context import get_invocation_context
-
-    get_invocation_context()._env = {**get_invocation_context().env, name: value}
-
-
-def _manifest() -> Any:
-    """The one that dbt has read or was given; None: not yet, or dbt keeps it elsewhere, as `retry` does."""
-    import click
-
-    context = click.get_current_context(silent=True)
-    return context.obj.get("manifest") if context and isinstance(context.obj, dict) else None
-
-
-def _adapter() -> Any:
-    from dbt.adapters.factory import FACTORY
-
-    return next(iter(FACTORY.adapters.values()))
-
-
-def _target_name() -> str:
-    return str(_adapter().config.target_name)
-
-
-def _profiles() -> list[Path]:
-    return [Path(_flag("PROFILES_DIR")).absolute()]
-
-
-def _project_root() -> Path:
-    return Path(_adapter().config.project_root)
-
-
-def _target_path() -> Path:
-    return _project_root() / str(_adapter().config.target_path)
-
-
-def _method() -> Any:
-    method = getattr(_adapter().config.credentials, "method", None)
-    return getattr(method, "value", method)
-
-
-def _runs_here() -> bool:
-    """Whether dbt's Spark is a session of this process."""
-    return bool(_adapter().type() == "spark" and _method() == "session")
+    return is_excluded(sync, {name.lower(): host.flag(name) for name in ("EXCLUDE", "EXCLUDE_RESOURCE_TYPES")})
 
 
 def _spark() -> Any:
@@ -313,15 +280,15 @@ def _spark() -> Any:
     _refuse_other_adapters()
     from dbt_reverse_etl.warehouse.session import connect
 
-    return connect(_adapter().config.credentials.server_side_parameters or {})
+    return connect(host.adapter().config.credentials.server_side_parameters or {})
 
 
 def _refuse_other_adapters() -> None:
     """Raises ReverseEtlError where the adapter reaches Spark in another way than a session of this process."""
     from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 
-    if not _runs_here():
-        found = f"adapter {_adapter().type()} with method {_method()}"
+    if not host.runs_here():
+        found = f"adapter {host.adapter().type()} with method {host.method()}"
         raise ReverseEtlError(
             Problem(
                 "profiles.yml",
@@ -337,7 +304,7 @@ def _advise() -> None:
 
     text = advice(_spark())
     if text:
-        say(text, "info")
+        host.say(text, "info")
 
 
 def _concerns_us(manifest: Any) -> bool:
@@ -354,7 +321,7 @@ def _checked_configuration(manifest: Any) -> Any:
 
     written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
     with _told("nothing was captured or sent"):
-        configuration = configure(written, _profiles(), _target_name(), env, _project_root())
+        configuration = configure(written, host.profiles(), host.target_name(), env, host.project_root())
         if configuration.syncs:
             from dbt_reverse_etl.app.project import refuse_unknown_words
 
@@ -374,21 +341,6 @@ def _told(what: str) -> Iterator[None]:
         yield
     except ReverseEtlError as error:
         raise DbtRuntimeError(redact(f"dbt-reverse-etl: {what}.\n{error}")) from None
-
-
-def _result_of_dbt() -> Any:
-    """What dbt's command has returned, for callers of dbtRunner. dbt hands it to nobody, but fires the event of its end in the frame that holds it."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__") == "dbt.cli.requires" and "result" in frame.f_locals:
-            return frame.f_locals["result"]
-    return None
-
-
-def _is_interrupted(error: BaseException | None) -> bool:
-    """Of the error with which dbt ends."""
-    return isinstance(getattr(error, "exception", error), KeyboardInterrupt)
 
 
 def _described(error: BaseException) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 from dbt_reverse_etl.warehouse.overview import Overview
-from dbt_reverse_etl.warehouse.session import cancel_jobs, uncompressed_cache
+from dbt_reverse_etl.warehouse.session import cancel_jobs, mark_jobs, uncompressed_cache
 
 _LAST_TESTS = 8.0  # seconds after a signal in which the ledger hears of failed tests; schedulers wait ten
 _LAST_WORDS = 2.0  # seconds after a signal; what is not said by then, the next push says
@@ -268,9 +269,16 @@ def push_all(
     glance: Callable[[], None],
 ) -> None:
     """Push several syncs, a few at once; `ended` hears of each, `glance` is called while this waits."""
-    cancel = partial(cancel_jobs, pusher.spark)
+    tag = f"dbt-reverse-etl {uuid.uuid4().hex}"
+
+    def push(one: ResolvedSync) -> Report:
+        with suppress(Exception):  # a Spark that is gone is for the push to report
+            mark_jobs(pusher.spark, tag)  # of the worker's thread, which ends with the pushes
+        return pusher.push(one, overview)
+
+    cancel = partial(cancel_jobs, pusher.spark, tag)
     overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, cancel, glance)
-    tasks = [partial(pusher.push, one, overview) for one in syncs]
+    tasks = [partial(push, one) for one in syncs]
     with uncompressed_cache(pusher.spark):
         for left in overlap.run(tasks, ended):
             ended(pusher.left(syncs[left.task], overview, begun=left.begun))

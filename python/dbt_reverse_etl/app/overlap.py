@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -102,15 +103,18 @@ class Overlap(Generic[T]):
 
     def _stop(self, workers: Sequence[threading.Thread]) -> None:
         """Let what is under way end in order, for the process is about to end."""
-        self._interrupt.set()
-        self._cancel()
-        until = time.monotonic() + GRACE
+        until = self._ended_early()
         for worker in filter(threading.Thread.is_alive, workers):
             worker.join(max(0.0, until - time.monotonic()))
 
     def _end(self, workers: Sequence[threading.Thread], ended: Callable[[T], None]) -> None:
-        self._interrupt.set()
-        self._cancel()
-        until = time.monotonic() + GRACE
+        until = self._ended_early()
         while time.monotonic() < until and (any(w.is_alive() for w in workers) or not self._answers.empty()):
             self._hear(ended)
+
+    def _ended_early(self) -> float:
+        """Until when the tasks have grace: they are to end."""
+        self._interrupt.set()
+        with suppress(Exception):  # a Spark that is gone has nothing to cancel
+            self._cancel()
+        return time.monotonic() + GRACE

@@ -28,9 +28,11 @@ class Interrupts:
     """
 
     received = False
+    _number = signal.SIGINT
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, number: int, _: object) -> None:
         """As a handler of signals."""
+        self._number = signal.Signals(number)
         self.received = True
         raise KeyboardInterrupt
 
@@ -38,6 +40,14 @@ class Interrupts:
         """Raise the interrupt that somebody swallowed, as Python does in a destructor."""
         if self.received:
             raise KeyboardInterrupt
+
+    def hand_on(self) -> bool:
+        """Call the handler that the signal would have had; False: Python or the system would have ended something, and nobody was called."""
+        handler = signal.getsignal(self._number)
+        if not callable(handler) or handler is signal.default_int_handler:
+            return False
+        handler(self._number, None)
+        return True
 
 
 _held: list[Interrupts] = []
@@ -60,7 +70,8 @@ def interrupts() -> Iterator[Interrupts]:
     finally:
         _held.clear()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one of C, which Python cannot give back
+                signal.signal(number, handler)
 
 
 def end_at_once() -> None:
@@ -77,7 +88,8 @@ def end_in_peace() -> None:
 
 def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup`, or a shell for what it starts with &, wants it
+        # Ignored, as `nohup`, or a shell for what it starts with &, wants it; None: a handler of C, which Python cannot give back.
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, handler)
 
 

@@ -95,12 +95,20 @@ def _has_session() -> bool:
     return True
 
 
-def cancel_jobs(spark: SparkSession) -> None:
-    """End every query that is under way in this session."""
+def mark_jobs(spark: SparkSession, tag: str) -> None:
+    """Let `cancel_jobs` end what this thread asks of Spark from now on."""
     if is_remote():
-        spark.interruptAll()
+        spark.addTag(tag)
     else:
-        spark.sparkContext.cancelAllJobs()
+        spark.sparkContext.addJobTag(tag)
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """End the queries with this mark that are under way; others of the session, as of a notebook, go on."""
+    if is_remote():
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
 
 
 @contextmanager

@@ -8,11 +8,15 @@ import sys
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from dbt_reverse_etl.app.invocation import push_all
 from dbt_reverse_etl.app.overlap import Overlap, Unfinished
 from dbt_reverse_etl.base.workers import at_once
+from dbt_reverse_etl.warehouse.overview import Overview
 
 PUSHES = r"""
 import signal, sys, threading, time
@@ -122,3 +126,52 @@ def test_an_error_on_hearing_of_one_push_lets_the_others_end_in_order() -> None:
     with pytest.raises(ValueError, match="console"):
         Overlap[None](2, interrupt, lambda: ended.append("jobs")).run([polite, lambda: None], tell)
     assert ended == ["jobs", "polite"]
+
+
+def test_the_grace_holds_although_spark_is_gone() -> None:
+    interrupt, ended = threading.Event(), list[str]()
+
+    def polite() -> None:
+        interrupt.wait(30)
+        time.sleep(0.2)
+        ended.append("polite")
+
+    def gone() -> None:
+        raise ConnectionError
+
+    def tell(_: None) -> None:
+        raise ValueError("the console is gone")
+
+    with pytest.raises(ValueError, match="console"):
+        Overlap[None](2, interrupt, gone).run([polite, lambda: None], tell)
+    assert ended == ["polite"]
+
+
+@pytest.mark.guarantee(
+    "Crashes and claims", "The end of a push cancels its own Spark jobs, and none of the program around it"
+)
+def test_only_the_jobs_of_the_push_are_cancelled() -> None:
+    marked, cancelled = dict[str, str](), list[str]()
+
+    def mark(tag: str) -> None:
+        marked[threading.current_thread().name] = tag
+
+    context = SimpleNamespace(addJobTag=mark, cancelJobsWithTag=cancelled.append)
+    interrupt = threading.Event()
+
+    def push(one: str, _: object) -> str:
+        if one == "first":
+            interrupt.wait(30)
+        return one
+
+    def tell(_: object) -> None:
+        raise ValueError("the console is gone")
+
+    spark, policy = SimpleNamespace(sparkContext=context), SimpleNamespace(syncs_at_once=2)
+    pusher: Any = SimpleNamespace(spark=spark, policy=policy, interrupt=interrupt, push=push)
+    syncs: Any = ["first", "second"]
+    with pytest.raises(ValueError, match="console"):
+        push_all(pusher, syncs, Overview({}, {}, {}, {}), tell, lambda: None)
+    assert marked.keys() <= {"sync-0", "sync-1"}
+    assert set(marked.values()) == set(cancelled)
+    assert len(cancelled) == 1

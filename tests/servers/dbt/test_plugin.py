@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from dbt.cli.exceptions import ExceptionExit, ResultExit
 from dbt_common.events.base_types import EventLevel
 from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.events.functions import fire_event
 from dbt_common.events.types import Note
 from dbt_common.exceptions.events import EventCompilationError
 
-from dbt_reverse_etl import plugin
+from dbt_reverse_etl import host, plugin
+from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.config.artifacts import run
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -37,12 +43,12 @@ CHANGELOG, EXPOSURE = "model.shop.crm_c", "exposure.shop.crm_c"
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(plugin, "say", lambda text, _: lines.append(text))
+    monkeypatch.setattr(host, "say", lambda text, _: lines.append(text))
     return lines
 
 
 def flags(monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
-    monkeypatch.setattr(plugin, "_flag", {"WHICH": "build", "WRITE_JSON": False, **given}.get)
+    monkeypatch.setattr(host, "flag", {"WHICH": "build", "WRITE_JSON": False, **given}.get)
 
 
 def event(name: str, unique_id: str = "") -> Any:
@@ -90,6 +96,28 @@ def test_without_artifacts_a_command_is_green_if_nothing_of_it_is_to_be_pushed(
     flags(monkeypatch, EXCLUDE=("exposure:crm_c",))
     assert listener(CHANGELOG)._push()
     assert not said
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(("status", "has_manifest"), [("fail", True), ("fail", False), ("success", True)])
+def test_without_artifacts_a_failed_test_is_recorded_where_a_manifest_of_before_knows_it(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], tmp_path: Path, status: str, *, has_manifest: bool
+) -> None:
+    asked = list[Mapping[str, str]]()
+    monkeypatch.setattr(invocation, "remember_tests", lambda _, statuses, *__: asked.append({**statuses}))
+    place = {"project_root": tmp_path, "target_path": "target", "target_name": "prod"}
+    config = SimpleNamespace(credentials=SimpleNamespace(method="session"), **place)
+    monkeypatch.setattr(host, "adapter", lambda: SimpleNamespace(type=lambda: "spark", config=config))
+    flags(monkeypatch, PROFILES_DIR=str(tmp_path))
+    (tmp_path / "target").mkdir()
+    if has_manifest:
+        (tmp_path / "target/manifest.json").write_text("{}")
+    ended = listener(CHANGELOG)
+    ended._finished["test.shop.unique"] = status
+    assert not ended._push()
+    assert "found --no-write-json" in said[0]
+    recorded = status == "fail" and has_manifest
+    assert asked == ([{CHANGELOG: "success", "test.shop.unique": "fail"}] if recorded else [])
 
 
 class Told:
@@ -207,7 +235,7 @@ def test_without_pyspark_a_command_that_makes_a_sync_due_says_what_would_push_it
     monkeypatch.setattr(options, "import_module", imported)
     credentials = SimpleNamespace(method=method)
     adapter = SimpleNamespace(type=lambda: "spark", config=SimpleNamespace(credentials=credentials))
-    monkeypatch.setattr(plugin, "_adapter", lambda: adapter)
+    monkeypatch.setattr(host, "adapter", lambda: adapter)
     ended = listener(CHANGELOG)
     ended._artifacts = tmp_path
     with pytest.raises(ReverseEtlError, match=re.escape(said)):
@@ -228,6 +256,82 @@ def test_a_warning_is_said_where_dbt_makes_errors_of_warnings(monkeypatch: pytes
     with pytest.raises(EventCompilationError):
         fire_event(Note(msg="dbt's own"), level=EventLevel.WARN)
     for level in ("warn", "error", "info"):
-        plugin.say("of a sync", level)
+        host.say("of a sync", level)
     assert [level for level, _ in said] == ["info", "error", "info"]
     assert all("of a sync" in text for _, text in said)
+
+
+@pytest.mark.guarantee("dbt and its commands", "A signal during a push reaches the program that has called dbt")
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_a_signal_during_the_push_is_handed_on(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], *, succeeded: bool
+) -> None:
+    def push() -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        return True
+
+    ended, heard = listener(has_syncs=False), list[int]()
+    monkeypatch.setattr(ended, "_push", push)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(ExceptionExit) as raised:
+            ended._complete(succeeded=succeeded)
+        signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+        with pytest.raises(ResultExit) if succeeded else nullcontext():
+            ended._complete(succeeded=succeeded)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert isinstance(raised.value.exception, KeyboardInterrupt)
+    assert raised.value.exit_code == 1, "as of each push that did not end well"
+    assert heard == [signal.SIGTERM]
+    assert said == ["dbt-reverse-etl: interrupted: the next run goes on."] * 2
+
+
+# As dbt's frames at the end of a command: with its result, or with the error that has ended it.
+DBT = """
+def returned(ask):
+    result = "of dbt"
+    return ask()
+
+def raised(ask):
+    return ask()
+"""
+
+
+def test_an_interrupt_that_the_caller_of_dbt_handles_did_not_end_dbt() -> None:
+    dbt: dict[str, Any] = {"__name__": "dbt.cli.requires"}
+    exec(DBT, dbt)
+    interrupted = Future[None]()
+    interrupted.set_exception(KeyboardInterrupt())
+    try:
+        interrupted.result()
+    except KeyboardInterrupt:
+        assert not dbt["returned"](host.is_interrupted)
+        assert dbt["raised"](host.is_interrupted)
+
+
+@pytest.mark.guarantee(
+    "dbt and its commands", "Of two dbt commands at once in one process, the later one pushes its own"
+)
+def test_the_end_of_a_command_in_another_thread_is_not_ours(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr(get_event_manager(), "callbacks", [])
+    monkeypatch.setattr(host, "say_in_jinja", lambda *_: None)
+    flags(monkeypatch)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(plugin.ReverseEtlPlugin, "shop").result()
+        assert not said
+        get_event_manager().callbacks.clear()  # as dbt does, when the next command begins
+        ours = plugin.ReverseEtlPlugin("shop")._listener
+        assert "nothing is pushed after it" in said.pop()
+        ended = event("CommandCompleted")
+        ended.data.success = True
+        elsewhere.submit(ours, ended).result()
+        elsewhere.submit(ours, event("NodeFinished", CHANGELOG)).result()
+    assert not ours._done
+    assert ours._finished, "models end in threads of dbt"
+    ours(ended)
+    assert ours._done
+    get_event_manager().callbacks.clear()
+    plugin.ReverseEtlPlugin("shop")._listener(ended)
+    assert not [text for text in said if "nothing is pushed after it" in text], "that one had ended"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.warehouse.session import LOCAL, advice, connect
+from dbt_reverse_etl.warehouse.session import LOCAL, advice, cancel_jobs, connect, mark_jobs
 
 
 def test_a_session_that_dbt_has_started_keeps_its_settings_in_whichever_thread_the_push_runs(
@@ -60,3 +61,24 @@ print("found:", *[spark.conf.get(name) for name in LOCAL])
         check=True,
     )
     assert "found: 7 2 false 1000" in done.stdout
+
+
+SLOW = "select java_method('java.lang.Thread', 'sleep', id) from range(5000L, 5001L)"
+
+
+def test_jobs_of_others_in_the_session_go_on_when_a_push_is_cancelled(spark: SparkSession) -> None:
+    def marked() -> None:
+        mark_jobs(spark, "dbt-reverse-etl test")
+        spark.sql(SLOW).collect()
+
+    tracker = spark.sparkContext.statusTracker()
+    with ThreadPoolExecutor(1) as others, ThreadPoolExecutor(1) as ours:  # each in a thread of its own
+        other, own = others.submit(lambda: spark.sql(SLOW).collect()), ours.submit(marked)
+        until = time.monotonic() + 60
+        while len(tracker.getActiveJobsIds()) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        cancel_jobs(spark, "dbt-reverse-etl test")
+        with pytest.raises(Exception, match=r"(?i)cancel"):
+            own.result(60)
+        assert len(other.result(60)) == 1
