@@ -206,7 +206,10 @@ def test_a_person_is_erased_once_each_sync_was_pushed_to_the_full_image_after_th
         assert project.run().success
     operations.done("checkpoint")
     kept = operations.done("prune", keep=1)
-    assert "push the sync crm_contacts first, or leave out with without_syncs what is gone: snapshot 3 holds a full image" in kept
+    assert (
+        "push the sync crm_contacts first, or leave out with without_syncs what is gone: snapshot 3 holds a full image"
+        in kept
+    )
     gone = f"select * from {operations.table} where v = 'person 8'"
     assert project.rows(gone)
     assert project.run().success
