@@ -46,7 +46,10 @@ class Interrupts:
         handler = signal.getsignal(self._number)
         if not callable(handler) or handler is signal.default_int_handler:
             return False
-        handler(self._number, None)
+        try:
+            handler(self._number, None)
+        except KeyboardInterrupt:  # Spark's, which does as Python's
+            return False
         return True
 
 

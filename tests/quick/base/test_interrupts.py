@@ -45,6 +45,14 @@ def test_without_a_handler_of_the_program_nobody_is_called(number: signal.Signal
     assert not interrupted_by(number).hand_on()
 
 
+def test_a_handler_of_spark_that_raises_as_that_of_python_does_counts_as_none() -> None:
+    def of_spark(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, of_spark)
+    assert not interrupted_by(signal.SIGINT).hand_on()
+
+
 def test_a_signal_that_has_a_handler_of_c_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     known, changed = signal.getsignal, list[int]()
     monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else known(number))
