@@ -69,15 +69,9 @@
 {# Delta remembers the snapshots that a RESTORE, TRUNCATE, REPLACE or CLONE removed, and takes none with the number of one. #}
 {% macro _refuse_restored(target) %}
     {%- set lost = reverse_etl._lost_snapshots(target) -%}
-    {%- if lost is not none and lost.restored is none -%}
+    {%- if lost is not none -%}
         {{ exceptions.raise_compiler_error(
-            'changelog ' ~ target ~ ': found snapshot ' ~ lost.kept ~ ' as its newest, while snapshot ' ~ lost.newest ~ ' was captured before: its rows were removed (TRUNCATE, DELETE, REPLACE or CLONE)'
-            ~ '; expected a changelog that only grows; nothing was committed. Next: restore table ' ~ target ~ ' to version as of ' ~ lost.version ~ ', then dbt run; if its files are gone: '
-            ~ reverse_etl._reset_of(target) ~ ', dbt run, then adopt or resync for each sync'
-        ) }}
-    {%- elif lost is not none -%}
-        {{ exceptions.raise_compiler_error(
-            'changelog ' ~ target ~ ': found a RESTORE (version ' ~ lost.restored ~ ' of the table) that took it back to snapshot ' ~ lost.kept ~ ', while snapshot ' ~ lost.newest
+            'changelog ' ~ target ~ ': found ' ~ lost.by ~ ' that took it back to snapshot ' ~ lost.kept ~ ', while snapshot ' ~ lost.newest
             ~ ' was captured before; expected a changelog that only grows; nothing was committed. Next: ' ~ reverse_etl._command('undo_restore', 'model: ' ~ reverse_etl._named_by(target))
             ~ ' brings the snapshots back, then dbt run; if their files are gone: ' ~ reverse_etl._reset_of(target)
             ~ ', dbt run, then adopt or resync for each sync. To go back on purpose: rollback'

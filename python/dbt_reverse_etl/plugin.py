@@ -168,15 +168,14 @@ class _Listener:
         self._remember_tests()
 
     def _remember_tests(self) -> None:
-        """Those that failed, where there is a manifest that knows them, for the artifacts do not name them all."""
-        if self.configuration is None or not host.runs_here():
-            return
-        project = self._project(self._artifacts or host.target_path())
-        if not (project.artifacts / "manifest.json").is_file():
+        """Those that failed, for the artifacts do not name them all. `retry` shows its manifest to nobody, but writes it."""
+        if self.configuration is None or not host.runs_here() or not (host.manifest() or host.flag("WRITE_JSON")):
             return
         from dbt_reverse_etl.app.invocation import remember_tests
 
-        failed = remember_tests(project, self._finished, _spark, self.configuration)
+        project, read = self._project(self._artifacts or host.target_path()), host.manifest()
+        manifest = _as_written(read) if read else project.manifest()
+        failed = remember_tests(project, manifest, self._finished, _spark, self.configuration)
         if failed:
             host.say(f"First run dbt build, for it could not be recorded that these tests failed: {failed}", "warn")
 
@@ -316,10 +315,15 @@ def _concerns_us(manifest: Any) -> bool:
     )
 
 
+def _as_written(manifest: Any) -> Any:
+    """As in manifest.json."""
+    return manifest.writable_manifest().to_dict(omit_none=False)
+
+
 def _checked_configuration(manifest: Any) -> Any:
     from dbt_reverse_etl.app.configuration import configure
 
-    written, env = manifest.writable_manifest().to_dict(omit_none=False), dict(os.environ)
+    written, env = _as_written(manifest), dict(os.environ)
     with _told("nothing was captured or sent"):
         configuration = configure(written, host.profiles(), host.target_name(), env, host.project_root())
         if configuration.syncs:

@@ -133,14 +133,17 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
 
 
 def remember_tests(
-    project: Project, statuses: Mapping[str, str], connect: Callable[[], SparkSession], configuration: Configuration
+    project: Project,
+    manifest: Mapping[str, Any],
+    statuses: Mapping[str, str],
+    connect: Callable[[], SparkSession],
+    configuration: Configuration,
 ) -> str:
     """Let the ledger know which tests had failed when dbt was interrupted; their names, if that was not done in time.
 
     Args:
         statuses: of the nodes that have ended, by unique id; dbt's run_results.json lacks those that ended after the signal.
     """
-    manifest = project.manifest()
     failed = failed_tests({node: {"status": status} for node, status in statuses.items()}, manifest)
     if not failed or project.switch == OFF or isinstance(configuration.destinations, PlanOnly):
         return ""

@@ -42,14 +42,14 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def hand_on(self) -> bool:
-        """Call the handler that the signal would have had; False: Python or the system would have ended something, and nobody was called."""
+        """Call the handler that the signal would have had; False: nobody was called, for it is that of the system, of Python, or of Spark."""
         handler = signal.getsignal(self._number)
-        if not callable(handler) or handler is signal.default_int_handler:
+        is_of_spark = str(getattr(handler, "__module__", "")).startswith(
+            "pyspark."
+        )  # it would cancel the jobs of others
+        if not callable(handler) or handler is signal.default_int_handler or is_of_spark:
             return False
-        try:
-            handler(self._number, None)
-        except KeyboardInterrupt:  # Spark's, which does as Python's
-            return False
+        handler(self._number, None)
         return True
 
 

@@ -27,7 +27,6 @@ __all__ = [
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
 _HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)(?: by (\S+))?")
-_CUT_SHORT = "Skipping due to fail_fast"  # dbt's message of what had not ended when another node failed
 _SELECTED = frozenset({"success", "no-op"})
 FAILED = frozenset({"fail", "error", "runtime error"})
 _PASSED = frozenset({"pass", "warn"})
@@ -187,16 +186,11 @@ def failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple
             is_left_out = (
                 result["status"] == "skipped"
                 and str((node.get("config") or {}).get("severity", "")).lower() != "warn"
-                and _may_be_captured(results.get(model, {}))
+                and results.get(model, {}).get("status") == "success"
             )
             if is_left_out or result["status"] in FAILED:
                 failed[model] = (*failed.get(model, ()), unique_id)
     return failed
-
-
-def _may_be_captured(model: Node) -> bool:
-    """With --fail-fast and threads, dbt writes of a model that ended meanwhile that it was skipped."""
-    return model.get("status") == "success" or model.get("message") == _CUT_SHORT
 
 
 def _changelog_ids(test: Node, manifest: Node) -> list[str]:

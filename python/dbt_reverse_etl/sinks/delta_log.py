@@ -66,10 +66,10 @@ def writable_columns(spark: SparkSession, location: str) -> list[str]:
     return [column.name for column in _columns(spark, location) if "delta.identity.start" not in column.metadata]
 
 
-def always_numbered(spark: SparkSession, location: str) -> set[str]:
-    """The columns GENERATED ALWAYS AS IDENTITY, in small letters: Delta takes no value for them."""
-    explicit = {column.name: column.metadata.get(_EXPLICIT, True) for column in _columns(spark, location)}
-    return {name.casefold() for name, is_taken in explicit.items() if not is_taken}
+def numbered(spark: SparkSession, location: str) -> dict[str, bool]:
+    """The identity columns, in small letters, and whether Delta takes a value for a new row; it takes none for one that is there."""
+    explicit = {column.name.casefold(): column.metadata.get(_EXPLICIT) for column in _columns(spark, location)}
+    return {name: is_taken for name, is_taken in explicit.items() if is_taken is not None}
 
 
 def _columns(spark: SparkSession, location: str) -> StructType:

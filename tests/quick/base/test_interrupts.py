@@ -45,12 +45,16 @@ def test_without_a_handler_of_the_program_nobody_is_called(number: signal.Signal
     assert not interrupted_by(number).hand_on()
 
 
-def test_a_handler_of_spark_that_raises_as_that_of_python_does_counts_as_none() -> None:
-    def of_spark(*_: object) -> None:
-        raise KeyboardInterrupt
+def test_the_handler_of_spark_which_cancels_the_jobs_of_others_is_not_called() -> None:
+    heard = list[object]()
 
+    def of_spark(*_: object) -> None:
+        heard.append("cancelled")
+
+    of_spark.__module__ = "pyspark.core.context"  # where SparkContext defines it
     signal.signal(signal.SIGINT, of_spark)
     assert not interrupted_by(signal.SIGINT).hand_on()
+    assert heard == []
 
 
 def test_a_signal_that_has_a_handler_of_c_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,25 +50,25 @@ def refused(commits: list[dict[str, Any]], kept: int) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("operation", ["TRUNCATE", "DELETE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
-def test_a_changelog_whose_rows_were_removed_is_refused_with_a_way_out(operation: str) -> None:
-    said = refused(history(operation, "OPTIMIZE"), kept=0)
-    assert "found snapshot 0 as its newest, while snapshot 3 was captured before: its rows were removed" in said
-    assert "Next: restore table people to version as of 3, then dbt run" in said
-    assert "dbt run-operation reset --args '{model: people}'" in said
-
-
-def test_a_restore_is_named_as_one_and_undone() -> None:
-    said = refused(history("RESTORE"), kept=1)
-    assert "found a RESTORE (version 4 of the table) that took it back to snapshot 1, while snapshot 3" in said
+@pytest.mark.parametrize("operation", ["RESTORE", "TRUNCATE", "DELETE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
+def test_what_took_a_changelog_back_is_named_and_undone(operation: str) -> None:
+    said = refused(history("MERGE", operation, "OPTIMIZE"), kept=1)
+    assert f"found {operation} (version 5 of the table) that took it back to snapshot 1, while snapshot 3" in said
     assert "undo_restore --args '{model: people}'" in said
-    undone = of(history("RESTORE"), kept=1)
+    assert "dbt run-operation reset --args '{model: people}'" in said
+    undone = of(history("MERGE", operation, "OPTIMIZE"), kept=1)
+    undone.undo_restore("people")
+    assert undone.run[-1] == "restore table people to version as of 4", "what prune removed before stays removed"
+
+
+def test_of_several_operations_that_took_it_back_the_first_is_undone() -> None:
+    undone = of(history("TRUNCATE", "RESTORE"), kept=0)
     undone.undo_restore("people")
     assert undone.run[-1] == "restore table people to version as of 3"
 
 
-def test_what_no_restore_removed_is_nothing_to_undo_restore() -> None:
-    macros = of(history("TRUNCATE"), kept=0)
+def test_a_changelog_that_lost_nothing_is_left_by_undo_restore() -> None:
+    macros = of(history("DELETE"), kept=3)
     macros.undo_restore("people")
     assert not [statement for statement in macros.run if statement.startswith("restore")]
     assert "nothing to do" in macros.logged[0]

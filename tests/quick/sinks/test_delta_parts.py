@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, ArithmeticException, DateTimeExcep
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.delta_failures import judge
-from dbt_reverse_etl.sinks.delta_log import always_numbered, location_of
+from dbt_reverse_etl.sinks.delta_log import location_of, numbered
 from dbt_reverse_etl.sinks.delta_statements import merge
 
 
@@ -82,7 +82,7 @@ def test_a_metastore_that_does_not_answer_is_no_missing_table(condition: Any) ->
         location_of(Mock(sql=Mock(side_effect=raised(condition))), "t")
 
 
-def test_a_column_that_delta_always_numbers_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_columns_are_known_and_whether_delta_takes_a_value_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [
         SimpleNamespace(name=name, metadata=metadata)
         for name, metadata in {
@@ -92,4 +92,4 @@ def test_a_column_that_delta_always_numbers_is_known(monkeypatch: pytest.MonkeyP
         }.items()
     ]
     monkeypatch.setattr("dbt_reverse_etl.sinks.delta_log._columns", lambda *_: columns)
-    assert always_numbered(Mock(), "place") == {"sk"}
+    assert numbered(Mock(), "place") == {"sk": False, "id": True}

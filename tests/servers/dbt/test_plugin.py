@@ -99,25 +99,29 @@ def test_without_artifacts_a_command_is_green_if_nothing_of_it_is_to_be_pushed(
 
 
 @pytest.mark.guarantee("dbt and its commands")
-@pytest.mark.parametrize(("status", "has_manifest"), [("fail", True), ("fail", False), ("success", True)])
-def test_without_artifacts_a_failed_test_is_recorded_where_a_manifest_of_before_knows_it(
-    monkeypatch: pytest.MonkeyPatch, said: list[str], tmp_path: Path, status: str, *, has_manifest: bool
+@pytest.mark.parametrize("status", ["fail", "success"])
+def test_without_artifacts_a_failed_test_is_recorded_by_the_manifest_of_this_command(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], tmp_path: Path, status: str
 ) -> None:
-    asked = list[Mapping[str, str]]()
-    monkeypatch.setattr(invocation, "remember_tests", lambda _, statuses, *__: asked.append({**statuses}))
+    asked = list[tuple[Any, Mapping[str, str]]]()
+    monkeypatch.setattr(
+        invocation, "remember_tests", lambda _, manifest, statuses, *__: asked.append((manifest, {**statuses}))
+    )
     place = {"project_root": tmp_path, "target_path": "target", "target_name": "prod"}
     config = SimpleNamespace(credentials=SimpleNamespace(method="session"), **place)
     monkeypatch.setattr(host, "adapter", lambda: SimpleNamespace(type=lambda: "spark", config=config))
+    ours, of_another_target = {"nodes": {"test.shop.unique": {}}}, {"nodes": {}}
+    read = SimpleNamespace(writable_manifest=lambda: SimpleNamespace(to_dict=lambda **_: ours))
+    monkeypatch.setattr(host, "manifest", lambda: read)
     flags(monkeypatch, PROFILES_DIR=str(tmp_path))
     (tmp_path / "target").mkdir()
-    if has_manifest:
-        (tmp_path / "target/manifest.json").write_text("{}")
+    (tmp_path / "target/manifest.json").write_text(json.dumps(of_another_target))
     ended = listener(CHANGELOG)
     ended._finished["test.shop.unique"] = status
     assert not ended._push()
     assert "found --no-write-json" in said[0]
-    recorded = status == "fail" and has_manifest
-    assert asked == ([{CHANGELOG: "success", "test.shop.unique": "fail"}] if recorded else [])
+    recorded = (ours, {CHANGELOG: "success", "test.shop.unique": "fail"})
+    assert asked == ([recorded] if status == "fail" else [])
 
 
 class Told:

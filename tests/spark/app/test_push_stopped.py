@@ -28,6 +28,7 @@ class Told:
     runs: list[Run] = field(default_factory=list)
     after: list[dict[str, Any]] = field(default_factory=list)
     commands: dict[str, Result] = field(default_factory=dict)
+    warned: Run | None = None
 
     def source(self, *rows: str, name: str = "source") -> None:
         self.project.table(name, f"select * from values {', '.join(rows)} as t (id, name, plan)")
@@ -84,6 +85,12 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     told.commands["status --fail"] = call(project, "status", "--fail")
     told.commands["one is well"] = call(project, "status", "--fail", "--select", "guarded")
     told.run()
+    told.sync("refused", guards={"max_undelivered": 1})
+    flags = {"send_anonymous_usage_stats": False, "use_colors": False}
+    project.dbt_project(flags=flags | {"require_all_warnings_handled_by_warn_error": True})  # dbt 1.12's default
+    told.warned = project.dbt("--warn-error", "run", "--exclude", "package:reverse_etl")
+    project.dbt_project(flags=flags)
+    told.sync("refused")
 
     told.source(ANN, "(2, 'Bea', 'trial')")
     told.sync("widened", fields={**FIELDS, "plan": "plan"})
@@ -125,6 +132,14 @@ def test_a_refused_row_is_red_stays_listed_and_is_sent_with_its_current_value(to
     assert told.after[2]["undelivered"] == []
     assert gone.sync("refused") == "+0 ~0 -1"
     assert told.after[3]["refused"] == [(1, "Ann")]
+
+
+def test_rows_that_a_guard_allows_to_be_undelivered_fail_no_run_that_makes_errors_of_warnings(told: Told) -> None:
+    warned = told.warned
+    assert warned is not None
+    assert warned.success, warned.text
+    assert warned.sync("refused") == "nothing to send, 1 undelivered"
+    assert warned.sync("guarded") == "nothing to send"
 
 
 @pytest.mark.guarantee("dbt and its commands")
