@@ -57,7 +57,7 @@ class Avro:
     def register(self) -> None:
         """Make the schema known, before the first message. Raises DestinationError."""
         number: object = None
-        with suppress(ValueError, AttributeError):  # an answer that is no JSON, or no object
+        with suppress(ValueError, TypeError, AttributeError):  # an answer that is no JSON, or no object
             number = self._asked(lambda: self._client.register_schema(self._subject, Schema(self._text, "AVRO")))
         if not isinstance(number, int):
             found, expected = "an answer without a schema's id", "a schema registry, not a console or a login page"
