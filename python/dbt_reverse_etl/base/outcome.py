@@ -45,12 +45,19 @@ def malformed(answer: object) -> str | None:
     results: object = answer.results
     if not isinstance(results, tuple):
         return type(results).__name__
+    for name, kinds in (("retry_after", (int, float)), ("stop", str)):
+        given = getattr(answer, name)
+        if given is not None and not isinstance(given, kinds):
+            return f"{name} of {type(given).__name__}"
     wrong = (one for one in results if not _is_result(one))
     return next((f"a result of {type(one).__name__}" for one in wrong), None)
 
 
 def _is_result(one: object) -> bool:
-    return isinstance(one, RowResult) and isinstance(one.index, int) and isinstance(one.outcome, Outcome)
+    if not isinstance(one, RowResult):
+        return False
+    reason: object = one.reason
+    return isinstance(one.index, int) and isinstance(one.outcome, Outcome) and isinstance(reason, str)
 
 
 @dataclass(frozen=True)

@@ -344,10 +344,29 @@ def test_a_command_that_cannot_work_is_refused(command: object) -> None:
 
 
 @pytest.mark.guarantee("Singer")
-def test_a_target_that_empties_its_table_for_each_batch_is_refused() -> None:
-    with pytest.raises(ValidationError, match="expected upsert"):
-        SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "overwrite"}})
-    SingerSettings.model_validate({"command": "target-x", "config": {"load_method": "upsert"}})
+@pytest.mark.parametrize(
+    ("command", "config"),
+    [
+        ("target-x", {"load_method": "overwrite"}),
+        ("target-bigquery", {"overwrite": True}),
+        ("target-bigquery", {"overwrite": ["people"]}),
+        ("target-x", {"truncate_before_load": True}),
+        ("target-bigquery", {"replication_method": "truncate"}),
+        ("/opt/target-csv", {"output_path": "out"}),
+    ],
+)
+def test_a_target_that_empties_its_table_for_each_batch_is_refused(command: str, config: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="expected a target that"):
+        SingerSettings.model_validate({"command": command, "config": config})
+
+
+def test_a_target_that_keeps_what_it_had_is_not_refused() -> None:
+    for command, config in (
+        ("target-x", {"load_method": "upsert", "overwrite": False, "truncate_before_load": False}),
+        ("target-bigquery", {"overwrite": [], "replication_method": "append"}),
+        ("target-csv", {"file_naming_scheme": "{stream_name}-{timestamp}.csv"}),
+    ):
+        SingerSettings.model_validate({"command": command, "config": config})
 
 
 @pytest.mark.guarantee("Singer")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import AfterValidator, Field, Secret, field_validator
+from pydantic import AfterValidator, Field, Secret, field_validator, model_validator
 
 from dbt_reverse_etl.base.redaction import names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
@@ -32,6 +32,14 @@ _PASSWORD = re.compile(
     r"\b(pwd|\w*password|passwd)\s*=\s*('(\\.|[^'])*'|\{[^}]*\}|[^;\s]*)", re.IGNORECASE
 )  # of libpq and ODBC
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
+
+# Settings of targets (the Meltano SDK; BigQuery, Redshift) that make a process empty its tables first.
+_EMPTIES = {
+    "load_method": "overwrite",
+    "overwrite": True,
+    "truncate_before_load": True,
+    "replication_method": "truncate",
+}
 
 
 class SingerSettings(Settings):
@@ -79,11 +87,13 @@ class SingerSettings(Settings):
     @field_validator("config")
     @classmethod
     def _keeps_earlier_batches(cls, config: Secret[dict[str, Any]]) -> Secret[dict[str, Any]]:
-        if config.get_secret_value().get("load_method") == "overwrite":  # a setting of the Meltano SDK
-            raise ValueError(
-                "found load_method: overwrite, with which each batch empties the table of the one before; expected upsert; "
-                "next: set it, and run the operation resync if earlier pushes used overwrite"
-            )
+        given = config.get_secret_value()
+        for name, empties in _EMPTIES.items():
+            if name in given and (given[name] == empties or (name == "overwrite" and given[name])):
+                raise ValueError(
+                    f"found {name}, with which each batch empties the table of the one before; expected a target that adds to it, as "
+                    "load_method: upsert does; next: take it out, and run the operation resync if earlier pushes used it"
+                )
         return config
 
     @field_validator("config")
@@ -95,6 +105,16 @@ class SingerSettings(Settings):
                 "next: write it as one of these, for example a date in quotes"
             )
         return config
+
+    @model_validator(mode="after")
+    def _keeps_its_file(self) -> SingerSettings:
+        scheme = str(self.config.get_secret_value().get("file_naming_scheme", ""))
+        if self.name == "target-csv" and "{timestamp}" not in scheme:
+            raise ValueError(
+                "found target-csv, which replaces its file in each process, so with each batch; expected a target that keeps what it had; "
+                "next: a destination of type files with format: csv, or {timestamp} in config.file_naming_scheme"
+            )
+        return self
 
     @property
     def name(self) -> str:

@@ -35,6 +35,7 @@ NAN = "NaN, which SQLite would store as NULL"
 TOO_LARGE = "an integer above 9223372036854775807"
 DISK_FULL = "the database or disk is full"
 LOCKED = "the database is locked by another program"
+OF_OTHERS = "a trigger or index of the table needs a function, a collation or a module of another program"
 FAILURES: tuple[tuple[str, Outcome, str], ...] = (
     ("is locked", Outcome.RETRYABLE, LOCKED),
     ("locking protocol", Outcome.RETRYABLE, LOCKED),
@@ -47,6 +48,9 @@ FAILURES: tuple[tuple[str, Outcome, str], ...] = (
     ("no such table", Outcome.FATAL, "the table has vanished"),
     ("no column named", Outcome.FATAL, "a column has vanished"),
     ("no such column", Outcome.FATAL, "a column has vanished"),
+    ("no such function", Outcome.FATAL, OF_OTHERS),
+    ("no such collation", Outcome.FATAL, OF_OTHERS),
+    ("no such module", Outcome.FATAL, OF_OTHERS),
 )
 # What an expression of the table (generated column, index, trigger) may say about one row's value.
 VALUE_FAULTS = ("malformed JSON", "JSON path error", "bad JSON path", "integer overflow", "LIKE or GLOB pattern")
