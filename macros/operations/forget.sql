@@ -42,11 +42,11 @@
 {% endmacro %}
 
 
-{# What a rename keeps: the unique id of the exposure under which the ledger keeps the position of a sync, its own or its former one, and the object. #}
+{# What a rename keeps: the unique id of the exposure under which the ledger keeps the position of a sync, its own or its former one, and where it delivers. #}
 {% macro _position_of(exposure) %}
     {%- set meta = (exposure.config.get('meta') or {}).get('reverse_etl') or (exposure.get('meta') or {}).get('reverse_etl') or {} -%}
     {%- set former = meta.get('renamed_from') or exposure.name -%}
-    {{ return({'exposure': 'exposure.' ~ (former if '.' in former else exposure.package_name ~ '.' ~ former), 'object': meta.object}) }}
+    {{ return({'exposure': 'exposure.' ~ (former if '.' in former else exposure.package_name ~ '.' ~ former), 'destination': meta.destination, 'object': meta.object}) }}
 {% endmacro %}
 
 

@@ -86,7 +86,7 @@ def written_name(resolved: ResolvedSync, former: Former) -> str:
 def requests_of(
     resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync], changelog: str = ""
 ) -> list[Request]:
-    """What was asked of a sync, oldest first. A request names the exposure of the position and the object, which a rename keeps.
+    """What was asked of a sync, oldest first. A request names the exposure of the position and the place, which a rename keeps.
 
     Args:
         others: all syncs as configured now, disabled ones too.
@@ -97,7 +97,7 @@ def requests_of(
     by_name = _exposures(sync, others)
 
     def is_mine(one: Request, name: str) -> bool:
-        if name in taken or one.object not in ("", sync.settings.object):
+        if name in taken or not one.is_at(sync.settings.destination, sync.settings.object):
             return False
         if name != sync.name and not (one.object and one.exposure):  # by an earlier build, or of no exposure
             return False
@@ -113,12 +113,12 @@ def requests_of(
 
 
 def asked_elsewhere(resolved: ResolvedSync, overview: Overview, others: Iterable[ResolvedSync]) -> list[Request]:
-    """What was asked of a sync since its newest run, at another object than its own: that of before, or of another target."""
+    """What was asked of a sync since its newest run, at another place than its own: that of before, or of another target."""
     sync, begun = resolved.sync, overview.started.get(id_of(resolved))
     return [
         one
         for one in overview.requests.get(sync.name, ())
-        if one.object not in ("", sync.settings.object)
+        if not one.is_at(sync.settings.destination, sync.settings.object)
         and one.concerns(_exposures(sync, others), sync.changelog.relation_name)
         and (begun is None or one.at > begun.at)
     ]

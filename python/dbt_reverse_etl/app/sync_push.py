@@ -228,7 +228,7 @@ class SyncPush(OneSync):
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
         for one in asked_elsewhere(self._resolved, self._overview, self._shared.resolved):
             self._note(
-                f"{one.operation} was asked for the object {one.object}, so nothing was done here: if it was meant for this sync, ask again"
+                f"{one.operation} was asked for {one.place}, so nothing was done here: if it was meant for this sync, ask again"
             )
         asked = requests_of(self._resolved, self._overview, self._shared.resolved, changelog)
         if asked and asked[-1].changelog not in ("", changelog):

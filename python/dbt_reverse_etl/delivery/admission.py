@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from dbt_reverse_etl.base.errors import DestinationError, Problem
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.delivery.health import ended
 from dbt_reverse_etl.delivery.lost import busy, cut_off, vanished, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
@@ -24,10 +24,7 @@ def refuse(job: Job, ports: Ports, state: State) -> None:
     # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
     gone = vanished(job, ports, state)
     if gone is not None:
-        next_step = (
-            f"restore it, or dbt run-operation resync --args '{{sync: {job.task.sync}}}' to send everything again"
-        )
-        raise DestinationError(Problem(job.task.sync, gone, "what earlier runs delivered", next_step))
+        raise DestinationError(gone)
 
 
 def refuse_second(job: Job, ports: Ports, state: State) -> None:

@@ -16,7 +16,7 @@ from dbt_reverse_etl.base.errors import (
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.sinks.base import NewerFence, Sink
+from dbt_reverse_etl.sinks.base import NewerFence, OlderFence, Sink
 
 
 def why_lost(job: Job, state: State, sink: Sink) -> PositionLost | None:
@@ -51,21 +51,39 @@ def cut_off(job: Job, ports: Ports, state: State) -> OtherLedger | None:
     return _other_ledger(job, ports.sink, f"the ledger was restored at {restored.isoformat()}", state.fence)
 
 
-def vanished(job: Job, ports: Ports, state: State) -> str | None:
+def vanished(job: Job, ports: Ports, state: State) -> Problem | None:
     """What the destination has lost of what was delivered.
 
     Raises:
         OtherLedger: its record tells of a run that the ledger does not know.
         SyncBusy: another run has just started.
     """
+    # A run that delivered has opened the sink, which records its fence; one that sent nothing need not have.
+    wrote = state.finished and state.counts.delivered.total > 0
     try:
-        lost = ports.sink.missing(replace(job.task, fence=state.fence, first=state.first))
+        gone = ports.sink.missing(replace(job.task, fence=state.fence, first=state.first, wrote=wrote))
     except NewerFence as newer:
         if ports.ledger.fence(job.task.sync_id) > state.fence:
             raise busy(job, "another run that has just started") from None
         found = f"the destination's record is of run {newer.fence}"
         raise _other_ledger(job, ports.sink, found, state.fence, newer.fence) from None
-    return None if state.first else lost
+    except OlderFence as older:
+        return None if state.first else _taken_back(job, state, older.fence)
+    if gone is None or state.first:
+        return None
+    next_step = f"restore it, or {_resync(job)} to send everything again"
+    return Problem(job.task.sync, gone, "what earlier runs delivered", next_step)
+
+
+def _taken_back(job: Job, state: State, fence: int) -> Problem:
+    found = f"a destination that was put back: its record is of run {fence}, and run {state.fence} delivered rows"
+    repair = f"dbt-reverse-etl reconcile --select {job.task.sync} --repair, then push"
+    next_step = f"{repair}. Where it cannot, or finds nothing: {_resync(job)}, push, and then that repair, for rows that came back"
+    return Problem(job.task.sync, found, f"the record of run {state.fence}", next_step)
+
+
+def _resync(job: Job) -> str:
+    return f"dbt run-operation resync --args '{{sync: {job.task.sync}}}'"
 
 
 def not_started(job: Job, ports: Ports, started: RunStarted) -> ReverseEtlError:
@@ -118,9 +136,7 @@ def _other_ledger(job: Job, sink: Sink, evidence: str, fence: int, newer: int = 
 
 
 def _ways_out(job: Job, sink: Sink) -> str:
-    resync = (
-        f"dbt run-operation resync --args '{{sync: {job.task.sync}}}' to send everything again{_remains(job, sink)}"
-    )
+    resync = f"{_resync(job)} to send everything again{_remains(job, sink)}"
     return f"{resync}; or adopt if the destination holds the same rows"
 
 

@@ -101,6 +101,7 @@ class SinkTask:
         texts: contents of those files, where the task is another machine's that has no project: `Sink.texts`.
         full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
+        wrote: of `Sink.missing` alone: the run of `fence` has written, so that no record of it is older.
         known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
             names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
     """
@@ -117,6 +118,7 @@ class SinkTask:
     project_dir: Path | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     full_load: bool = False
+    wrote: bool = False
     known: Literal["key", "names", "types"] = "types"
 
 
@@ -186,6 +188,24 @@ class NewerFence(Exception):
     def __init__(self, fence: int) -> None:
         super().__init__(f"fence {fence}")
         self.fence = fence
+
+
+class OlderFence(Exception):
+    """The record of a destination tells of a run before one that has written there since: it was put back from a backup.
+
+    Attributes:
+        fence: of that run.
+    """
+
+    def __init__(self, fence: int) -> None:
+        super().__init__(f"fence {fence}")
+        self.fence = fence
+
+
+def refuse_older(stored: int, task: SinkTask) -> None:
+    """Raise OlderFence where the record of a destination lacks a run that has written there."""
+    if task.wrote and stored < task.fence:
+        raise OlderFence(stored)
 
 
 def refuse_newer(stored: int | None, task: SinkTask) -> None:
@@ -279,7 +299,8 @@ class Sink(ABC):
         """What of this sync's object has vanished, or None. Cheap and read-only, on its own connection: it is asked
         before `open`, and also when there is nothing to send. With `task.first` nothing can have vanished.
 
-        A transactional sink raises NewerFence where its record holds a fence above `task.fence`, the newest in the ledger: `refuse_newer`.
+        A transactional sink raises NewerFence where its record holds a fence above `task.fence`, the newest in the ledger: `refuse_newer`;
+        and OlderFence, once all else is there, where it holds one below a run that has written: `refuse_older`.
         Raises DestinationError."""
         return None
 

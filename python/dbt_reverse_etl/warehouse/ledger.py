@@ -275,9 +275,8 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     found: dict[str, list[Request]] = {}
     for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
         said = json.loads(row.body)
-        more = {
-            name: said[name] for name in ("changelog", "snapshot", "exposure", "relation", "object") if name in said
-        }
+        kept = ("changelog", "snapshot", "exposure", "relation", "destination", "object")
+        more = {name: said[name] for name in kept if name in said}
         request = Request(row.run_id, row.sync, said["operation"], _utc(row), **more)
         found.setdefault(row.sync, []).append(request)
     return found

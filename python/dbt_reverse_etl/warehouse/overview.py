@@ -21,7 +21,7 @@ class Request:
         changelog, snapshot: its head when `adopt` was asked for; empty: there was none, or an older version asked.
         exposure: unique id of that of the position; empty: the project had none of that name any more, or an older version asked.
         relation: of its changelog, which another target has elsewhere; empty: the same.
-        object: of the sync; empty: the same.
+        destination, object: of the sync; empty: the same.
     """
 
     id: str
@@ -33,6 +33,16 @@ class Request:
     exposure: str = ""
     relation: str = ""
     object: str = ""
+    destination: str = ""
+
+    @property
+    def place(self) -> str:
+        """Names where it was asked for, for messages."""
+        return f"the object {self.object}{f' of {self.destination}' if self.destination else ''}"
+
+    def is_at(self, destination: str, object_name: str) -> bool:
+        """Whether it is for this place."""
+        return self.destination in ("", destination) and self.object in ("", object_name)
 
     def concerns(self, exposures: Collection[str], relation: str) -> bool:
         """Whether it is for one of these exposures, over this relation of the changelog."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from pyspark.sql import Row
 
 from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
@@ -14,6 +16,7 @@ from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.warehouse.ledger import _requests
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.histories import settle
@@ -271,3 +274,22 @@ def test_what_was_asked_at_an_object_that_a_sync_has_no_more_is_said_until_its_n
     ]
     later = RunStarted(id_of(one), 1, "r", NOW + timedelta(minutes=1), 5, "s", {}, (), (), (), NOW, "o")
     assert notes(later) == []
+
+
+def test_what_was_asked_at_another_destination_is_not_done_here_and_said() -> None:
+    one = sync("people", "orders")
+    where, what = one.sync.settings.destination, one.sync.settings.object
+    asked = [Request(name, "people", "adopt", NOW, object=what, destination=name) for name in ("", where, "staging")]
+    push = SyncPush(pusher(), one, Overview(requests={"people": asked}))
+    assert [request.id for request in push._requests("new")] == ["", where]
+    assert f"adopt was asked for the object {what} of staging, so nothing was done here" in push._notes[0]
+
+
+def test_a_request_of_the_ledger_names_the_destination_if_one_was_written() -> None:
+    said = {"operation": "resync", "object": "people"}
+    bodies = [said, {**said, "destination": "crm"}]
+    rows = [
+        Row(fact="request", run_id=f"r{n}", carried_out=[], recorded_at=NOW, sync="people", body=json.dumps(body))
+        for n, body in enumerate(bodies)
+    ]
+    assert [one.destination for one in _requests(rows)["people"]] == ["", "crm"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -59,12 +60,29 @@ def test_rows_of_the_same_bucket_are_held_back_listed_and_sent_next(
 def test_a_key_of_which_nothing_is_pending_is_refused_and_nothing_is_recorded(kind: type[PlainSink]) -> None:
     desk = Desk(kind)
     desk.push({"k0": 1})
-    assert sent_alone(desk, "k0").status == Status.IDLE
-    desk.changelog.capture({"k0": 1, "k1": 2})
     facts = len(desk.ledger.facts)
+    for key in ("k0", "k9"):  # where nothing at all is pending
+        with pytest.raises(ReverseEtlError, match="a key of which nothing is pending"):
+            sent_alone(desk, key)
+    desk.changelog.capture({"k0": 1, "k1": 2})
     with pytest.raises(ReverseEtlError, match="a key of which nothing is pending"):
         sent_alone(desk, "k0")
     assert len(desk.ledger.facts) == facts
+
+
+@SINKS
+@pytest.mark.parametrize("refusals", [1, 3], ids=["waits", "parked"])
+def test_a_row_that_waits_at_the_head_is_sent_where_somebody_names_it(kind: type[PlainSink], refusals: int) -> None:
+    desk = Desk(kind)
+    desk.sink.script = {"k1": ["rejected"] * refusals}
+    desk.push({"k0": 1, "k1": 2})
+    for _ in range(1, refusals):
+        desk.clock.sleep(timedelta(hours=2).total_seconds())
+        desk.push()
+    assert (desk.push().status, desk.sink.destination.rows) == (Status.IDLE, {"k0": 1}), "a push leaves it alone"
+    result = sent_alone(desk, "k1")
+    assert (result.status, result.counts.delivered.total) == (Status.SUCCEEDED, 1)
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 2}
 
 
 @SINKS

@@ -63,10 +63,11 @@ def test_a_renamed_sync_stops_and_goes_on_with_renamed_from_or_begins_anew_after
     assert dict(shop.crm()) == {n: NAMES[n] for n in range(6)}
     assert shop.dbt("run-operation", "resync", "--args", "{sync: crm_people}").success
     asked = shop.rows(
-        "select from_json(body, 'exposure string, object string') as said from {s}.reverse_etl_ledger where fact = 'request'"
+        "select from_json(body, 'exposure string, destination string, object string') as said from {s}.reverse_etl_ledger where fact = 'request'"
     )
     asked_of = [(row.said.exposure.rpartition(".")[2], row.said.object) for row in asked]
     assert asked_of == [("crm_contacts", "contacts")], "it is asked of the position, not of the name"
+    assert all(row.said.destination for row in asked), "and of the destination"
 
     rename(shop, "crm_people", "crm_third")
     people(shop, 3)

@@ -15,7 +15,18 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask, refuse_newer
+from dbt_reverse_etl.sinks.base import (
+    Applied,
+    Batch,
+    Limits,
+    Mode,
+    Rights,
+    Settings,
+    Sink,
+    SinkTask,
+    refuse_newer,
+    refuse_older,
+)
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
 from dbt_reverse_etl.sinks.sql.checks import add_column, create_table, missing_fields, table_problems, task_problems
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of
@@ -117,7 +128,10 @@ class SqlSink(Sink):
                 return None
             if not self._dialect.exists(connection, name):
                 return f"the table {name}"
-            return f"the record of this sync in {record.fences}" if fence is None else None
+            if fence is None:
+                return f"the record of this sync in {record.fences}"
+            refuse_older(fence, task)
+            return None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
         """The table as one transaction sees it; rows marked by `soft_delete` are left out."""

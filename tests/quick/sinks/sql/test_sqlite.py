@@ -18,7 +18,7 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, OlderFence, SinkTask
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sql.rows import Step
@@ -110,6 +110,22 @@ def test_text_that_is_not_utf8_is_rejected_alone(path: Path, db: sqlite3.Connect
         delivery = sink.deliver(Batch(pa.table(columns), "c"))
     assert [(result.index, result.outcome) for result in delivery.results] == [(0, REJECTED)]
     assert table(db) == [(2, "ok")]
+
+
+@pytest.mark.guarantee("SQLite")
+def test_a_file_put_back_from_a_backup_is_told_from_one_whose_newest_run_wrote_nothing(path: Path) -> None:
+    task = a_task()
+    with opened(sink_on(path), task):
+        pass
+    backup, second = path.read_bytes(), next_run(task)
+    with opened(sink_on(path), second) as sink:
+        assert deliver(sink, second, people(person(1))) == [DELIVERED]
+    assert sink_on(path).missing(replace(second, wrote=True)) is None
+    path.write_bytes(backup)
+    assert sink_on(path).missing(second) is None, "that run need not have opened it"
+    with pytest.raises(OlderFence) as older:
+        sink_on(path).missing(replace(second, wrote=True))
+    assert older.value.fence == task.fence
 
 
 @pytest.mark.guarantee("SQLite")
