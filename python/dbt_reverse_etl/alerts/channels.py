@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.tls import lenient
+from dbt_reverse_etl.base.untraced import untraced
 from dbt_reverse_etl.config.destinations import hides_of, register_values
 from dbt_reverse_etl.config.profiles import BLOCK, read_alerts
 from dbt_reverse_etl.config.rendering import render_lazily
@@ -241,7 +242,8 @@ def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], t
 
     client = Client(_CONNECT, TIMEOUT - _CONNECT, tls)
     headers = {"Content-Type": "application/json", **headers}
-    answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body), wants_body=False)
+    with untraced():
+        answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body), wants_body=False)
     client.close()
     found = answer.reason if isinstance(answer, Failure) else f"the answer {answer.status}"
     if isinstance(answer, Failure) or not 200 <= answer.status < 300:

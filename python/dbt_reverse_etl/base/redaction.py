@@ -18,7 +18,12 @@ _SECRET_NAME = re.compile(
 )
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
-    re.compile(r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature))=[^&{\s]", re.IGNORECASE),
+    re.compile(
+        r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature|hmac)|([\w.-]*[-_.])?(sig|pass|auth))=[^&{\s]",
+        re.IGNORECASE,
+    ),
+    # `key=email` and `code=DE` are plain words: a secret is longer, and has a digit.
+    re.compile(r"[?&]([\w.-]*[-_.])?(key|code)=(?=[^&{\s]{8})[^&{\s\d]*\d", re.IGNORECASE),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
 )
@@ -27,6 +32,7 @@ _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     ("capture", "key"),
     frozenset({"where", "label", "object"}),
 )
+_SECRET_HEADER = re.compile(r"(?<!idempotency)-(key|auth)$", re.IGNORECASE)  # `Ocp-Apim-Subscription-Key`
 _SCHEME = re.compile(r"^\s*(bearer|basic|token|api-?key)?\s*", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
@@ -105,12 +111,18 @@ def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple
     """
     for leaf_path, text in text_leaves(value, path):
         named = (
-            any(map(names_a_secret, leaf_path)) and _OF_COLUMNS.isdisjoint(leaf_path) and leaf_path[:2] != _CAPTURE_KEY
+            (any(map(names_a_secret, leaf_path)) or _is_secret_header(leaf_path))
+            and _OF_COLUMNS.isdisjoint(leaf_path)
+            and leaf_path[:2] != _CAPTURE_KEY
         )
         rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
         patterns = _CREDENTIAL_TEXT[:-1] if leaf_path and leaf_path[-1] in _OF_WORDS else _CREDENTIAL_TEXT
         if (named and rest.strip()) or any(pattern.search(text) for pattern in patterns):
             yield leaf_path
+
+
+def _is_secret_header(path: tuple[str, ...]) -> bool:
+    return path[-2:-1] == ("headers",) and _SECRET_HEADER.search(path[-1]) is not None
 
 
 def text_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

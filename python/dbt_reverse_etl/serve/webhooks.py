@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ipaddress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -20,6 +22,7 @@ from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Surroundings
 from dbt_reverse_etl.serve.worker import Worker
+from dbt_reverse_etl.sinks.hosts import is_loopback
 
 BODY_CAP = 64 * 1024  # an event takes about 1 KiB
 _BEING_MADE = "<!doctype html><meta http-equiv=refresh content=5><title>Report</title><p>The report is being made."
@@ -50,12 +53,25 @@ class Receiver:
         return Starlette(
             routes=[
                 Route("/webhook", self._webhook, methods=["POST"]),
-                Route("/healthz", self._healthz),
-                Route("/metrics", self._metrics),
-                Route("/report", self._report),
+                Route("/healthz", self._not_rebound(self._healthz)),
+                Route("/metrics", self._not_rebound(self._metrics)),
+                Route("/report", self._not_rebound(self._report)),
             ],
             exception_handlers={HTTPException: _refused, Exception: self._failed},
         )
+
+    def _not_rebound(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """On loopback, for requests to this machine alone: a web page elsewhere can lead its own name here, and would read the answer."""
+
+        async def checked(request: Request) -> Response:
+            host = request.headers.get("host", "")
+            if host and is_loopback(self.settings.address[0]) and not _is_of_no_dns(host):
+                raise HTTPException(421, "the header Host has a name; ask by localhost or an IP address")
+            return await answer(request)
+
+        return checked
 
     async def _webhook(self, request: Request) -> Response:
         try:
@@ -132,6 +148,14 @@ def _refused(_request: Request, refusal: Exception) -> Response:
     if not isinstance(refusal, HTTPException):
         raise refusal
     return JSONResponse({"error": refusal.detail}, refusal.status_code)
+
+
+def _is_of_no_dns(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 async def _body(request: Request) -> bytes:

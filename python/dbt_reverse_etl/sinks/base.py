@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.outcome import Delivery
+from dbt_reverse_etl.base.untraced import without_traces
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
 from dbt_reverse_etl.sinks.ranges import Ranges
 
@@ -214,6 +215,12 @@ def refuse_newer(stored: int | None, task: SinkTask) -> None:
         raise NewerFence(stored)
 
 
+# The calls that may reach the destination, with keys, rows and credentials that must not get into traces.
+_REACHING = frozenset(
+    ["check", "rights", "open", "missing", "read", "settle", "applied", "prepare", "deliver", "swap", "finish", "close"]
+)
+
+
 class Sink(ABC):
     """A type of destination.
 
@@ -243,6 +250,11 @@ class Sink(ABC):
 
     @abstractmethod
     def __init__(self, settings: Settings) -> None: ...
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for call in _REACHING & vars(cls).keys():
+            setattr(cls, call, without_traces(vars(cls)[call]))
 
     @classmethod
     def can_be_read(cls) -> bool:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-# Where clouds serve the credentials of a machine, beside the link-local addresses: AWS (and its pods) and Google by IPv6, Alibaba, Azure's host.
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Where clouds serve the credentials of a machine, beside the link-local addresses: AWS (and its pods) and Google by IPv6, Scaleway's, Oracle's Classic, Alibaba,
+# Azure's host.
 _METADATA = {
     ipaddress.ip_address(host)
-    for host in ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16")
+    for host in (
+        *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"),
+        *("192.0.0.192", "100.100.100.200", "168.63.129.16"),
+    )
 }
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address stands in its last four bytes
+# RFC 8215: a prefix of one's own in here, of a length that nobody else knows; these bytes hold the IPv4 address (RFC 6052, section 2.2).
+_OWN_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+_BYTES = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
 
 
 def is_loopback(host: str) -> bool:
@@ -27,17 +36,18 @@ def is_metadata_host(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return _is_legacy_metadata_host(host)
-    inner = _inner(address)
-    return inner.is_link_local or inner in _METADATA
+    return any(inner.is_link_local or inner in _METADATA for inner in _inner(address))
 
 
-def _inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that a mapped or translated IPv6 address leads to."""
+def _inner(address: _Address) -> list[_Address]:
+    """The IPv4 addresses that a mapped, tunnelled or translated IPv6 address may lead to."""
     if isinstance(address, ipaddress.IPv4Address):
-        return address
+        return [address]
+    if address in _OWN_NAT64:
+        return [ipaddress.IPv4Address(bytes(address.packed[n] for n in places)) for places in _BYTES]
     if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))  # without its scope
+        return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
+    return [address.ipv4_mapped or address.sixtofour or ipaddress.IPv6Address(int(address))]  # without its scope
 
 
 def _is_legacy_metadata_host(host: str) -> bool:

@@ -107,6 +107,8 @@ class TestRedaction:
             {"capture": {"strategy": "cdf", "key": {"account_key": "id"}}, "where": "token is not null"},
             {"wide_table": {"nodes": [{"join_on": {"account_key": "account_key"}, "columns": {"auth_token": "x"}}]}},
             {"object": "Token prices"},
+            {"headers": {"Subscription-Key": "{key}", "Idempotency-Key": "fixed", "X-Monkey": "fixed"}},
+            {"path": "/contacts?key=email&code=DE&sort-key=created&key={key}&sig={sig}&author=me&compass=north"},
             {"path": "https://h/contacts/{id}?page=1", "token": 5, "secret": None, "password": ""},
         ],
     )
@@ -120,6 +122,15 @@ class TestRedaction:
             {"where": "url = 'https://me:pw@host'"},
             {"headers": {"note": "Bearer abc"}},
             {"options": {"account_key": "abc"}},
+            {"upsert": {"headers": {"Ocp-Apim-Subscription-Key": "abc"}}},
+            {"headers": {"X-Auth": "abc {id}"}},
+            {"path": "/workflow?api-version=1&sig=abc"},
+            {"path": "/function?code=Zm9vYmFyYmF6MTIz"},
+            {"path": "/maps?id={id}&key=AIzaSyA1"},
+            {"path": "/x?subscription-key=0123456789abcdef"},
+            {"path": "/x?hmac=abc"},
+            {"path": "/x?pass=abc"},
+            {"path": "/x?auth=abc"},
         ],
     )
     def test_what_stands_elsewhere_is_one(self, value: Any) -> None:

@@ -72,7 +72,7 @@ def test_every_problem_comes_at_once(tmp_path: Path) -> None:
         "jobs.0.target: found a target without destinations",
         "jobs.1.job_id",
         "jobs.1.target: found nothing",
-        "http:// with credentials",
+        "found http://; expected https://",
         "found no address",
         "replay_window",
         "did you mean 'jobs'?",

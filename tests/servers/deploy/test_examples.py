@@ -214,5 +214,5 @@ def test_no_file_holds_a_secret() -> None:
     for name in ("kubernetes.yml", "plan-comment.yml"):
         for document in yaml.safe_load_all(text(name)):
             found = [path for path in literal_secrets(document) if "secretRef" not in path]
-            allowed = {"secretName", "GH_TOKEN", "CRM_PASSWORD"}
+            allowed = {"secretName", "GH_TOKEN"}
             assert all(allowed & set(path) for path in found), found

@@ -87,7 +87,7 @@ def test_a_connection_carries_one_request_and_what_is_none_fills_no_log(world: W
         other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
         assert other.recv(4096).startswith(b"HTTP/1.1 400")
         before = world.logs()
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
         answer = b"".join(iter(lambda: one.recv(4096), b""))
         assert answer.count(b"HTTP/1.1 200") == 1
         assert b"connection: close" in answer.lower()

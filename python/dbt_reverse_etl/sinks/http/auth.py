@@ -77,7 +77,7 @@ class Tokens:
 
 def _request(settings: OAuth2) -> tuple[dict[str, str], bytes]:
     client, secret = settings.client_id, settings.client_secret.get_secret_value()
-    form = {"grant_type": "client_credentials", **settings.parameters}
+    form = {"grant_type": "client_credentials", **settings.parameters.get_secret_value()}
     form |= {} if settings.scope is None else {"scope": settings.scope}
     headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
     if settings.client_auth == "form":

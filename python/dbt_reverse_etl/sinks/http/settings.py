@@ -121,7 +121,7 @@ class OAuth2(Settings):
     client_secret: SecretStr
     scope: str | None = None
     client_auth: Literal["basic", "form"] = "basic"
-    parameters: dict[str, str] = Field(default_factory=dict)
+    parameters: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
 
     @field_validator("token_url")
     @classmethod
@@ -297,10 +297,8 @@ class HttpSettings(Settings):
             raise ValueError(
                 "found verify: false; expected true, or the path of a CA file; next: name the CA of the destination"
             )
-        if self.base.scheme == "http" and not is_loopback(hosts[0]) and (self.auth or self.headers):
-            raise ValueError(
-                "found http:// with credentials; expected https:// (http only to this machine); next: change url"
-            )
+        if self.base.scheme == "http" and not is_loopback(hosts[0]):
+            raise ValueError("found http://; expected https:// (http only to this machine); next: change url")
         return self
 
     @property
@@ -341,7 +339,10 @@ def _checked_url(url: str) -> SplitResult:
     if parts.username is not None or parts.password is not None:
         raise ValueError("found credentials in url; expected them under auth; next: use auth with env_var()")
     if parts.query or parts.fragment:
-        raise ValueError("found ? or # in url; expected a base URL; next: move the query to the paths of the sync")
+        raise ValueError(
+            "found ? or # in url; expected a base URL; next: a key of the query goes into "
+            "auth: {type: api_key, query: NAME, value: \"{{ env_var('...') }}\"}, the rest into the paths of the sync"
+        )
     if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
         raise ValueError("found a character or a /../; expected what a base URL can hold; next: percent-encode it")
     if is_metadata_host(parts.hostname):

@@ -29,7 +29,8 @@ from dbt_reverse_etl.sinks.kafka.messages import (
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 
 try:
-    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka import KafkaException
+    from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
 except ModuleNotFoundError as error:
     raise ConfigurationError(
         Problem(

@@ -25,6 +25,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config.destinations import register_values
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure
 from dbt_reverse_etl.sinks.http.auth import Tokens, signature
 from dbt_reverse_etl.sinks.http.settings import HttpSettings, OAuth2
@@ -91,6 +92,11 @@ class TestOAuth2:
         form = parse_qs(asked.body.decode())
         assert (form["client_id"], form["client_secret"]) == (["me & you"], ["s:ec/ret"])
         assert "authorization" not in asked.headers
+
+    def test_a_parameter_that_is_called_a_secret_is_in_no_text_and_an_audience_is(self) -> None:
+        parameters = {"password": f"{CANARY}-form", "audience": "https://crm.example.com"}
+        register_values({"auth": oauth("https://login.example.com", parameters=parameters)}, [], HttpSettings)
+        assert redact(f"{CANARY}-form to https://crm.example.com") == "*** to https://crm.example.com"
 
     def test_a_token_that_was_revoked_is_renewed_once_and_the_row_is_delivered(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()

@@ -201,9 +201,21 @@ def test_a_name_that_leads_to_cloud_metadata_gets_no_byte(
         "fd00:0ec2:0::254%eth0",
         "fd20:ce::254",
         "100.100.100.200",
+        "fd00:42::42",
+        "192.0.0.192",
+        "2002:a9fe:a9fe::1",
+        "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:a9:fe:a9fe::",
+        "64:ff9b:1:0:a9:fea9:fe00::",
         "0x646464c8",
     ],
 )
 def test_addresses_of_cloud_metadata_are_known_in_every_form(address: str) -> None:
     assert is_metadata_host(address)
-    assert not any(map(is_metadata_host, ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1", "crm.example.com"]))
+    assert not any(
+        map(
+            is_metadata_host,
+            ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1", "2002:a00:1::1", "64:ff9b:1::a00:1", "crm.example.com"],
+        )
+    )

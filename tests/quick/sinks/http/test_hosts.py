@@ -15,7 +15,7 @@ from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 
 NUMBERS = st.integers(0, 2**32 - 1) | st.integers(0xA9FE0000, 0xA9FEFFFF) | st.integers(0x7F000000, 0x7FFFFFFF)
 
-OF_CLOUDS = ("100.100.100.200", "168.63.129.16")  # of Alibaba, of Azure
+OF_CLOUDS = ("100.100.100.200", "168.63.129.16", "192.0.0.192")  # of Alibaba, Azure, Oracle
 
 
 def spellings(number: int) -> Iterator[str]:
@@ -30,6 +30,7 @@ def spellings(number: int) -> Iterator[str]:
 @example(2852039166)
 @example(0x646464C8)
 @example(0xA83F8110)
+@example(0xC00000C0)
 def test_an_address_of_cloud_metadata_is_known_in_every_spelling_and_nothing_else_is(number: int) -> None:
     address = ipaddress.IPv4Address(number)
     metadata = address in ipaddress.ip_network("169.254.0.0/16") or str(address) in OF_CLOUDS

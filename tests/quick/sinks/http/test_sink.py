@@ -121,6 +121,8 @@ class TestSettings:
         [
             {"url": "http://example.com", "auth": {"type": "bearer", "token": CANARY}},
             {"url": "http://example.com", "headers": {"X-Token": CANARY}},
+            {"url": "http://example.com"},
+            {"url": "http://example.com", "client_certificate": {"cert": "c.pem", "key": "k.pem"}},
             {"url": "http://0x7f.1", "auth": {"type": "bearer", "token": CANARY}},
             {"url": "https://example.com", "verify": False, "auth": {"type": "bearer", "token": CANARY}},
             {"url": "https://example.com", "verify": ""},
@@ -158,6 +160,19 @@ class TestSettings:
             HttpSettings.model_validate(settings)
         assert CANARY not in str(caught.value)
         assert CANARY not in repr(caught.value)
+
+    def test_the_key_in_the_query_of_a_url_is_shown_its_place_which_is_no_file_of_dbt(self) -> None:
+        with pytest.raises(
+            ValidationError, match=r"a key of the query goes into auth: {type: api_key, query: NAME"
+        ) as caught:
+            settings_of(f"https://example.com/hook?sig={CANARY}")
+        assert CANARY not in str(caught.value)
+        auth = {"type": "api_key", "query": "sig", "value": CANARY}
+        assert settings_of("https://example.com/hook", auth=auth).secret_headers() == {}
+
+    def test_what_oauth2_sends_beside_its_login_is_not_shown(self) -> None:
+        login = {**OAUTH, "token_url": "https://example.com/token", "parameters": {"password": CANARY}}
+        assert CANARY not in repr(settings_of("https://example.com", auth=login))
 
     @pytest.mark.parametrize("url", [f"https://u:p[{CANARY}]ss@h", f"https://u:{CANARY}\u2100@h", "https://[::1", "x"])
     def test_a_url_that_cannot_be_read_is_said_as_one(self, url: str) -> None:

@@ -42,7 +42,7 @@ class TestNetwork:
         assert one(f"http://127.0.0.1:{free_port()}") == (RETRYABLE, "no connection")
 
     def test_a_host_that_does_not_exist_is_surely_not_sent(self) -> None:
-        outcome, reason = one("http://does-not-exist.invalid")
+        outcome, reason = one("https://does-not-exist.invalid")
         assert outcome is RETRYABLE
         assert reason in ("the host name was not found", "no connection in time")
 
