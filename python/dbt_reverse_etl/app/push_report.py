@@ -19,7 +19,8 @@ class Report:
 
     Attributes:
         status: a `Status`, or `planned`, `blocked`, `busy`, `other_changelog`, `renamed`, `overtaken`.
-        planned: rows by operation that were pending.
+        planned: rows by operation that were pending; of a plan, those that a push would attempt.
+        counts: what became of them; of a plan, only which wait.
         position, head: snapshots; equal after a push that came to its end.
         sample: operation and key of some pending rows, of a plan only.
         standing: how the sync stands now, and what is undelivered.

@@ -15,6 +15,7 @@ from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, fail
 from dbt_reverse_etl.app.identity import Former, asked_elsewhere, former_of, id_of, left_elsewhere, renamed, requests_of
 from dbt_reverse_etl.app.keys import stored_key
 from dbt_reverse_etl.app.operations import as_carried_out, carry_out
+from dbt_reverse_etl.app.preview import preview
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.base import owner
@@ -259,15 +260,14 @@ class SyncPush(OneSync):
             self._note(f"{request.operation} was asked for: the next push carries it out first")
             self.state = as_carried_out(request, self.state, job, lost, self._shared.clock.now())
             lost = None
-        source = self._source(self.state.for_spec(spec.id, spec.text), spec, self._head())
+        state = self.state.for_spec(spec.id, spec.text)
+        source = self._source(state, spec, self._head())
         try:
-            planned = source.planned().total
-            sample = source.sample(rows).to_pylist() if rows else []
+            found = preview(source, state, self._ports(spec, self._head), self._policy, spec.mode, rows)
         finally:
             source.close()
-        shown = tuple((row["_operation"], row["_key"]) for row in sample)
         message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
-        return self._report("planned", known, planned=planned, sample=shown, message=message, standing=here)
+        return self._report("planned", known, message=message, standing=here, **found)
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
@@ -12,9 +14,12 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, Remote, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Number
-from dbt_reverse_etl.delivery.undelivered import KEY
+from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, split
+from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
-from dbt_reverse_etl.sinks.base import OPERATION, SparkSink
+from dbt_reverse_etl.sinks.base import OPERATION, Mode, Sink, SparkSink
+
+_NO_ROWS = pa.table({KEY: pa.array([], pa.string()), OPERATION: pa.array([], pa.string())})
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,13 @@ class Plan:
         override: what let the plan pass its guards.
         full_load: all rows, in place of whatever the object holds.
         first: the first bucket.
+        at: when it was made, by which the guards have counted who waits.
     """
 
     source: Source
     histogram: Histogram
     waves: Waves
+    at: datetime
     remote: Remote | None = None
     override: str = ""
     full_load: bool = False
@@ -48,7 +55,7 @@ def plan(job: Job, ports: Ports, policy: Policy, state: State, *, after_crash: b
     made = (
         _of_one(job, job.only, ports, state, source)
         if job.only
-        else _of_all(ports, policy, state, source, after_crash=after_crash)
+        else _of_all(job, ports, policy, state, source, after_crash=after_crash)
     )
     ports.progress(Number.PLANNED, made.histogram.total.total)
     ports.step("run.planned")
@@ -68,13 +75,34 @@ def as_full_load(made: Plan, job: Job, ports: Ports, state: State) -> Plan:
     return replace(made, source=whole, histogram=histogram, waves=waves, remote=remote, full_load=True)
 
 
-def _of_all(ports: Ports, policy: Policy, state: State, source: Source, *, after_crash: bool) -> Plan:
-    histogram = source.planned()
-    override = ports.guard(histogram.total, state)
+def waiting(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
+    source: Source, state: State, sink: Sink, mode: Mode, policy: Policy, now: datetime, *, far: bool
+) -> pa.Table:
+    """The pending rows that the ledger lists and a run that is planned now does not attempt, with the columns of `Source.listed`.
+
+    What waits and is not listed, as claims may leave it, is not among them: a guard counts it.
+
+    Args:
+        far: the rows are sent from where they are.
+    """
+    known = {key: in_mode(mode, row) for key, row in state.undelivered.items()}
+    whole = far and isinstance(sink, SparkSink)  # Spark itself writes every row, those that wait, too
+    may_wait = any(row.waits(now, park_doubt=policy.park_doubt) for row in known.values())
+    if whole or policy.retry_now or not may_wait:
+        return _NO_ROWS
+    return split(source.listed(), known, now, InDoubt.of(state.claims, policy))[1]
+
+
+def _of_all(  # noqa: PLR0913  (each is a part of the run)
+    job: Job, ports: Ports, policy: Policy, state: State, source: Source, *, after_crash: bool
+) -> Plan:
+    now, histogram = ports.clock.now(), source.planned()
     far = ports.executors is not None and histogram.total.total >= policy.executors_from
+    wait = waiting(source, state, ports.sink, job.task.mode, policy, now, far=far)
+    override = ports.guard(histogram.total - count_operations(wait.column(OPERATION)), state)
     remote = ports.executors(source) if ports.executors and far else None
     size = policy.executor_waves if far else _driver_waves(policy, after_crash=after_crash)
-    return Plan(source, histogram, Waves(histogram, size), remote, override)
+    return Plan(source, histogram, Waves(histogram, size), now, remote, override)
 
 
 def _driver_waves(policy: Policy, *, after_crash: bool) -> WaveSize:
@@ -90,4 +118,5 @@ def _of_one(job: Job, row: OneRow, ports: Ports, state: State, source: Source) -
         raise ReverseEtlError(Problem(job.task.sync, found, expected, "`plan` shows pending keys"))
     override = ports.guard(PerOperation.of(operations), state)
     histogram = source.planned_in(row.bucket)
-    return Plan(source, histogram, Waves(histogram, ONE_WAVE, row.bucket), override=override, first=row.bucket)
+    waves = Waves(histogram, ONE_WAVE, row.bucket)
+    return Plan(source, histogram, waves, ports.clock.now(), override=override, first=row.bucket)

@@ -60,6 +60,9 @@ class Source(Protocol):
     def planned_in(self, bucket: int) -> Histogram:
         """The same for one bucket, and nothing of the others."""
 
+    def listed(self) -> pa.Table:
+        """Of the pending rows that the ledger lists as undelivered: `_key`, `_bucket`, `_operation`, `_after_hash`, `_doubt`."""
+
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi): `_key`, `_bucket`, `_operation`, `_event_id`, `_before_hash`,
         `_after_hash`, `_maybe`, `_doubt`, `_changed`, `_asked_by`, then the fields of the task."""

@@ -41,9 +41,10 @@ class Order:
     Attributes:
         claim: covers every row that is sent.
         known: undelivered rows of the claim by key.
-        now: decides who waits.
+        now: of what is recorded.
         retry_now: nobody waits.
         only: key of the one row to send; the others are held back.
+        waits_at: decides who waits, the same for all waves: the guards have counted no row that comes due while the run sends. None: `now`.
     """
 
     claim: Claim
@@ -53,6 +54,7 @@ class Order:
     retry_now: bool
     in_doubt: InDoubt = field(default_factory=InDoubt)
     only: str | None = None
+    waits_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
         LeaseLost: after every request that was under way has ended; it names the buckets of what was sent.
     """
     waiting = {} if order.retry_now else order.known
-    rows, wait = split(table, waiting, order.now, order.in_doubt) if order.only is None else alone(table, order.only)
+    at = order.waits_at or order.now
+    rows, wait = split(table, waiting, at, order.in_doubt) if order.only is None else alone(table, order.only)
     new, refused = refused_before(rows, order.known)
     sent = _waiting(wait, order)
     others = wait.num_rows + refused.num_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.delivery.facts import BUCKETS, PARKED, Undelivered
-from dbt_reverse_etl.delivery.policy import Rejections
+from dbt_reverse_etl.delivery.facts import BUCKETS, PARKED, Claim, Undelivered
+from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.wave import RowFailure
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.ranges import Ranges
+from dbt_reverse_etl.sinks.ranges import Ranges, union
 
 KEY, BUCKET = "_key", "_bucket"
 BEFORE, AFTER, MAYBE, DOUBT, CHANGED = "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed"
@@ -34,6 +34,14 @@ class InDoubt:
 
     in_flight: Ranges = ()
     sent: Ranges = ((0, BUCKETS),)
+
+    @staticmethod
+    def of(claims: Sequence[Claim], policy: Policy) -> InDoubt:
+        """As open claims leave it."""
+        in_flight = union((claim.lo, claim.hi) for claim in claims if not claim.ordered)
+        if not policy.park_doubt or policy.retry_now:
+            return InDoubt(in_flight)
+        return InDoubt(in_flight, union((claim.lo, claim.hi) for claim in claims if claim.ordered))
 
 
 def split(

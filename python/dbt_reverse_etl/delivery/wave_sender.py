@@ -23,7 +23,6 @@ from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Waves
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SinkTask, sent_columns
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
-from dbt_reverse_etl.sinks.ranges import union
 
 _OUT_OF_TIME = Stop(
     StopKind.UNAVAILABLE,
@@ -66,8 +65,9 @@ class WaveSender:
             self._ports.clock.now(),
             self._policy.rejections,
             self._policy.retry_now,
-            self._in_doubt(),
+            InDoubt.of(self._state.claims, self._policy),
             self._job.only.key if self._job.only else None,
+            waits_at=self._plan.at,
         )
         if self._plan.remote is not None:
             return self._whole_or_nothing(self._send_from_executors(self._plan.remote, order))
@@ -110,13 +110,6 @@ class WaveSender:
         reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
         stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
         return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
-
-    def _in_doubt(self) -> InDoubt:
-        claims = self._state.claims
-        in_flight = union((claim.lo, claim.hi) for claim in claims if not claim.ordered)
-        if not self._policy.park_doubt or self._policy.retry_now:
-            return InDoubt(in_flight)
-        return InDoubt(in_flight, union((claim.lo, claim.hi) for claim in claims if claim.ordered))
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()

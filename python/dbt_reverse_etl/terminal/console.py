@@ -129,7 +129,9 @@ def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
 
 def _outcome(report: Report) -> str:
     if report.status == _PLANNED:
-        return changes(report.planned) if report.planned.total else "nothing to send"
+        waiting = report.counts.skipped.total
+        found = changes(report.planned) if report.planned.total else "nothing to send"
+        return f"{found}, {waiting} waiting" if waiting else found
     if report.status == Status.IDLE and not report.counts.planned.total:
         left = [("undelivered", report.standing.undelivered), ("no match", report.standing.no_match)]
         return ", ".join(["nothing to send", *(f"{rows} {name}" for name, rows in left if rows)])
@@ -211,12 +213,14 @@ def plan(reports: Sequence[Report]) -> str:
             "sync": one.sync,
             "destination": one.destination,
             **asdict(one.planned),
+            "waiting": one.counts.skipped.total,
             "position": one.position,
             "head": one.head,
         }
         for one in reports
     ]
-    columns = ("sync", "destination", "insert", "update", "delete", "position", "head")
+    waiting = ("waiting",) if any(row["waiting"] for row in rows) else ()
+    columns = ("sync", "destination", "insert", "update", "delete", *waiting, "position", "head")
     samples = (
         "\n".join((f"\n{one.sync}, for example:", *(f"  {operation:6}  {key}" for operation, key in one.sample)))
         for one in reports

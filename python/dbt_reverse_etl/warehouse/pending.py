@@ -228,6 +228,13 @@ class PendingRows:
             rows, size = rows + row["rows"], size + row["size"]
         return Histogram(tuple(PerOperation(**counted) for counted in bins), size // max(1, rows))
 
+    def listed(self) -> pa.Table:
+        """Those that the ledger lists; few columns, for the driver holds all of them."""
+        rows = self._rows.select("_key", "_bucket", "_operation", "_after_hash", "_doubt")
+        if self._view is None:
+            return rows.limit(0).toArrow()
+        return rows.join(self._spark.table(self._view).select("_key"), "_key", "left_semi").toArrow()
+
     def wave(self, lo: int, hi: int) -> pa.Table:
         """The pending rows of the buckets [lo, hi)."""
         rows = self.frame(lo, hi)

@@ -76,14 +76,21 @@ def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
     head = Head(
         SNAPSHOTS, "c", 3, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "dev", "0"
     )
-    planned_any = 0
+    planned_any = listed_any = 0
     for spec, state in states(random.Random(SEED), truth, places):
         source = PendingRows(spark, Pending(relation, head, "abc", spec, SPECS[spec], state))
         try:
             found = {row["_key"]: row for row in source.wave(0, BUCKETS).to_pylist()}
             counted = source.planned().total
+            listed = source.listed().to_pylist()
         finally:
             source.close()
+        assert {row["_key"]: row for row in listed} == {
+            name: {column: row[column] for column in ("_key", "_bucket", "_operation", "_after_hash", "_doubt")}
+            for name, row in found.items()
+            if name in state.undelivered
+        }
+        listed_any += len(listed)
         wanted = truth.pending(state, spec, SNAPSHOTS, places)
         assert found.keys() == wanted.keys(), (spec, state.positions, state.claims)
         for name, planned in wanted.items():
@@ -99,6 +106,7 @@ def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
         assert counted.total == len(wanted)
         planned_any += len(wanted)
     assert planned_any > 1000
+    assert listed_any > 10
 
 
 @pytest.mark.guarantee("What is sent")

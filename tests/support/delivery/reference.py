@@ -152,6 +152,11 @@ class DictSource:
         words = [row["_operation"] for row in self.rows if row["_bucket"] == bucket]
         return Histogram.of_bucket(bucket, PerOperation.of(words))
 
+    def listed(self) -> pa.Table:
+        return self.wave(0, BUCKETS).filter(
+            pa.array([row["_key"] in self._state.undelivered for row in self.rows], pa.bool_())
+        )
+
     def wave(self, lo: int, hi: int) -> pa.Table:
         return pa.Table.from_pylist([row for row in self.rows if lo <= row["_bucket"] < hi], WAVE_SCHEMA)
 
