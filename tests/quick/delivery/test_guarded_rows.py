@@ -140,7 +140,7 @@ def test_the_guards_judge_exactly_what_comes_to_the_destination(kind: type[Plain
             if result.status in ("succeeded", "partial"):
                 assert desk.judged == came, f"seed {seed}"
             assert desk.judged.total >= came.total, f"seed {seed}"
-            fewer += [seed] * (result.planned.total > came.total)
+            fewer.extend([seed] * (result.planned.total > came.total))
             desk.clock.sleep(rnd.choice([60, 3600, DAY]))
 
 
