@@ -45,6 +45,7 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
     overrides: Collection[str],
     *,
     of_one_row: bool = False,
+    retry: bool = False,
 ) -> str:
     """Look at a plan before its first send.
 
@@ -53,6 +54,7 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
         head: snapshot to deliver.
         overrides: `SYNC@HEAD:+I~U-D`, each lets the push with this head and these counts pass.
         of_one_row: the plan is of one row, which the operator named by its key.
+        retry: the plan has the rows that wait, too, which a push leaves out.
 
     Returns:
         The override that let it pass, or an empty text if none was needed.
@@ -66,6 +68,8 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
     again = f"dbt-reverse-etl push --select {sync} --override '{word}'"
     if of_one_row:  # its key is a row value, which no message repeats
         again = f"DBT_REVERSE_ETL_OVERRIDE='{word}' dbt-reverse-etl test {sync} --key ..."
+    elif retry:
+        again = f"DBT_REVERSE_ETL_OVERRIDE='{word}' dbt-reverse-etl retry --select {sync}"
     next_step = f"mend the model, or let this one pass: {again}"
     raise GuardBlocked(Problem(sync, "; ".join(found), "a push within its guards; nothing was sent", next_step))
 

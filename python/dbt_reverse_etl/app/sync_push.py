@@ -379,8 +379,8 @@ class SyncPush(OneSync):
             first = any(place.snapshot == 0 for place in state.positions)
             visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
             found += violations(guards, planned, visible, first=first)
-        name, overrides = self._resolved.sync.name, self._shared.overrides
-        return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row)
+        name, overrides, retry = self._resolved.sync.name, self._shared.overrides, self._policy.retry_now
+        return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row, retry=retry)
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""

@@ -22,8 +22,8 @@ _CREDENTIAL_TEXT = (
         r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature|hmac)|([\w.-]*[-_.])?(sig|pass|auth))=[^&{\s]",
         re.IGNORECASE,
     ),
-    # `key=email` and `code=DE` are plain words: a secret is longer, and has a digit.
-    re.compile(r"[?&]([\w.-]*[-_.])?(key|code)=(?=[^&{\s]{8})[^&{\s\d]*\d", re.IGNORECASE),
+    # `key=external_id2` and `code=2024-01-31` are plain words: a secret is longer, and has a digit.
+    re.compile(r"[?&]([\w.-]*[-_.])?(key|code)=(?=[^&{\s]{16})[^&{\s\d]*\d", re.IGNORECASE),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
 )
@@ -32,7 +32,9 @@ _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     ("capture", "key"),
     frozenset({"where", "label", "object"}),
 )
-_SECRET_HEADER = re.compile(r"(?<!idempotency)-(key|auth)$", re.IGNORECASE)  # `Ocp-Apim-Subscription-Key`
+# `Ocp-Apim-Subscription-Key`, but not what places or tells requests apart.
+_PLAIN_KEYS = "idempotency|partition|routing|surrogate|cache|dedupe|sort"
+_SECRET_HEADER = re.compile(rf"^(?!(.*-)?({_PLAIN_KEYS})-key$).*-(key|auth)$", re.IGNORECASE)
 _SCHEME = re.compile(r"^\s*(bearer|basic|token|api-?key)?\s*", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 

@@ -68,7 +68,9 @@ class Receiver:
         async def checked(request: Request) -> Response:
             host = request.headers.get("host", "")
             if host and is_loopback(self.settings.address[0]) and not _is_of_no_dns(host):
-                raise HTTPException(421, "the header Host has a name; ask by localhost or an IP address")
+                raise HTTPException(
+                    421, "the header Host has a name; ask by localhost or an IP address, or let the proxy set it to one"
+                )
             return await answer(request)
 
         return checked

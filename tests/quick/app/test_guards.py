@@ -73,6 +73,11 @@ def test_nothing_is_asked_of_a_push_without_an_objection() -> None:
     assert check_guards("crm", [], PerOperation(delete=9), 3, ["crm@3:+0~0-9"]) == ""
 
 
+def test_a_blocked_retry_names_itself_for_a_push_would_leave_out_the_rows_that_wait() -> None:
+    with pytest.raises(GuardBlocked, match=r"='crm@3:\+0~0-9' dbt-reverse-etl retry --select crm"):
+        check_guards("crm", ["too many"], PerOperation(delete=9), 3, [], retry=True)
+
+
 def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", []) == []
     assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [

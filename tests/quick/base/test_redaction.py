@@ -107,8 +107,17 @@ class TestRedaction:
             {"capture": {"strategy": "cdf", "key": {"account_key": "id"}}, "where": "token is not null"},
             {"wide_table": {"nodes": [{"join_on": {"account_key": "account_key"}, "columns": {"auth_token": "x"}}]}},
             {"object": "Token prices"},
-            {"headers": {"Subscription-Key": "{key}", "Idempotency-Key": "fixed", "X-Monkey": "fixed"}},
-            {"path": "/contacts?key=email&code=DE&sort-key=created&key={key}&sig={sig}&author=me&compass=north"},
+            {
+                "headers": {
+                    "Subscription-Key": "{key}",
+                    "Idempotency-Key": "fixed",
+                    "X-Routing-Key": "eu",
+                    "X-Monkey": "fixed",
+                }
+            },
+            {
+                "path": "/contacts?key=email&code=DE&sort-key=created&key={key}&code=2024-01-31&match_key=external_id_2&sig={sig}&author=me&compass=north"
+            },
             {"path": "https://h/contacts/{id}?page=1", "token": 5, "secret": None, "password": ""},
         ],
     )
@@ -126,7 +135,7 @@ class TestRedaction:
             {"headers": {"X-Auth": "abc {id}"}},
             {"path": "/workflow?api-version=1&sig=abc"},
             {"path": "/function?code=Zm9vYmFyYmF6MTIz"},
-            {"path": "/maps?id={id}&key=AIzaSyA1"},
+            {"path": "/maps?id={id}&key=AIzaSyA1b2C3d4E5f6"},
             {"path": "/x?subscription-key=0123456789abcdef"},
             {"path": "/x?hmac=abc"},
             {"path": "/x?pass=abc"},

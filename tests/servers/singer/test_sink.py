@@ -353,6 +353,8 @@ def test_a_command_that_cannot_work_is_refused(command: object) -> None:
         ("target-x", {"truncate_before_load": True}),
         ("target-bigquery", {"replication_method": "truncate"}),
         ("/opt/target-csv", {"output_path": "out"}),
+        ("uvx --from x target-csv", {}),
+        ("python -m target_csv", {"file_naming_scheme": "{timestamp}.csv", "timestamp_format": "%Y-%m-%d"}),
     ],
 )
 def test_a_target_that_empties_its_table_for_each_batch_is_refused(command: str, config: dict[str, Any]) -> None:
@@ -365,6 +367,7 @@ def test_a_target_that_keeps_what_it_had_is_not_refused() -> None:
         ("target-x", {"load_method": "upsert", "overwrite": False, "truncate_before_load": False}),
         ("target-bigquery", {"overwrite": [], "replication_method": "append"}),
         ("target-csv", {"file_naming_scheme": "{stream_name}-{timestamp}.csv"}),
+        ("target-csv", {"destination_path": "out", "delimiter": ";"}),
     ):
         SingerSettings.model_validate({"command": command, "config": config})
 

@@ -33,6 +33,9 @@ _PASSWORD = re.compile(
 )  # of libpq and ODBC
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
+# Settings of singer-io's target-csv, which makes a file of its own in each process; that of MeltanoLabs has none of them.
+_OF_APPENDING_CSV = {"destination_path", "delimiter", "quotechar"}
+
 # Settings of targets (the Meltano SDK; BigQuery, Redshift) that make a process empty its tables first.
 _EMPTIES = {
     "load_method": "overwrite",
@@ -108,11 +111,15 @@ class SingerSettings(Settings):
 
     @model_validator(mode="after")
     def _keeps_its_file(self) -> SingerSettings:
-        scheme = str(self.config.get_secret_value().get("file_naming_scheme", ""))
-        if self.name == "target-csv" and "{timestamp}" not in scheme:
+        given = self.config.get_secret_value()
+        is_csv = any(Path(word).name.replace("_", "-") == "target-csv" for word in self.command)
+        is_of_others = not given.keys().isdisjoint(_OF_APPENDING_CSV)
+        moment = str(given.get("timestamp_format", "%S"))
+        is_new = "{timestamp}" in str(given.get("file_naming_scheme", "")) and ("%S" in moment or "%f" in moment)
+        if is_csv and not (is_of_others or is_new):
             raise ValueError(
                 "found target-csv, which replaces its file in each process, so with each batch; expected a target that keeps what it had; "
-                "next: a destination of type files with format: csv, or {timestamp} in config.file_naming_scheme"
+                "next: a destination of type files with format: csv"
             )
         return self
 
