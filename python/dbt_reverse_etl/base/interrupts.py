@@ -44,9 +44,8 @@ class Interrupts:
     def hand_on(self) -> bool:
         """Call the handler that the signal would have had; False: nobody was called, for it is that of the system, of Python, or of Spark."""
         handler = signal.getsignal(self._number)
-        is_of_spark = str(getattr(handler, "__module__", "")).startswith(
-            "pyspark."
-        )  # it would cancel the jobs of others
+        # That of Spark would cancel the jobs of others.
+        is_of_spark = str(getattr(handler, "__module__", "")).startswith("pyspark.")
         if not callable(handler) or handler is signal.default_int_handler or is_of_spark:
             return False
         handler(self._number, None)

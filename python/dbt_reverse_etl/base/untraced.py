@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from types import FunctionType, GeneratorType
 from typing import Any
 
@@ -15,9 +15,8 @@ _KEYS, _ASKED = ("suppress_instrumentation",), ("_SUPPRESS_INSTRUMENTATION_KEY",
 @contextmanager
 def untraced() -> Iterator[None]:
     """No instrumentation makes a span inside, or sends a trace's id along. Spans that are made by hand are as ever."""
-    try:
-        from opentelemetry import context
-    except ImportError:
+    context = _context()
+    if context is None:
         yield
         return
     inside = context.get_current()
@@ -28,6 +27,16 @@ def untraced() -> Iterator[None]:
         yield
     finally:
         context.detach(token)
+
+
+@cache
+def _context() -> Any:
+    """OpenTelemetry's API, if it is there. Looked for once, and apart: what fails inside must not seem to follow from a failed import."""
+    try:
+        from opentelemetry import context
+    except ImportError:
+        return None
+    return context
 
 
 def without_traces(method: Any) -> Any:

@@ -169,11 +169,12 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
         try:
             put(file, render(made).encode())
         except OSError as error:
-            what, next_step = (
+            what, expected = (
                 f"{file}, which cannot be written ({type(error).__name__})",
-                "free the disk, or name a file in another folder",
+                "room, and the right to write it",
             )
-            raise ReverseEtlError(Problem("--out", what, "room for it, and the right to write it", next_step)) from None
+            next_step = "free the disk, or name a file in another folder"
+            raise ReverseEtlError(Problem("--out", what, expected, next_step)) from None
         say(f"Wrote {file}", "info")
     return ExitCode.OK
 

@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from dbt_reverse_etl.alerts.channels import Webhook
 from dbt_reverse_etl.base.outcome import Delivery
-from dbt_reverse_etl.base.untraced import untraced
 from dbt_reverse_etl.sinks.base import Batch, Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.http.answer import Answer
 from dbt_reverse_etl.sinks.http.transport import Client
@@ -98,12 +97,6 @@ def test_no_request_of_an_alert_is_traced(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [False]
 
 
-def test_without_opentelemetry_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with untraced():
-        pass
-
-
 def test_kafka_is_spoken_to_without_the_classes_that_opentelemetry_puts_in_the_place_of_its_own() -> None:
     program = (
         "import confluent_kafka as package; package.Producer = package.Consumer = None\n"
@@ -111,3 +104,20 @@ def test_kafka_is_spoken_to_without_the_classes_that_opentelemetry_puts_in_the_p
         "assert sink.Producer and reading.Consumer"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_opentelemetry_nothing_changes_and_what_fails_does_not_seem_to_follow_from_its_absence() -> None:
+    code = """
+import sys
+sys.modules["opentelemetry"] = None
+from dbt_reverse_etl.base.untraced import untraced
+with untraced():
+    pass
+try:
+    with untraced():
+        raise OSError("the destination")
+except OSError as error:
+    print(error, error.__context__)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "the destination None\n"

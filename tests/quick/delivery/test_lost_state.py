@@ -71,7 +71,7 @@ def put_back(desk: Desk, backup: Destination) -> None:
 
 
 def backed_up() -> tuple[Desk, Destination]:
-    """A destination that three runs have written, the second of which is in its backup."""
+    """Three runs have written to a destination; its backup was made after the second."""
     desk = Desk(Recording)
     desk.push({"k0": 1, "k1": 1})
     desk.push({"k0": 2, "k1": 1, "k2": 1})

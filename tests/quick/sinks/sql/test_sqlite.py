@@ -113,7 +113,7 @@ def test_text_that_is_not_utf8_is_rejected_alone(path: Path, db: sqlite3.Connect
 
 
 @pytest.mark.guarantee("SQLite")
-def test_a_file_put_back_from_a_backup_is_told_from_one_whose_newest_run_wrote_nothing(path: Path) -> None:
+def test_a_file_put_back_from_a_backup_is_noticed_only_if_the_newest_run_wrote(path: Path) -> None:
     task = a_task()
     with opened(sink_on(path), task):
         pass
