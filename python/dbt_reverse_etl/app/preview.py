@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import Counts
-from dbt_reverse_etl.delivery.planning import waiting
+from dbt_reverse_etl.delivery.planning import listed
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Ports
 from dbt_reverse_etl.delivery.position import State
@@ -19,7 +19,7 @@ def preview(source: PendingRows, state: State, ports: Ports, policy: Policy, mod
     """Of a `Report`: `planned`, `counts`, and a `sample` of at most `rows` rows that do not wait."""
     pending = source.planned().total
     far = ports.executors is not None and pending.total >= policy.executors_from
-    wait = waiting(source, state, ports.sink, mode, policy, ports.clock.now(), far=far)
+    wait = listed(source, state, ports.sink, mode, policy, ports.clock.now(), far=far).wait
     counted, keys = count_operations(wait.column(OPERATION)), {*wait.column(KEY).to_pylist()}
     found = source.sample(rows + len(keys)).to_pylist() if rows else []
     due = [(row[OPERATION], row[KEY]) for row in found if row[KEY] not in keys]

@@ -369,18 +369,19 @@ class SyncPush(OneSync):
         """Ranges in which rows stayed that left the model: the mode did not delete."""
         return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
-    def _guard(self, planned: PerOperation, state: State, *, of_one_row: bool = False) -> str:
-        """Counts say nothing of one row that the operator named; a failed test may be about this very row."""
-        if not planned.total:
+    def _guard(self, tried: PerOperation, refused: PerOperation, state: State, *, of_one_row: bool = False) -> str:
+        """Counts say nothing of one row that the operator named, nor of `refused` ones; a failed test may be about these very rows."""
+        if not tried.total:
             return ""
+        planned = tried - refused
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
         if not of_one_row:
             first = any(place.snapshot == 0 for place in state.positions)
             visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
             found += violations(guards, planned, visible, first=first)
-        name, overrides, retry = self._resolved.sync.name, self._shared.overrides, self._policy.retry_now
-        return check_guards(name, found, planned, head.snapshot, overrides, of_one_row=of_one_row, retry=retry)
+        named, retry = (self._resolved.sync.name, found, planned, head.snapshot), self._policy.retry_now
+        return check_guards(*named, self._shared.overrides, of_one_row=of_one_row, retry=retry)
 
     def _nothing_matched(self, result: RunResult) -> str:
         """Once: a wrong object or key looks like that."""

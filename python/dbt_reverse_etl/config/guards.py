@@ -54,7 +54,7 @@ class Guards(Settings):
 
     Attributes:
         max_deletes: most rows that a push may delete, as a number or a share of the rows that the sync sees. A larger push is
-            blocked before it sends anything. Undelivered rows count once they are due again. None: no limit.
+            blocked before it sends anything. Rows that the destination has refused before, unchanged since, do not count. None: no limit.
         max_changes: the same for inserts, updates and deletes together.
         max_undelivered: a run that leaves more undelivered rows ends with code 1, one that leaves fewer with a warning. None: any number.
     """

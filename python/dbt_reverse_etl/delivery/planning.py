@@ -9,17 +9,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.counts import NO_ROWS, PerOperation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, Remote, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Number
-from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, split
+from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, refused_before, split
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
 from dbt_reverse_etl.sinks.base import OPERATION, Mode, Sink, SparkSink
 
 _NO_ROWS = pa.table({KEY: pa.array([], pa.string()), OPERATION: pa.array([], pa.string())})
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Of the pending rows that the ledger lists, with the columns of `Source.listed`.
+
+    Attributes:
+        wait: a run that is planned now does not attempt them.
+        refused: it does, and the destination has refused them before with this value: they have passed the guards.
+    """
+
+    wait: pa.Table
+    refused: pa.Table
 
 
 @dataclass(frozen=True)
@@ -75,22 +88,24 @@ def as_full_load(made: Plan, job: Job, ports: Ports, state: State) -> Plan:
     return replace(made, source=whole, histogram=histogram, waves=waves, remote=remote, full_load=True)
 
 
-def waiting(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
+def listed(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
     source: Source, state: State, sink: Sink, mode: Mode, policy: Policy, now: datetime, *, far: bool
-) -> pa.Table:
-    """The pending rows that the ledger lists and a run that is planned now does not attempt, with the columns of `Source.listed`.
+) -> Listed:
+    """What the guards need not count.
 
-    What waits and is not listed, as claims may leave it, is not among them: a guard counts it.
+    What waits and is not listed, as claims may leave it, is not among it.
 
     Args:
         far: the rows are sent from where they are.
     """
     known = {key: in_mode(mode, row) for key, row in state.undelivered.items()}
+    if not any(row.attempts or row.waits(now, park_doubt=policy.park_doubt) for row in known.values()):
+        return Listed(_NO_ROWS, _NO_ROWS)
+    rows, wait = source.listed(), _NO_ROWS
     whole = far and isinstance(sink, SparkSink)  # Spark itself writes every row, those that wait, too
-    may_wait = any(row.waits(now, park_doubt=policy.park_doubt) for row in known.values())
-    if whole or policy.retry_now or not may_wait:
-        return _NO_ROWS
-    return split(source.listed(), known, now, InDoubt.of(state.claims, policy))[1]
+    if not whole and not policy.retry_now:
+        rows, wait = split(rows, known, now, InDoubt.of(state.claims, policy))
+    return Listed(wait, refused_before(rows, known)[1])
 
 
 def _of_all(  # noqa: PLR0913  (each is a part of the run)
@@ -98,8 +113,9 @@ def _of_all(  # noqa: PLR0913  (each is a part of the run)
 ) -> Plan:
     now, histogram = ports.clock.now(), source.planned()
     far = ports.executors is not None and histogram.total.total >= policy.executors_from
-    wait = waiting(source, state, ports.sink, job.task.mode, policy, now, far=far)
-    override = ports.guard(histogram.total - count_operations(wait.column(OPERATION)), state)
+    known = listed(source, state, ports.sink, job.task.mode, policy, now, far=far)
+    attempted = histogram.total - count_operations(known.wait.column(OPERATION))
+    override = ports.guard(attempted, count_operations(known.refused.column(OPERATION)), state)
     remote = ports.executors(source) if ports.executors and far else None
     size = policy.executor_waves if far else _driver_waves(policy, after_crash=after_crash)
     return Plan(source, histogram, Waves(histogram, size), now, remote, override)
@@ -116,7 +132,7 @@ def _of_one(job: Job, row: OneRow, ports: Ports, state: State, source: Source) -
     if not operations:
         found, expected = "a key of which nothing is pending", "a row that the destination does not have as it is now"
         raise ReverseEtlError(Problem(job.task.sync, found, expected, "`plan` shows pending keys"))
-    override = ports.guard(PerOperation.of(operations), state)
+    override = ports.guard(PerOperation.of(operations), NO_ROWS, state)
     histogram = source.planned_in(row.bucket)
     waves = Waves(histogram, ONE_WAVE, row.bucket)
     return Plan(source, histogram, waves, ports.clock.now(), override=override, first=row.bucket)

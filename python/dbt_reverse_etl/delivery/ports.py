@@ -130,7 +130,7 @@ def only_changes(source: Source, state: State) -> Source | None:  # noqa: ARG001
     return None
 
 
-def unguarded(planned: PerOperation, state: State) -> str:  # noqa: ARG001  (the port's shape)
+def unguarded(planned: PerOperation, refused: PerOperation, state: State) -> str:  # noqa: ARG001  (the port's shape)
     """Every plan passes."""
     return ""
 
@@ -145,7 +145,7 @@ class Ports:
     """What the run reaches the world through.
 
     Attributes:
-        guard: raises GuardBlocked, or returns the override that let a plan pass, for the ledger.
+        guard: of the rows to attempt, and of those among them that the destination has refused before: raises GuardBlocked, or returns the override that let the plan pass, for the ledger.
         interrupted: asked between two requests.
         executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
         allowed: see `RunFinished`.
@@ -159,7 +159,7 @@ class Ports:
     owner_alive: Callable[[str], bool] = assume_alive
     step: Step = no_step
     random: Callable[[], float] = jitter
-    guard: Callable[[PerOperation, State], str] = unguarded
+    guard: Callable[[PerOperation, PerOperation, State], str] = unguarded
     interrupted: Callable[[], bool] = never
     executors: Callable[[Source], Remote] | None = None
     full_load: Callable[[Source, State], Source | None] = only_changes

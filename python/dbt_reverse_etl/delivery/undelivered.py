@@ -111,10 +111,14 @@ def still_waiting(
     """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added.
 
     Args:
-        new: the entry of a row that the ledger does not list.
+        new: the entry of a row that the ledger does not list with this value.
     """
     rows = _placed_rows(table, known, in_doubt).to_pylist()
-    return [_placed(row, known[row[KEY]]) if row[KEY] in known else new(row, now) for row in rows]
+    listed = [(row, known.get(row[KEY])) for row in rows]
+    return [
+        _placed(row, entry) if entry is not None and entry.after_hash == row[AFTER] else new(row, now)
+        for row, entry in listed
+    ]
 
 
 def not_delivered(  # noqa: PLR0913, PLR0917  (each is a part of the order)

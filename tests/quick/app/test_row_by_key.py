@@ -21,7 +21,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.counts import NO_ROWS, PerOperation
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
@@ -60,14 +60,15 @@ def began(job: Job, ports: Ports) -> None:
     ports.ledger._began(SimpleNamespace(fence=2, sync_id=job.task.sync_id, mark=""))  # type: ignore[attr-defined]
 
 
+def judged(job: Job, ports: Ports, attempted: PerOperation, refused: PerOperation = NO_ROWS) -> RunResult:
+    began(job, ports)
+    ports.guard(attempted, refused, State())
+    return RunResult(Status.SUCCEEDED, 2)
+
+
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
-        began(job, ports)
-        ports.guard(PerOperation(delete=2), State())
-        return RunResult(Status.SUCCEEDED, 2)
-
-    monkeypatch.setattr(sync_push, "run", run)
+    monkeypatch.setattr(sync_push, "run", lambda job, ports, _: judged(job, ports, PerOperation(delete=2)))
     monkeypatch.setattr(sync_push, "stored_key", lambda *_: OneRow("k", 1))
     monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
     monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
@@ -99,6 +100,21 @@ def test_the_command_takes_the_override_from_the_environment(monkeypatch: pytest
 def test_guards_that_count_rows_say_nothing_of_one_that_is_named_by_its_key() -> None:
     assert sent("{}", Overview(), Ledger()).status == Status.SUCCEEDED
     assert sent(None, Overview(), Ledger()).status == "blocked"
+
+
+@pytest.mark.guarantee("Guards")
+def test_rows_that_were_refused_before_have_passed_the_limits_and_wait_for_a_failed_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two, blocked = PerOperation(delete=2), "blocked"
+
+    def pushed(refused: PerOperation, *, failing: bool = False) -> str:
+        monkeypatch.setattr(sync_push, "run", lambda job, ports, _: judged(job, ports, two, refused))
+        return sent(None, Overview(failing=FAILING if failing else {}), Ledger()).status
+
+    assert pushed(NO_ROWS) == blocked, "one delete is allowed"
+    assert pushed(PerOperation(delete=1)) == pushed(two) == Status.SUCCEEDED
+    assert pushed(two, failing=True) == blocked
 
 
 @pytest.mark.guarantee("Guards")

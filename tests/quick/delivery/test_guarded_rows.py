@@ -1,4 +1,4 @@
-"""Which rows the guards judge and a plan shows: those that the run attempts, never fewer."""
+"""Which rows the guards judge and a plan shows: those that the run attempts, never fewer; those that were refused before apart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.counts import NO_ROWS, PerOperation
 from dbt_reverse_etl.delivery.facts import PARKED
-from dbt_reverse_etl.delivery.planning import waiting
+from dbt_reverse_etl.delivery.planning import listed
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import RunResult
 from dbt_reverse_etl.delivery.position import State
@@ -38,7 +38,10 @@ class Guarded(Desk):
 
     def __init__(self, sink: type[PlainSink] = PlainSink) -> None:
         super().__init__(sink)
-        self.judged = NO_ROWS
+        self.judged = self.refused = NO_ROWS
+        self.tried: dict[
+            str, tuple[int | None, str]
+        ] = {}  # rows whose newest attempt was refused: their value, and what became of it
         self.came: Counter[str] = Counter()
         self.seconds = 0.0  # of a request
         self._deliver, self.sink.deliver = self.sink.deliver, self._noted  # type: ignore[method-assign]
@@ -51,14 +54,26 @@ class Guarded(Desk):
         return self._deliver(batch)
 
     def pushed(self, image: dict[str, int] | None = None) -> RunResult:
-        self.judged, self.came, self.seen = NO_ROWS, Counter(), set[str]()
+        self.judged = self.refused = NO_ROWS
+        self.came, self.seen = Counter(), set[str]()
         if image is not None:
             self.changelog.capture(image)
         return run(self._job(), replace(self._ports(), guard=self._judge), self.policy)
 
-    def _judge(self, planned: PerOperation, state: State) -> str:
-        self.judged = planned
+    def _judge(self, planned: PerOperation, refused: PerOperation, state: State) -> str:
+        self.judged, self.refused = planned, refused
         return ""
+
+    def again(self, image: dict[str, int]) -> int:
+        """How many rows that came had been refused with the value that they have in `image`; what came is noted for the next run."""
+        values = {key: image.get(key) for key in self.seen}
+        words = ["rejected", PARKED, *["no_match"] * (self.mode is Mode.UPDATE_ONLY)]
+        same = sum((value, word) == self.tried.get(key) for key, value in values.items() for word in words)
+        left = {key: row.outcome for key, row in self.state().undelivered.items()}
+        # A row that had another value meanwhile counts again.
+        self.tried = {key: one for key, one in self.tried.items() if key not in self.seen and left.get(key) == one[1]}
+        self.tried |= {key: (values[key], left[key]) for key in self.seen & left.keys()}
+        return same
 
     def refuse(self, *keys: str, word: str = "rejected") -> None:
         self.sink.script = {key: [word] * 99 for key in keys}
@@ -83,18 +98,18 @@ def test_deletes_that_are_parked_do_not_count_against_those_of_a_new_snapshot() 
     assert desk.judged == PerOperation(delete=1)
     desk.policy = RETRY
     desk.pushed()
-    assert desk.judged == PerOperation(delete=2), "nobody waits"
+    assert (desk.judged, desk.refused) == (PerOperation(delete=2), PerOperation(delete=2)), "nobody waits"
 
 
 @pytest.mark.guarantee("Guards")
 def test_a_parked_row_counts_again_once_it_has_another_value() -> None:
     desk = with_parked_deletes()
     desk.pushed({**dict.fromkeys(KEYS[2:], 1), "k0": 5})
-    assert (desk.judged, desk.came) == (PerOperation(update=1), Counter(update=1))
+    assert (desk.judged, desk.refused, desk.came) == (PerOperation(update=1), NO_ROWS, Counter(update=1))
 
 
 @pytest.mark.guarantee("Guards")
-def test_rows_without_a_match_do_not_count_until_they_are_due() -> None:
+def test_rows_without_a_match_do_not_count_for_they_have_passed_the_guards() -> None:
     desk = Guarded()
     desk.mode = Mode.UPDATE_ONLY
     desk.refuse("k0", "k1", "k2", word="no_match")
@@ -104,7 +119,11 @@ def test_rows_without_a_match_do_not_count_until_they_are_due() -> None:
     assert desk.judged.total == 1
     desk.clock.sleep(DAY)
     desk.pushed({**image, "k5": 3})
-    assert desk.judged.total == 4, "they are sent, and may be there by now"
+    assert (desk.judged.total, desk.refused.total) == (4, 3), "they are sent, and may be there by now"
+    desk.clock.sleep(DAY)
+    desk.mode = Mode.MIRROR
+    desk.pushed()
+    assert (desk.judged.total, desk.refused.total) == (3, 0), "another mode makes them"
 
 
 @pytest.mark.guarantee("Guards")
@@ -122,6 +141,19 @@ def test_a_row_that_comes_due_while_the_run_sends_waits_for_the_next_run() -> No
 
 
 @pytest.mark.guarantee("Guards")
+def test_a_new_value_that_is_not_sent_does_not_pass_for_one_that_was_refused() -> None:
+    desk = Guarded()
+    desk.policy = POLICY.parking_doubt()
+    desk.refuse("k0", word="unknown_applied")
+    desk.pushed(dict.fromkeys(KEYS, 1))
+    desk.pushed(dict.fromkeys(KEYS[1:], 1))
+    assert "k0" not in desk.seen, "it may have arrived, and is not sent by itself"
+    desk.policy = RETRY
+    desk.pushed()
+    assert (desk.judged, desk.refused, desk.seen) == (PerOperation(delete=1), NO_ROWS, {"k0"})
+
+
+@pytest.mark.guarantee("Guards")
 @pytest.mark.parametrize("kind", [PlainSink, TransactionalSink])
 @pytest.mark.parametrize("parks", [False, True])
 def test_the_guards_judge_exactly_what_comes_to_the_destination(kind: type[PlainSink], parks: bool) -> None:
@@ -129,16 +161,19 @@ def test_the_guards_judge_exactly_what_comes_to_the_destination(kind: type[Plain
     for seed in until(60, lambda: len(fewer) > 10):
         rnd, desk = random.Random(seed), Guarded(kind)
         plain = replace(POLICY.parking_doubt() if parks else POLICY, waves=WaveSize(3, grow_below=-1))
+        image = dict[str, int]()
         for _ in range(8):
             desk.policy = replace(plain, retry_now=rnd.random() < 0.1)
             words = ["rejected", "no_match", *["unknown_lost", "unknown_applied"][: 2 * (kind is PlainSink)]]
             desk.sink.script = {key: [rnd.choice(words)] * 99 for key in rnd.sample(KEYS, 3)}
             desk.mode = rnd.choice([Mode.MIRROR, Mode.MIRROR, Mode.UPDATE_ONLY])
-            image = {key: rnd.randint(1, 2) for key in KEYS if rnd.random() < 0.8}
-            result = desk.pushed(image if rnd.random() < 0.7 else None)
+            new = rnd.random() < 0.7
+            image = {key: rnd.randint(1, 2) for key in KEYS if rnd.random() < 0.8} if new else image
+            result = desk.pushed(image if new else None)
             came = PerOperation(**desk.came)
+            again = desk.again(image)
             if result.status in ("succeeded", "partial"):
-                assert desk.judged == came, f"seed {seed}"
+                assert (desk.judged, desk.refused.total) == (came, again), f"seed {seed}"
             assert desk.judged.total >= came.total, f"seed {seed}"
             fewer.extend([seed] * (result.planned.total > came.total))
             desk.clock.sleep(rnd.choice([60, 3600, DAY]))
@@ -148,10 +183,8 @@ def test_where_spark_writes_all_rows_at_once_those_that_wait_count() -> None:
     desk = with_parked_deletes()
     source, state = desk._source_for(desk.state()), desk.state()
     sink = Mock(spec=SparkSink)
-    counted = [
-        waiting(source, state, sink, Mode.MIRROR, POLICY, desk.clock.now(), far=far).num_rows for far in (True, False)
-    ]
-    assert counted == [0, 2]
+    counted = [listed(source, state, sink, Mode.MIRROR, POLICY, desk.clock.now(), far=far) for far in (True, False)]
+    assert [(found.wait.num_rows, found.refused.num_rows) for found in counted] == [(0, 2), (2, 0)]
 
 
 class Sampled(DictSource):

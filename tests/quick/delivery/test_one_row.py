@@ -25,7 +25,9 @@ SINKS = pytest.mark.parametrize("kind", [PlainSink, TransactionalSink])
 IMAGES = st.dictionaries(st.sampled_from([f"k{number}" for number in range(8)]), st.integers(1, 3))
 
 
-def sent_alone(desk: Desk, key: str, guard: Callable[[PerOperation, State], str] = unguarded) -> RunResult:
+def sent_alone(
+    desk: Desk, key: str, guard: Callable[[PerOperation, PerOperation, State], str] = unguarded
+) -> RunResult:
     job = replace(desk._job(), only=OneRow(key, bucket(key)))
     return run(job, replace(desk._ports(), guard=guard), desk.policy)
 
@@ -93,7 +95,7 @@ def test_what_blocks_a_push_is_asked_of_a_row_that_is_sent_alone_too_and_of_this
     desk = Desk(kind)
     desk.changelog.capture({"k0": 1, "k1": 2, "k2": 3})
 
-    def blocked(planned: PerOperation, _: State) -> str:
+    def blocked(planned: PerOperation, *_: object) -> str:
         raise GuardBlocked(Problem("sync", f"{planned.total} rows, and a failed test", "none", "mend it"))
 
     with pytest.raises(GuardBlocked, match="1 rows"):
