@@ -143,11 +143,13 @@ def test_a_row_that_comes_due_while_the_run_sends_waits_for_the_next_run() -> No
 @pytest.mark.guarantee("Guards")
 def test_a_new_value_that_is_not_sent_does_not_pass_for_one_that_was_refused() -> None:
     desk = Guarded()
-    desk.policy = POLICY.parking_doubt()
     desk.refuse("k0", word="unknown_applied")
     desk.pushed(dict.fromkeys(KEYS, 1))
+    desk.refuse("k0")
+    desk.pushed()
+    desk.policy = POLICY.parking_doubt()
     desk.pushed(dict.fromkeys(KEYS[1:], 1))
-    assert "k0" not in desk.seen, "it may have arrived, and is not sent by itself"
+    assert "k0" not in desk.seen, "an earlier request may have arrived, so it is not sent by itself"
     desk.policy = RETRY
     desk.pushed()
     assert (desk.judged, desk.refused, desk.seen) == (PerOperation(delete=1), NO_ROWS, {"k0"})
