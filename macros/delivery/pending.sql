@@ -11,7 +11,7 @@
     specs                 of the positions: list of {fields, where}
     claims                open claims: list of {ranges: list of (lo, hi), snapshot, everything, ordered, spec: {fields, where}}
     asked                 of the claims that were asked for, newest first: list of {by, lo, hi}; `by` is an id, without which ids of changes would repeat
-    begun_by              the same for what begins from nothing: the ledger's mark, after another one was lost; or none
+    begun_by              the same for all other rows: the ledger's mark, after another one was lost, whose changelog may have had the same snapshots; or none
     undelivered           {relation, snapshots, unknown}: relation with _key, _before_hash, _maybe, _doubt, _changed, _asked_by; snapshots of their last change;
                           whether some are of keys that the changelog does not know, {column: type} of the key then; or none
     kept                  relation with the _key of rows that were delivered while deletes were not sent and now are; or none. Then no other row is deleted
@@ -76,7 +76,6 @@ images as (
         {% if '_before' in extra %}if(any_value(_position) = 0, null, {{ reverse_etl._image_at('_payload', '_position') }}) as _then_payload,{% endif %}
         {{ "max_by(_change <> 'delete' and _is_shared, _order) as _is_shared," if shared_by }}
         {{ reverse_etl._left(mirrored_by, mode) ~ ' as _left,' if mirrored_by }}
-        {{ 'if(any_value(_position) = 0, ' ~ reverse_etl._string(begun_by) ~ ', null) as _begun_by,' if begun_by }}
         if(any_value(_position) = 0, cast(null as bigint), {{ reverse_etl._image_at('_then', '_position') }}) as _then_hash
     from projected
     group by _place, {{ reverse_etl._columns(key) }}
@@ -93,7 +92,7 @@ before as (
 ),
 doubted as (
     select *,
-        coalesce({% for one in asked %}if({{ reverse_etl._in_buckets('_bucket', [(one.lo, one.hi)]) }}, {{ reverse_etl._string(one.by) }}, null), {% endfor %}_old_asked_by{{ ', _begun_by' if begun_by }}) as _asked_by,
+        coalesce({% for one in asked %}if({{ reverse_etl._in_buckets('_bucket', [(one.lo, one.hi)]) }}, {{ reverse_etl._string(one.by) }}, null), {% endfor %}_old_asked_by{{ ', ' ~ reverse_etl._string(begun_by) if begun_by }}) as _asked_by,
         _old_doubt or (_kept and _after_hash is null)
         {%- for claim in claims %} or {{ reverse_etl._in_doubt(claim, claim.number) }}{% endfor %} as _doubt,
         _old_maybe or _kept

@@ -80,14 +80,15 @@ def read_head(
     snapshot = snapshot or newest()
     if not snapshot:
         return None
-    found = spark.sql(sql.render("headers_and_marks", relation, sorted({int(snapshot), *about}))).collect()
-    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
-    marks = sorted((json.loads(row[1]) for row in found if row[0] is None), key=lambda mark: mark["base"])
+    headers, marks = _headers_and_marks(spark, relation, {int(snapshot), *about})
     header = headers.get(snapshot)
     if header is None:
         return None
+    changed = header.get("changed") or snapshot
+    if changed not in headers:
+        headers |= _headers_and_marks(spark, relation, {changed})[0]
     return Head(
-        snapshot=header.get("changed") or snapshot,
+        snapshot=changed,
         changelog=header["changelog_uuid"],
         base=header["base"],
         live_rows=header["live_rows"],
@@ -101,6 +102,16 @@ def read_head(
         present=cache(lambda: dict(spark.table(relation).dtypes)),
         newest=newest,
     )
+
+
+def _headers_and_marks(
+    spark: SparkSession, relation: str, snapshots: Iterable[int]
+) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+    """The headers by snapshot, and what ledgers have marked, the oldest first."""
+    found = spark.sql(sql.render("headers_and_marks", relation, sorted(snapshots))).collect()
+    headers = {row[0]: json.loads(row[1]) for row in found if row[0] is not None}
+    marks = (json.loads(row[1]) for row in found if row[0] is None)
+    return headers, sorted(marks, key=lambda mark: mark["base"])
 
 
 def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:

@@ -41,6 +41,7 @@ class Spec:
         zone: of the session, if the filter depends on it.
         key_form: see `Sink.key_form`; None: an older version did not keep it.
         stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
+        turn: how many specs came before: one that comes again after another one needs ids of its own for the same changes.
     """
 
     fields: tuple[tuple[str, str, str], ...]
@@ -49,6 +50,7 @@ class Spec:
     given: str = ""
     stopped: tuple[str, ...] = ()
     zone: str = ""
+    turn: int = 0
     key_form: str | None = field(default=None, compare=False)
 
     @staticmethod
@@ -57,19 +59,20 @@ class Spec:
         read = json.loads(text)
         fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
         more = {"stopped": stopped, "zone": read.get("zone", ""), "key_form": read.get("key_form")}
+        more["turn"] = read.get("turn", 0)
         return Spec(fields, read["where"], Mode(read["mode"]), read["given"], **more)
 
     @property
     def id(self) -> str:
-        """The same for every spec that sends the same."""
-        said = [self.fields, self.where, self.mode.value, *([self.stopped] if self.stopped else [])]
-        said += [self.zone] if self.zone else []
+        """The same for every spec that sends the same, in the same turn."""
+        more = [one for one in (self.stopped, self.zone, self.turn) if one]
+        said = [self.fields, self.where, self.mode.value, *more]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
     @property
     def text(self) -> str:
         said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
-        more = {"stopped": self.stopped, "zone": self.zone, "key_form": self.key_form}
+        more = {"stopped": self.stopped, "zone": self.zone, "turn": self.turn, "key_form": self.key_form}
         return json.dumps({**said, **{name: value for name, value in more.items() if value}})
 
     @property
@@ -88,9 +91,13 @@ class Spec:
         return tuple(names.get(column, column) for column in columns)
 
     def after(self, earlier: Iterable[Spec]) -> Spec:
-        """This spec, and what it stops: the fields of earlier ones that it does not send."""
+        """This spec in its turn, and what it stops: the fields of earlier ones that it does not send."""
+        earlier = [*earlier]
         sent = {name for spec in earlier for name in (*spec.names, *spec.stopped)}
-        return replace(self, stopped=tuple(sorted(sent - self.names)))
+        turn = max((spec.turn for spec in earlier), default=0)
+        mine = replace(self, stopped=tuple(sorted(sent - self.names)), turn=turn)
+        goes_on = not earlier or any(spec.id == mine.id for spec in earlier)
+        return mine if goes_on else replace(mine, turn=turn + 1)
 
     def seen_by(self, other: Spec) -> Spec:
         """This spec with the fields that another one sends, too: what differs in others is nothing that the other one would send."""

@@ -58,12 +58,29 @@ def test_a_filter_that_depends_on_the_time_zone_is_another_one_in_another_zone()
 
 def test_a_spec_remembers_what_earlier_ones_sent_until_it_sends_that_again() -> None:
     narrow = spec(ID, A).after([spec(ID, A, B)])
-    assert narrow == spec(ID, A, stopped=("b",))
+    assert narrow == replace(spec(ID, A, stopped=("b",)), turn=1)
     assert Spec.of(narrow.text) == narrow
     assert narrow.id != spec(ID, A).id
     assert spec(ID).after([narrow]).stopped == ("a", "b")
     assert spec(ID, A, B).after([narrow]).stopped == ()
     assert spec(ID, A).after([spec(ID, A)]) == spec(ID, A)
+
+
+@pytest.mark.guarantee("What is sent")
+def test_a_spec_that_comes_again_after_another_one_has_its_own_id_and_one_that_goes_on_keeps_it() -> None:
+    """An event id is made of it, and a destination that remembers ids would drop the row that is made again."""
+    here, there = replace(spec(ID, A), where="country = 'US'"), replace(spec(ID, A), where="country = 'FR'")
+    seen = [here.after([])]
+    for wanted in (there, here, there):
+        seen.append(wanted.after([seen[-1]]))
+        assert wanted.after([seen[-2], seen[-1]]) == seen[-1], "a crash left keys at the spec before"
+        assert wanted.after([seen[-1]]) == Spec.of(seen[-1].text) == seen[-1]
+    assert len({one.id for one in seen}) == 4
+    places = seen[:2]
+    for wanted in (here, there):
+        taken_back = wanted.after(places)
+        assert taken_back.id not in {one.id for one in places}, "half way: rows that were deleted are made again"
+        places.append(taken_back)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,23 @@ def test_reading_a_head_asks_for_no_columns_and_using_it_asks_once() -> None:
     spark.table.assert_called_once_with("log")
 
 
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_head_knows_the_capture_that_made_it_also_where_later_ones_changed_nothing(pruned: bool) -> None:
+    common = dict.fromkeys(("changelog_uuid", "target_name", "package_version"), "x")
+    common |= {"base": 1, "live_rows": 0, "key_columns": ["id"], "columns": [{"name": "id", "type": "int"}]}
+    headers = {8: {**common, "changed": 7, "capture_uuid": "eighth"}, 7: {**common, "capture_uuid": "seventh"}}
+    if pruned:
+        del headers[7]
+
+    def asked(text: str) -> Mock:
+        rows = [(number, json.dumps(one)) for number, one in headers.items() if f"({number})" in text]
+        return Mock(collect=Mock(return_value=rows))
+
+    found = read_head(Mock(sql=asked), "log", 8)
+    assert found is not None
+    assert (found.snapshot, found.captures) == (7, {number: one["capture_uuid"] for number, one in headers.items()})
+
+
 def test_what_nothing_is_left_of_is_null_in_an_old_spec_and_a_wider_type_is_none() -> None:
     assert seen(head(), 4)[0] == ["id", None]
     assert seen(head(profile=STRUCT, id="bigint"), 4)[0] == ["id", "profile"]

@@ -212,9 +212,14 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
             {}, NOW, Rejections(), InDoubt(),
         )  # fmt: skip
         assert ids(SNAPSHOTS, (), {row.key: row for row in left}) == found
-    after_a_loss = [ids(0, claims, {}, {"mark": "resync-3", "known_from": 3}) for claims in ((), (in_doubt,))]
+    lost = {"mark": "resync-3", "known_from": 3}
+    after_a_loss = [ids(0, claims, {}, lost) for claims in ((), (in_doubt,))]
     assert after_a_loss[0] == after_a_loss[1]
     assert all(after_a_loss[0][key] != one[key] for one in seen for key in first)
+    # Another changelog counts its snapshots from 1 as the lost one did, so that its later changes have their numbers, too.
+    later, later_after_a_loss = ids(1, (), {}), ids(1, (), {}, lost)
+    assert later.keys() == later_after_a_loss.keys() != set()
+    assert all(later_after_a_loss[key] != one for key, one in later.items())
 
 
 @pytest.mark.guarantee("What is sent")
