@@ -101,7 +101,7 @@ def test_what_blocks_a_push_is_asked_of_a_row_that_is_sent_alone_too_and_of_this
     with pytest.raises(GuardBlocked, match="1 rows"):
         sent_alone(desk, "k1", blocked)
     assert (desk.sink.destination.rows, desk.ledger.facts) == ({}, [])
-    sent_alone(desk, "k1", lambda planned, _: f"sync@1:+{planned.insert}~0-0")
+    sent_alone(desk, "k1", lambda planned, *_: f"sync@1:+{planned.insert}~0-0")
     assert desk.sink.destination.rows == {"k1": 2}
     assert [fact.override for fact in desk.ledger.facts if isinstance(fact, RunStarted)] == ["sync@1:+1~0-0"]
 
