@@ -69,6 +69,7 @@ class Delivery:
         retry_after: seconds for which the destination asks every worker of the sync to pause, or None.
         refused_whole: the destination refused the batch as one, applied nothing, and did not say which row is at fault;
             all rows are `rejected`, and the engine may bisect.
+        some_applied: with `refused_whole`: it refused some of the rows only, and may have applied the others.
         stop: why the sync must stop although the rows in `results` may be applied (they are `unknown`), or None; a
             `fatal` row stops it too, and was surely not applied.
     """
@@ -76,6 +77,7 @@ class Delivery:
     results: tuple[RowResult, ...] = ()
     retry_after: float | None = None
     refused_whole: bool = False
+    some_applied: bool = False
     stop: str | None = None
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -68,12 +68,14 @@ class Wave:
         self.stopped_by: Stop | None = None
         self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
+        self._maybe: set[int] = set()  # rows of batches of which some were applied, nobody knows which
         self._delivered = 0
         self._refused = 0
         most = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
         self._most_refused = inf if part.known else most
         self._aborted = False
         self._interrupted = interrupted
+        self._parks_doubt = policy.park_doubt
         self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
         # Rows in doubt are not repeated, so no time limit of repeats would end a sync that leaves all of them in doubt.
         self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
@@ -139,6 +141,12 @@ class Wave:
             self.requests += 1
             self._mark(rows, UNDER_WAY)
 
+    def read(self, rows: int, delivery: Delivery) -> Delivery:
+        """The answer to a batch; where doubt is parked, one of which some rows were applied is not sent in parts."""
+        if rows > 1 and delivery.refused_whole and delivery.some_applied and self._parks_doubt:
+            return Delivery.of_all(rows, Outcome.UNKNOWN, "some rows of the batch were refused, and not which")
+        return delivery
+
     def record(self, rows: Sequence[int], delivery: Delivery) -> None:
         """Write down the sink's answer; a batch refused as one says nothing about a single row."""
         with self._lock:
@@ -148,9 +156,10 @@ class Wave:
                 self.stop(Stop(StopKind.FATAL, wrong))
                 delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, wrong)
             elif delivery.refused_whole and len(delivery.results) < len(rows):
-                delivery = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
+                refused = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
+                delivery = replace(refused, some_applied=delivery.some_applied)
             if delivery.refused_whole and len(rows) > 1:
-                self._refused_as_one(rows)
+                self._refused_as_one(rows, some_applied=delivery.some_applied)
                 return
             self._mark(rows, DELIVERED)
             for result in delivery.results:
@@ -174,6 +183,10 @@ class Wave:
             for row in [*self._marked(OPEN)]:
                 reason = f"not sent: {stop.reason}" if stop else "not sent"
                 self._failures[row] = RowFailure(Outcome.RETRYABLE, reason, 0)
+            for row in self._maybe & self._failures.keys():
+                failure = self._failures[row]
+                if failure.outcome is not Outcome.REJECTED:  # which it said of this row alone
+                    self._failures[row] = replace(failure, outcome=Outcome.UNKNOWN)
             return dict(sorted(self._failures.items())), self._count(self._part.rows.column(OPERATION))
 
     def _count(self, operations: pa.ChunkedArray) -> Counts:
@@ -187,8 +200,9 @@ class Wave:
         failed = not_delivered - refused - absent - left
         return Counts(planned, planned - not_delivered, refused, failed, left, absent)
 
-    def _refused_as_one(self, rows: Sequence[int]) -> None:
+    def _refused_as_one(self, rows: Sequence[int], *, some_applied: bool) -> None:
         self._mark(rows, FAILED)
+        self._maybe.update(rows if some_applied else ())
         for row in rows:
             before = self._failures.get(row)
             outcome = before.outcome if before else Outcome.RETRYABLE

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.base import Limits
 from tests.support.delivery.engine_bench import Bench, outcomes, refusing
 from tests.support.effort import scaled
+
+FEW = Retries(requests=0, share=0.0, attempts=1)
 
 
 @pytest.mark.guarantee("Refusals and outages")
@@ -38,6 +42,40 @@ def test_a_batch_that_is_only_too_large_is_delivered_in_halves() -> None:
         return Delivery.of_all(len(ids), Outcome.REJECTED, "too large") if len(ids) > 3 else Delivery()
 
     assert not Bench(answer, Limits(rows=16)).wave(16).failures
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("then", ["retryable", "fatal", "interrupted"])
+def test_rows_of_a_batch_of_which_some_were_applied_are_unknown_until_each_has_its_own_answer(then: str) -> None:
+    """Braze, HubSpot and Iterable take the good rows of a batch and need not say which they refused."""
+    bench = Bench(lambda ids, n: partly(ids) if n < 1 else stopping(ids), Limits(rows=4), Policy(retries=FEW))
+
+    def partly(ids: list[int]) -> Delivery:
+        if 0 not in ids:
+            return Delivery()
+        return replace(Delivery.of_all(len(ids), Outcome.REJECTED, "one of them"), some_applied=len(ids) > 1)
+
+    def stopping(ids: list[int]) -> Delivery:
+        return Delivery.of_all(len(ids), Outcome.FATAL if then == "fatal" else Outcome.RETRYABLE, "HTTP")
+
+    bench.interrupted = lambda: then == "interrupted" and len(bench.sink.batches) == 2
+    result = bench.wave(4)
+    assert outcomes(result) == dict.fromkeys(range(4), Outcome.UNKNOWN)
+    assert (result.nothing_applied, result.any_unknown) == (False, True)
+    assert result.counts.failed.total == 4
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("parks", [False, True])
+def test_where_some_rows_of_a_batch_were_applied_the_refused_one_is_found_unless_doubt_is_parked(parks: bool) -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        refused = Delivery.of_all(len(ids), Outcome.REJECTED, "one of them")
+        return replace(refused, some_applied=len(ids) > 1) if 5 in ids else Delivery()
+
+    bench = Bench(answer, Limits(rows=8), Policy().parking_doubt() if parks else Policy())
+    result = bench.wave(8)
+    expected = dict.fromkeys(range(8), Outcome.UNKNOWN) if parks else {5: Outcome.REJECTED}
+    assert (outcomes(result), len(bench.sink.requests) == 1) == (expected, parks)
 
 
 def test_a_refusal_as_one_without_a_word_about_rows_is_a_refusal() -> None:

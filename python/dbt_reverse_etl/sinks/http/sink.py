@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,8 @@ class HttpSink(Sink):
             delivery, answered = _send(request, plan, transport, batch)
             if delivery.refused_whole and len(request.rows) > 1:
                 if position == 0:
-                    return Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
+                    whole = Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
+                    return replace(whole, some_applied=delivery.some_applied)
                 delivery = _again(delivery)
             results += [RowResult(request.rows[r.index], r.outcome, r.reason) for r in delivery.results]
             if not answered or _ends_batch(delivery):
@@ -236,7 +238,8 @@ def _ends_batch(delivery: Delivery) -> bool:
 def _again(delivery: Delivery) -> Delivery:
     """Another operation of the batch was applied, so this refusal is not of the whole batch; alone it will be."""
     reason = f"{delivery.results[0].reason}, to be sent apart"
-    return Delivery(tuple(RowResult(result.index, Outcome.RETRYABLE, reason) for result in delivery.results))
+    outcome = Outcome.UNKNOWN if delivery.some_applied else Outcome.RETRYABLE
+    return Delivery.of_all(len(delivery.results), outcome, reason)
 
 
 def _not_sent(requests: Sequence[Request], reason: str) -> list[RowResult]:

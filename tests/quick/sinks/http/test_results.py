@@ -194,6 +194,30 @@ class TestCodes:
         found = outcomes(send(server.url, task, *inserts(1, 2, 3, 4)), 4)
         assert found == [DELIVERED, RETRYABLE, REJECTED, Outcome.NO_MATCH]
 
+    @pytest.mark.guarantee("HTTP")
+    def test_of_a_mixed_batch_whose_answers_do_not_name_the_refused_rows_some_may_be_applied(
+        self, server: HttpServer
+    ) -> None:
+        task = task_of(
+            {
+                **BATCH,
+                "results": {
+                    "by": "id",
+                    "id": "id",
+                    "missing": "delivered",
+                    "path": None,
+                    "refused": [{"path": "bad", "at": ""}],
+                    "refused_count": "failed",
+                },
+            }
+        )
+        changes = [("delete", {"id": 1}), ("delete", {"id": 2}), *inserts(3, 4)]
+        server.script(json_reply({"failed": 1}))
+        first = send(server.url, task, *changes)
+        assert (outcomes(first, 4), first.refused_whole, first.some_applied) == ([REJECTED] * 4, True, True)
+        server.script(json_reply({"failed": 0}), json_reply({"failed": 1}))
+        assert outcomes(send(server.url, task, *changes), 4) == [DELIVERED, DELIVERED, UNKNOWN, UNKNOWN]
+
     def test_a_code_that_says_that_a_row_is_missing_says_of_several_only_that_one_is(self, server: HttpServer) -> None:
         task = task_of({**BATCH, "error": "code", "codes": {"NOT_FOUND": "no_match"}})
         server.default = json_reply({"code": "NOT_FOUND"}, 404)
