@@ -102,6 +102,16 @@
 {% endmacro %}
 
 
+{# A name as the text of a property: Spark shows no property whose text holds `url`, `token` and the like, as `hourly` does. No name begins with a dot. #}
+{% macro _dotted(name) %}{{ return('.' ~ name | list | join('.')) }}{% endmacro %}
+
+{# The name in such a text, or in one of a version before; none: Spark does not show it. #}
+{% macro _undotted(text) %}
+    {%- if not text or '(redacted)' in text -%}{{ return(none) }}{%- endif -%}
+    {{ return(text[1::2] if text.startswith('.') else text) }}
+{% endmacro %}
+
+
 {# tblproperties of the model hold for a table that exists, too. #}
 {% macro _apply_table_properties(target, existing) %}
     {%- set wanted = config.get('tblproperties') or {} -%}

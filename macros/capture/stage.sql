@@ -11,7 +11,12 @@
 
 
 {# Nobody else reads these tables, so they need no log of their own; Unity Catalog manages tables of no other format. #}
-{% macro _private_format() %}{{ 'delta' if target.type == 'databricks' else 'parquet' }}{% endmacro %}
+{% macro _private_format(properties={}) -%}
+    {%- set all = {} -%}
+    {%- do all.update(properties) -%}
+    {{ 'delta' if target.type == 'databricks' else 'parquet' }}
+    {%- if all %} tblproperties ({% for name, value in all.items() %}'{{ name }}' = {{ reverse_etl._string(value) }}{{ ', ' if not loop.last }}{% endfor %}){% endif -%}
+{%- endmacro %}
 
 
 {#
