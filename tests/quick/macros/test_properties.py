@@ -75,5 +75,15 @@ def test_two_topics_are_two_also_where_spark_hides_both_names_and_one_in_two_clu
     inputs = [catalog._feed_input("kafka", [topic, place], "select 1") for place, topic in enumerate(topics)]
     catalog._check_one_cluster(inputs)
     again = catalog._feed_input("kafka", ["shop.tokens", 3], "select 1")
-    with pytest.raises(CompilationError, match="kafka_topic shop[.]tokens in model orders: found it read with several"):
+    with pytest.raises(
+        CompilationError, match=r"kafka_topic shop[.]tokens in model orders: found it read with several"
+    ):
         catalog._check_one_cluster([*inputs, again])
+
+
+def test_on_databricks_a_private_table_takes_columns_of_any_name() -> None:
+    mapped = "'delta.columnMapping.mode' = 'name'"
+    assert Catalog("databricks")._private_format() == f"delta tblproperties ({mapped})"
+    assert Catalog("databricks")._private_format({"a": "b"}) == f"delta tblproperties ({mapped}, 'a' = 'b')"
+    assert Catalog()._private_format({"a": "b"}) == "parquet tblproperties ('a' = 'b')"
+    assert Catalog()._private_format() == "parquet"
