@@ -47,15 +47,29 @@
 
 {% macro _header(target, snapshot_id) %}
     {%- set rows = run_query(
-        "select to_json(struct(_snapshot_id as snapshot_id, _header.*)) from " ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
+        "select to_json(struct(_snapshot_id as snapshot_id, _header.*), map('ignoreNullFields', 'true')), " ~ reverse_etl._session_probe() ~ ' from ' ~ target ~ " where _snapshot_id = " ~ snapshot_id ~ " and _change = 'snapshot'"
     ).rows -%}
     {%- if not rows | length -%}{{ return(none) }}{%- endif -%}
+    {%- do reverse_etl._check_session(target, rows[0][1], rows[0][2]) -%}
     {%- set header = {} -%}
-    {#- JSON leaves out what is NULL. -#}
+    {#- This JSON leaves out what is NULL. -#}
     {%- for name in reverse_etl._header_fields() -%}{%- do header.update({name: none}) -%}{%- endfor -%}
     {%- do header.update({'quarantined': [], 'positions': {}, 'undone': []}) -%}
     {%- do header.update(fromjson(rows[0][0])) -%}
     {{ return(header) }}
+{% endmacro %}
+
+
+{# What shows the settings under which our SQL would mean something else, as columns of a query. #}
+{% macro _session_probe() %}typeof(cast(null as timestamp)), length('\u0041'){% endmacro %}
+
+{% macro _check_session(target, time, length) %}
+    {%- set other = 'spark.sql.timestampType: TIMESTAMP_NTZ' if time != 'timestamp' else 'spark.sql.parser.escapedStringLiterals: true' if length | int != 1 else '' -%}
+    {%- if other -%}
+        {{ exceptions.raise_compiler_error(
+            'changelog ' ~ target ~ ': found ' ~ other ~ " in the session, under which its times or texts would be other ones; expected Spark's default; nothing was captured. Next: remove it where it is set: server_side_parameters of the profile, spark-defaults.conf or a hook"
+        ) }}
+    {%- endif -%}
 {% endmacro %}
 
 

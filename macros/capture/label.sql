@@ -6,7 +6,7 @@
     label.late   fail, or open: a row of a label that is closed fails the capture, until the operation reopen names that label, or goes to the open one
   A deleted row has no label of its own: it goes to the open one.
 
-  Returns {groups: [{label, open, where, inserts, updates, deletes}], kept_aside: number of rows}. Without labels: one group of everything.
+  Returns {groups: [{label, where, moves: a row may have another label when it is read again, inserts, updates, deletes}], kept_aside: number of rows}. Without labels: one group of everything.
 #}
 {% macro _groups(stage, head, counts, settings) %}
     {%- if not settings.label -%}
@@ -47,7 +47,7 @@
     {%- endif -%}
     {%- for group in groups -%}
         {%- set of_label = "_stage in ('insert', 'update') and cast(" ~ settings.label.by ~ " as string) in (" ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
-        {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else '')}) -%}
+        {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else ''), 'moves': reverse_etl._outside_words(settings.label.by | string | lower) != []}) -%}
     {%- endfor -%}
     {%- if groups | length == 1 and not state.kept_aside -%}{%- do groups[0].update({'where': none}) -%}{%- endif -%}
     {{ return({'groups': groups, 'kept_aside': state.kept_aside}) }}

@@ -64,6 +64,9 @@
         {%- if column.name | lower in reserved -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog or its diff uses; expected another name; rename it in the model') -%}
         {%- endif -%}
+        {%- if '${' in column.name -%}
+            {%- do problems.append('column ' ~ column.name ~ ' has a name in which Spark replaces a variable; expected one without ${; rename it in the model') -%}
+        {%- endif -%}
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}
         {%- endif -%}

@@ -25,6 +25,8 @@
 
 
 {% macro _create_changelog(target, columns, settings) %}
+    {%- set session = run_query('select ' ~ reverse_etl._session_probe()).rows[0] -%}
+    {%- do reverse_etl._check_session(target, session[0], session[1]) -%}
     {%- set own = reverse_etl._own_columns() -%}
     {%- set no_statistics = ['binary', 'boolean'] -%}
     {%- set statistics = ['_snapshot_id', '_change'] -%}
@@ -99,6 +101,16 @@
     {%- set properties = {} -%}
     {%- for row in run_query('show tblproperties ' ~ relation).rows -%}{%- do properties.update({row[0]: row[1]}) -%}{%- endfor -%}
     {{ return(properties) }}
+{% endmacro %}
+
+
+{# A name as the text of a property: Spark shows no property whose text holds `url`, `token` and the like, as `hourly` does. No name begins with a dot. #}
+{% macro _dotted(name) %}{{ return('.' ~ name | list | join('.')) }}{% endmacro %}
+
+{# The name in such a text, or in one of a version before; none: Spark does not show it. #}
+{% macro _undotted(text) %}
+    {%- if not text or '(redacted)' in text -%}{{ return(none) }}{%- endif -%}
+    {{ return(text[1::2] if text.startswith('.') else text) }}
 {% endmacro %}
 
 

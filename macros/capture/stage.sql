@@ -10,8 +10,13 @@
 {% endmacro %}
 
 
-{# Nobody else reads these tables, so they need no log of their own; Unity Catalog manages tables of no other format. #}
-{% macro _private_format() %}{{ 'delta' if target.type == 'databricks' else 'parquet' }}{% endmacro %}
+{# Nobody else reads these tables, so they need no log of their own; Unity Catalog manages tables of no other format, where a column has any name only so. #}
+{% macro _private_format(properties={}) -%}
+    {%- set all = {'delta.columnMapping.mode': 'name'} if target.type == 'databricks' else {} -%}
+    {%- do all.update(properties) -%}
+    {{ 'delta' if target.type == 'databricks' else 'parquet' }}
+    {%- if all %} tblproperties ({% for name, value in all.items() %}'{{ name }}' = {{ reverse_etl._string(value) }}{{ ', ' if not loop.last }}{% endfor %}){% endif -%}
+{%- endmacro %}
 
 
 {#

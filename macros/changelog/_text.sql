@@ -6,7 +6,8 @@
     {%- for name in names %}{{ alias ~ '.' if alias }}{{ reverse_etl._quote(name) }}{{ ', ' if not loop.last }}{% endfor -%}
 {% endmacro %}
 
-{% macro _string(value) %}'{{ value | string | replace('\\', '\\\\') | replace("'", "\\'") }}'{% endmacro %}
+{# Spark puts variables, those of the environment too, in the place of `${...}` anywhere in SQL. #}
+{% macro _string(value) %}'{{ value | string | replace('\\', '\\\\') | replace("'", "\\'") | replace('${', '$\\u007b') }}'{% endmacro %}
 
 {# A timestamp keeps its microseconds and a struct its NULL fields: Spark's defaults drop both. In UTC, whatever the session's time zone is. #}
 {% macro _json(expression) -%}

@@ -1,7 +1,7 @@
 {#
   Facts with the version of a dimension that held at their time: every fact once, with NULLs where no version held.
     facts      any relation; all its columns are shown
-    dimension  one row per version, with half-open intervals that do not overlap: reverse_etl.scd2(...), or a dbt snapshot
+    dimension  one row per version, with half-open intervals that do not overlap: reverse_etl.scd2(...), or a dbt snapshot, of `hard_deletes: new_record` its rows with dbt_is_deleted = 'False'
     on         the key: a column, a list of columns, or {column of the facts: column of the dimension}
     at         column of the facts: their time
     columns    of the dimension: a list, or {column: name in the result}; default: all but the key

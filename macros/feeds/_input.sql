@@ -31,7 +31,7 @@
 {# The input, made once for each different `source`. Returns its relation. #}
 {% macro _feed_input(kind, source, query) %}
     {%- set input = reverse_etl._feed_relation(kind, source) -%}
-    {%- do run_query('create table if not exists ' ~ input ~ ' using ' ~ reverse_etl._private_format() ~ (" tblproperties ('dbt_reverse_etl.topic' = '" ~ source[0] ~ "')" if kind == 'kafka') ~ ' as ' ~ query) -%}
+    {%- do run_query('create table if not exists ' ~ input ~ ' using ' ~ reverse_etl._private_format({'dbt_reverse_etl.topic': reverse_etl._dotted(source[0])} if kind == 'kafka' else {}) ~ ' as ' ~ query) -%}
     {{ return(input) }}
 {% endmacro %}
 

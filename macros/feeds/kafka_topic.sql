@@ -138,7 +138,7 @@
 {% macro _check_one_cluster(inputs) %}
     {%- set topics = [] -%}
     {%- for input in inputs if inputs | length > 1 -%}
-        {%- set topic = reverse_etl._table_properties(input)['dbt_reverse_etl.topic'] -%}
+        {%- set topic = reverse_etl._undotted(reverse_etl._table_properties(input)['dbt_reverse_etl.topic']) -%}
         {%- if topic in topics -%}
             {%- do reverse_etl._view_refuse('kafka_topic ' ~ topic ~ ' in model ' ~ model.name, 'it read with several options, such as from two clusters', 'one kafka_topic(...) of this name', 'make a changelog for each cluster') -%}
         {%- endif -%}

@@ -81,7 +81,7 @@
         {%- do reverse_etl._operation_refuse('publish', changelog.name, existing ~ ', a ' ~ existing.type, 'a free name or a view', 'take another name in meta.reverse_etl.publish') -%}
     {%- elif existing is none or before is none or [before.snapshot_id, before.view] != [snapshot_id, name] -%}
         {%- do reverse_etl._show(view, changelog.columns, changelog.target, snapshot_id) -%}
-        {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "', 'dbt_reverse_etl.published_as' = " ~ reverse_etl._string(name) ~ ')') -%}
+        {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "', 'dbt_reverse_etl.published_as' = " ~ reverse_etl._string(reverse_etl._dotted(name)) ~ ')') -%}
         {%- set left = '' if before is none or before.view in [none, name] else '; ' ~ before.view ~ ' follows no longer: drop it, for prune does not keep what it shows' -%}
         {%- do reverse_etl._operation_done('publish', changelog, name ~ ' shows snapshot ' ~ snapshot_id ~ ', ' ~ changelog.head.live_rows ~ ' rows' ~ left) -%}
     {%- endif -%}
@@ -105,9 +105,9 @@
 {% endmacro %}
 
 
-{# What readers see: {snapshot_id, view: its name; none: an older version kept none}; none: it was never published #}
+{# What readers see: {snapshot_id, view: its name; none: an older version kept none, or one that Spark does not show}; none: it was never published #}
 {% macro _published(target) %}
     {%- set known = reverse_etl._table_properties(target) -%}
     {%- set snapshot_id = known.get('dbt_reverse_etl.published') -%}
-    {{ return(none if snapshot_id is none else {'snapshot_id': snapshot_id | int, 'view': known.get('dbt_reverse_etl.published_as')}) }}
+    {{ return(none if snapshot_id is none else {'snapshot_id': snapshot_id | int, 'view': reverse_etl._undotted(known.get('dbt_reverse_etl.published_as'))}) }}
 {% endmacro %}

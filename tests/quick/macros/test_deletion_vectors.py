@@ -17,11 +17,11 @@ REORG = "reorg table shop.log apply (purge)"
 
 def created(**properties: str) -> dict[str, str]:
     """The properties of a new changelog whose model has these."""
-    macros = Macros(
-        config=SimpleNamespace(get={"tblproperties": properties}.get), location_clause=str, comment_clause=str
-    )
+    session = [{"time": "timestamp", "length": 1}]
+    config = SimpleNamespace(get={"tblproperties": properties}.get)
+    macros = Macros(lambda _: session, config=config, location_clause=str, comment_clause=str)
     macros._create_changelog("shop.log", [{"name": "id", "type": "bigint"}], SimpleNamespace(key=["id"]))
-    return dict(re.findall(r"'(delta\.\w+)' = '([^']*)'", macros.run[0].partition("tblproperties")[2]))
+    return dict(re.findall(r"'(delta\.\w+)' = '([^']*)'", macros.run[-1].partition("tblproperties")[2]))
 
 
 @pytest.mark.guarantee("Capture")

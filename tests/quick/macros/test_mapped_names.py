@@ -19,9 +19,10 @@ PLAIN = ["id", "größe", "a-b", "a.b"]
 def created(*names: str) -> str:
     columns = [{"name": name, "type": "int"} for name in names]
     texts = {name: lambda: "" for name in ("location_clause", "comment_clause")}
-    macros = Macros(config=Mock(get=lambda _: None), target=SimpleNamespace(type="spark"), **texts)
+    session = [{"time": "timestamp", "length": 1}]
+    macros = Macros(lambda _: session, config=Mock(get=lambda _: None), target=SimpleNamespace(type="spark"), **texts)
     macros._create_changelog("log", columns, SimpleNamespace(key=["id"]))
-    return macros.run[0]
+    return macros.run[-1]
 
 
 def bad_keys(*names: str) -> str:

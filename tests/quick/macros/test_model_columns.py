@@ -76,3 +76,13 @@ def test_a_spatial_value_is_refused(kind: str) -> None:
 )
 def test_a_usual_type_is_not_refused(kind: str) -> None:
     assert problems(kind) == []
+
+
+def test_a_name_in_which_spark_replaces_a_variable_is_refused() -> None:
+    [found] = Macros()._model_column_problems(
+        [ID, {"name": "a${b}", "type": "int"}, {"name": "$c", "type": "int"}], SETTINGS
+    )
+    assert (
+        found
+        == "column a${b} has a name in which Spark replaces a variable; expected one without ${; rename it in the model"
+    )

@@ -447,3 +447,15 @@ def test_by_except_rows_that_got_a_new_column_before_a_kill_between_labels_are_n
     assert project.run().messages["log"] == "+0 ~0 -0, snapshot 3"
     assert project.rows("select id from {s}.log where _snapshot_id = 3 and _change = 'update_postimage'") == [(4,)]
     assert project.image("log", "box") == [(None,), (None,), ("box 2",), ("box 3",), ("box 4",)]
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_rows_that_have_another_label_when_they_are_stored_stop_the_capture_before_its_commit(project: Project) -> None:
+    project.table("source", "select id from range(100)")
+    settings = {"label": "if(rand() < 0.5, 'a', 'b')"}
+    project.changelog("log", f"select * from {project.schema}.source", settings=settings)
+    refused = project.run()
+    assert "when they were read again; expected the same label for a row" in refused.text, refused.text
+    assert project.rows("select 1 from {s}.log") == []
+    assert {row.tableName for row in project.rows("show tables in {s}") if not row.isTemporary} == {"source", "log"}

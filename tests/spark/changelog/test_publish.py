@@ -204,3 +204,16 @@ def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Pr
     text = shop.dbt("run", "--select", "others", "more").text
     assert "publish: found 'LIVE', the name of model.shop.things; expected a name of its own" in text
     assert "publish: found 'others', the name of model.shop.others; expected a name of its own" in text
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_a_view_whose_name_spark_hides_among_the_properties_is_kept_and_moved_as_any_other(project: Project) -> None:
+    project.on_run_end("{{ reverse_etl.publish(results) }}")
+    project.changelog("things", f"select * from {project.schema}.source", settings={"publish": "hourly_tokens"})
+    project.table("source", "select id from range(3)")
+    assert "hourly_tokens shows snapshot 1, 3 rows" in project.run().text
+    assert "hourly_tokens shows" not in project.run().text, "nothing is new"
+    reset = project.dbt("run-operation", "reset", "--args", "{model: things}").text
+    assert "hourly_tokens shows snapshot 1 of" in reset
+    assert project.rows("select count(*) as n from {s}.hourly_tokens")[0].n == 3

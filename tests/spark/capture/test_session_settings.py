@@ -1,0 +1,48 @@
+"""Settings of the user's session that change what SQL means: refused, or without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.dbt.project import Project
+
+
+@contextmanager
+def setting(project: Project, name: str, value: str) -> Iterator[None]:
+    project.spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        project.spark.conf.unset(name)
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_other_times_or_texts_are_refused_before_the_first_capture_and_before_a_later_one(project: Project) -> None:
+    others = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.parser.escapedStringLiterals": "true"}
+    project.table("source", "select id, current_timestamp() as at from range(2)")
+    project.changelog("log", f"select * from {project.schema}.source")
+    for captured in (False, True):
+        for name, value in others.items():
+            with setting(project, name, value):
+                refused = project.run()
+            assert (refused.success, f"found {name}: {value}" in refused.text) == (False, True), refused.text
+        assert ("log" in {row.tableName for row in project.rows("show tables in {s}")}) == captured
+        assert project.run().messages["log"].startswith("+0 ~0 -0" if captured else "+2 ~0 -0")
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_a_label_is_rolled_back_where_the_session_writes_nulls_into_json(project: Project) -> None:
+    project.changelog("log", f"select * from {project.schema}.source", settings={"label": "day"})
+    with setting(project, "spark.sql.jsonGenerator.ignoreNullFields", "false"):
+        for day in ("2024-01-01", "2024-01-02"):
+            project.table("source", f"select id, '{day}' as day from range(2)")
+            assert (done := project.run()).success, done.text
+        for _ in range(2):
+            back = project.dbt("run-operation", "rollback", "--args", "{model: log, label: '2024-01-01'}")
+            assert back.success, back.text
+    assert project.image("log", "id, day") == [(0, "2024-01-01"), (1, "2024-01-01")]
