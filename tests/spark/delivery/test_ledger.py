@@ -35,7 +35,7 @@ from dbt_reverse_etl.delivery.facts import (
     Undelivered,
     WaveAcknowledged,
 )
-from dbt_reverse_etl.delivery.health import health
+from dbt_reverse_etl.delivery.health import health, standing
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
 from dbt_reverse_etl.warehouse import commits
@@ -273,6 +273,30 @@ def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: D
     runs = ledger._spark.sql(f"select fence, ended_well from {sql.view('reverse_etl_runs', ledger.relation)}").collect()
     assert {row.fence: row.ended_well for row in runs} == {**expected, 99: False}
     assert set(expected.values()) == {True, False}
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_the_models_count_the_rows_that_a_run_planned_and_did_not_reach_as_undelivered(ledger: DeltaLedger) -> None:
+    stopped = Counts(
+        PerOperation(9, 8, 7), PerOperation(4, 3, 2), failed=PerOperation(4, 5, 3), no_match=PerOperation(1, 0, 2)
+    )
+    expected, facts = {}, []
+    for number, (status, listed) in enumerate(
+        itertools.product(("succeeded", "partial", "failed", "interrupted", "superseded"), (0, 2, 20))
+    ):
+        left = [replace(UNDELIVERED, key=f"row {row}") for row in range(listed)]
+        begun = replace(
+            started(1, f"run {number}", f"sync {number}"),
+            undelivered=(*left, replace(UNDELIVERED, key="no", outcome="no_match")),
+        )
+        end = RunFinished(begun.sync_id, 1, 1, NOW, status, stopped, stopped.planned)
+        expected[begun.sync_id] = standing(fold([begun, end]), 0, NOW).undelivered
+        facts += [begun, end]
+    ledger.append(*facts)
+    view = sql.view("reverse_etl_status", ledger.relation)
+    found = ledger._spark.sql(f"select sync_id, undelivered_rows from {view}").collect()
+    assert {row.sync_id: row.undelivered_rows for row in found} == expected
+    assert set(expected.values()) == {0, 2, 12, 20}
 
 
 def random_run(rng: random.Random, sync_id: str) -> list[Fact]:
