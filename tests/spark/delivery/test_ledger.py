@@ -299,6 +299,22 @@ def test_the_models_count_the_rows_that_a_run_planned_and_did_not_reach_as_undel
     assert set(expected.values()) == {0, 2, 12, 20}
 
 
+def test_the_history_of_a_key_tells_a_row_without_a_match_from_an_undelivered_one(ledger: DeltaLedger) -> None:
+    facts: list[Fact] = []
+    for fence, outcome in enumerate(("no_match", "rejected", None), 1):
+        left = (replace(UNDELIVERED, outcome=outcome, reason="why"),) if outcome else ()
+        others = tuple(replace(UNDELIVERED, key=key, outcome="failed") for key in "ab")
+        wave = replace(acknowledged(fence, "", NOW + timedelta(minutes=fence)), undelivered=(*others, *left))
+        facts += [started(fence, f"run {fence}"), wave]
+    ledger.append(*facts)
+    rows = ledger._spark.sql(sql.render("key_deliveries", ledger.relation, ["a1"], "uuid", "k", 1)).collect()
+    assert [(row.fence, row.outcome, row.reason) for row in rows] == [
+        (1, "no_match", "why"),
+        (2, "rejected", "why"),
+        (3, None, None),
+    ]
+
+
 def random_run(rng: random.Random, sync_id: str) -> list[Fact]:
     """A run as far as it came; some begin with what was recorded late, or with what the destination has on record."""
 
