@@ -71,7 +71,11 @@ select
     runs.status as last_run_status,
     runs.started_at as last_run_at,
     succeeded.last_success_at,
-    coalesce(undelivered.undelivered_rows, 0) as undelivered_rows,
+    {# As health.py counts them: a run that ended early lists only those of its acknowledged waves. #}
+    greatest(
+        coalesce(undelivered.undelivered_rows, 0),
+        if(runs.status in ('failed', 'interrupted'), {% for operation in ['insert', 'update', 'delete'] %}planned_{{ operation }}s - delivered_{{ operation }}s - no_match_{{ operation }}s{{ ' + ' if not loop.last }}{% endfor %}, 0)
+    ) as undelivered_rows,
     coalesce(undelivered.parked_rows, 0) as parked_rows,
     coalesce(undelivered.no_match_rows, 0) as no_match_rows,
     coalesce(undelivered.rows_in_doubt, 0) as rows_in_doubt,

@@ -34,10 +34,10 @@ limit {{ most }}
 {%- endmacro %}
 
 
-{# What the runs of some syncs acknowledged of one key, oldest first; `reason` where they left it undelivered. #}
+{# What the runs of some syncs acknowledged of one key, oldest first; `outcome` and `reason` where they left it undelivered. #}
 {% macro key_deliveries(ledger, sync_ids, changelog, stored, bucket) -%}
 {%- set range = 'array<struct<lo:bigint,hi:bigint,snapshot:bigint>>' -%}
-{%- set body = 'changelog string, status string, positions ' ~ range ~ ', lo bigint, hi bigint, snapshot bigint, undelivered array<struct<key:string,reason:string>>, delivered ' ~ range -%}
+{%- set body = 'changelog string, status string, positions ' ~ range ~ ', lo bigint, hi bigint, snapshot bigint, undelivered array<struct<key:string,outcome:string,reason:string>>, delivered ' ~ range -%}
 with facts as (
     select sync_id, fence, seq, recorded_at, fact, from_json(body, '{{ body }}') as told
     from {{ ledger }}
@@ -53,14 +53,16 @@ counted as (
 ),
 reached as (
     select sync_id, fence, seq, recorded_at, told.lo, told.hi, told.snapshot,
-        filter(told.undelivered, one -> one.key = {{ reverse_etl._string(stored) }})[0].reason as reason
+        {%- for part in ['outcome', 'reason'] %}
+        filter(told.undelivered, one -> one.key = {{ reverse_etl._string(stored) }})[0].{{ part }} as {{ part }}{{ ',' if not loop.last }}
+        {%- endfor %}
     from counted where fact = 'wave_acknowledged'
     union all
-    select sync_id, fence, seq, recorded_at, settled.lo, settled.hi, settled.snapshot, cast(null as string)
+    select sync_id, fence, seq, recorded_at, settled.lo, settled.hi, settled.snapshot, cast(null as string), cast(null as string)
     from counted lateral view explode(if(fact = 'run_started', told.positions, told.delivered)) as settled
     where fact = 'claims_settled' or fact = 'run_started' and adopted
 )
-select sync_id, fence, recorded_at, snapshot, reason
+select sync_id, fence, recorded_at, snapshot, outcome, reason
 from reached where lo <= {{ bucket }} and hi > {{ bucket }}
 order by recorded_at, fence, seq
 {%- endmacro %}

@@ -20,10 +20,8 @@ newest as (
     group by status.sync
 )
 
-select newest.sync, count(*) as undelivered_rows, count_if(undelivered.outcome = 'parked') as parked_rows, min(undelivered.first_failed_at) as undelivered_since
+select newest.sync, status.undelivered_rows, status.parked_rows, status.undelivered_since
 from newest
-inner join {{ ref('reverse_etl', 'reverse_etl_undelivered') }} undelivered on undelivered.sync_id = newest.sync_id
-where undelivered.outcome <> 'no_match'
-group by newest.sync
-having count(*) > {{ max_rows | int }}
+inner join {{ ref('reverse_etl', 'reverse_etl_status') }} status on status.sync_id = newest.sync_id
+where status.undelivered_rows > {{ max_rows | int }}
 {%- endmacro %}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import make_msgid
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -32,6 +33,9 @@ from dbt_reverse_etl.sinks.paths import ProjectFile
 TIMEOUT = 10.0  # seconds for one message: a push must not wait for its messenger
 _CONNECT = 3.0  # of them, for a connection of HTTP
 _TLS_PORT = 465  # where a mail server speaks TLS from the first byte, and waits for ours
+# Slack cuts a text behind 40 000 characters without an error. The rest is for subject and link.
+# https://api.slack.com/changelog/2018-04-truncating-really-long-messages
+_LONGEST = 38_000
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -88,7 +92,7 @@ class Webhook(_Channel):
     url: Url
     token: SecretStr | None = None
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
+    def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
         """One request. Returns what the console shall add.
 
         Raises:
@@ -105,17 +109,30 @@ class Slack(_Channel):
     type: Literal["slack"]
     url: Url
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
+    def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes texts)
         """One request. Returns what the console shall add.
 
         Raises:
             Exception: it was not taken.
         """
-        shown = "\n".join(filter(None, (subject, text, self.link)))
-        for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-            shown = shown.replace(sign, name)
-        _post(self.url, {"text": shown}, {}, self._tls())
+        lines = [subject, *_fitting(list(map(_escaped, texts)), _LONGEST), _escaped(self.link)]
+        _post(self.url, {"text": "\n".join(filter(None, lines))}, {}, self._tls())
         return ""
+
+
+def _escaped(text: str) -> str:
+    """As Slack takes what is no markup."""
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, name)
+    return text
+
+
+def _fitting(texts: Sequence[str], most: int) -> list[str]:
+    """The first texts with so many characters together, and how many more there are."""
+    count = sum(total <= most for total in accumulate(len(text) + 1 for text in texts))
+    rest = len(texts) - count
+    more = f"and {rest} more sync{'s' if rest > 1 else ''}: `dbt-reverse-etl status`"
+    return [*texts[:count], *([more] if rest else [])]
 
 
 class Mail(_Channel):
@@ -140,7 +157,7 @@ class Mail(_Channel):
             raise ValueError(f"security: tls, for port {_TLS_PORT} has no STARTTLS; or port: 587")
         return self
 
-    def send(self, subject: str, text: str, data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes text)
+    def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes texts)
         """One message. Returns what the console shall add.
 
         Raises:
@@ -150,7 +167,7 @@ class Mail(_Channel):
         message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
         message["Date"] = datetime.now(timezone.utc)
         message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2])
-        message.set_content("\n\n".join(filter(None, (text, self.link))))
+        message.set_content("\n\n".join(filter(None, ("\n".join(texts), self.link))))
         with self._connected() as server:
             if self.security == "starttls":
                 server.starttls(context=self._tls())

@@ -146,9 +146,9 @@ def subject(changes: Sequence[Change], target: str) -> str:
     return f"dbt-reverse-etl {target}: {', '.join(f'{counts[word]} {word}' for word in (FAILING, RECOVERED) if counts[word])}"
 
 
-def text(changes: Iterable[Change]) -> str:
-    """A line for each sync with its counts, and why; never a row value, for no report has one."""
-    return "\n".join(_line(change) for change in changes)
+def texts(changes: Iterable[Change]) -> list[str]:
+    """A text for each sync with its counts, and why; never a row value, for no report has one."""
+    return [_text(change) for change in changes]
 
 
 def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str, Any]:
@@ -170,12 +170,12 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
 
 def send(channels: Sequence[Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> bool:
     """Tell every channel; whether one of them took it. One that fails is said on the console and changes nothing else."""
-    message = subject(changes, target), text(changes), data(changes, target, invocation_id)
+    message = subject(changes, target), texts(changes), data(changes, target, invocation_id)
     taken = [_is_taken(number, channel, message, say) for number, channel in enumerate(channels)]
     return any(taken)
 
 
-def _is_taken(number: int, channel: Channel, message: tuple[str, str, dict[str, Any]], say: Say) -> bool:
+def _is_taken(number: int, channel: Channel, message: tuple[str, list[str], dict[str, Any]], say: Say) -> bool:
     try:
         note = within(partial(channel.send, *message), TIMEOUT)
     except Exception as error:
@@ -197,7 +197,7 @@ def _why(error: Exception) -> str:
     return str(unexpected(error, "alert"))
 
 
-def _line(change: Change) -> str:
+def _text(change: Change) -> str:
     report, counts = change.report, _counts(change.report)
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
     rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]

@@ -17,7 +17,9 @@ from dbt_reverse_etl.terminal.output import put_json
 
 @click.command()
 @project_options
-@click.option("--sample", default=5, show_default=True, help="Show so many pending rows by key.")
+@click.option(
+    "--sample", default=5, show_default=True, type=click.IntRange(min=0), help="Show so many pending rows by key."
+)
 @click.option("--markdown", is_flag=True, help="For a review: sentences and a table, without keys.")
 def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, markdown: bool) -> int:
     """Show what a push would send. Sends nothing, moves nothing."""
@@ -99,7 +101,9 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     type=click.Choice(["delete", "keep"]),
     help="With --repair: what becomes of rows that may be left from a changelog or ledger that is gone.",
 )
-@click.option("--sample", default=5, show_default=True, help="Show so many keys that differ.")
+@click.option(
+    "--sample", default=5, show_default=True, type=click.IntRange(min=0), help="Show so many keys that differ."
+)
 def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, **how: Any) -> int:
     """Compare each destination with what was delivered to it, key by key."""
     from dbt_reverse_etl.app import invocation
@@ -144,8 +148,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 @click.option(
     "--newest",
     type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
+    show_default="100, with more than 30 syncs fewer",
     help="So many runs of each sync and snapshots of each model.",
 )
 def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, **asked: Any) -> int:

@@ -52,7 +52,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
             dbt_command.refuse_missing_results(dbt_arguments, project.switch)
         return code  # dbt has run nothing
     ask = Ask.DBT_RETRY if command_of(dbt_arguments) == "retry" else Ask.RUN
-    return max(code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask))
+    return worst((code, _pushed(place.project(), place, as_json, selectors=selectors, ask=ask)))
 
 
 @click.command()

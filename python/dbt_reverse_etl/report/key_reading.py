@@ -114,6 +114,7 @@ def _deliveries(pusher: Pusher, names: Mapping[str, str], changelog: str, stored
             row.recorded_at.astimezone(timezone.utc),
             row.snapshot,
             row.reason and redact(row.reason),
+            row.outcome,
         )
         for row in pusher.spark.sql(query).collect()
     ]

@@ -104,13 +104,19 @@ class Changelog:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What one wave of a run did with a key: its position moved to `snapshot`, or it was left undelivered."""
+    """What one wave of a run did with a key: its position moved to `snapshot`, or it was left undelivered.
+
+    Attributes:
+        undelivered: then why.
+        outcome: then the ledger's word.
+    """
 
     sync: str
     run: int
     at: datetime
     snapshot: int
     undelivered: str | None = None
+    outcome: str | None = None
 
 
 @dataclass(frozen=True)

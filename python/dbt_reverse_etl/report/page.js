@@ -94,11 +94,15 @@
     document.getElementById("found").textContent = words.length ? `${shown} of ${parts.length} parts shown` : "";
   };
   find.addEventListener("input", search);
-  document.addEventListener("keydown", (event) => {
-    const typing = event.target instanceof HTMLInputElement;
-    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      event.preventDefault();
-      find.focus();
-    }
+
+  // On paper no panel can be opened.
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const panel of closed) panel.open = true;
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    for (const panel of closed) panel.open = false;
   });
 })();

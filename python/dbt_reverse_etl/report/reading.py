@@ -38,15 +38,20 @@ class Asked:
         target: the dbt target.
         keys: JSON objects, each a key of a changelog.
         show_values: show the rows of these keys, and not only that they changed.
-        newest: so many runs of each sync, and so many snapshots of each changelog.
+        newest: so many runs of each sync, and so many snapshots of each changelog; None: what a page of a few MB can show.
         whole: the whole project, its changelogs without a sync included.
     """
 
     target: str
     keys: Sequence[str] = ()
     show_values: bool = False
-    newest: int = 100
+    newest: int | None = None
     whole: bool = True
+
+
+def usual_newest(syncs: int) -> int:
+    """The more syncs, the fewer: some 3 000 runs together, and 10 of each in any case."""
+    return max(10, min(100, 3_000 // max(1, syncs)))
 
 
 @apart
@@ -58,18 +63,19 @@ def read(
     Raises:
         ReverseEtlError: a key is one of none of the changelogs.
     """
+    newest = asked.newest or usual_newest(len(syncs))
     statuses = {one.sync.name: pusher.status(one, overview) for one in syncs}
     names = {status["sync_id"]: name for name, status in statuses.items()}
     shown = changelogs_shown(manifest, syncs, whole=asked.whole)
     snapshots = {
-        unique_id: _snapshots(pusher, changelog.relation_name, _of(unique_id, syncs, statuses), asked.newest)
+        unique_id: _snapshots(pusher, changelog.relation_name, _of(unique_id, syncs, statuses), newest)
         for unique_id, changelog in shown.items()
     }
     of_changelogs = {
         unique_id: {status["sync_id"]: status["sync"] for status in _of(unique_id, syncs, statuses)}
         for unique_id in shown
     }
-    runs = _runs(pusher, names, asked.newest)
+    runs = _runs(pusher, names, newest)
     found = [_sync(one, statuses[one.sync.name], runs, snapshots[one.sync.changelog.unique_id]) for one in syncs]
     return Report(
         project=str(manifest.get("metadata", {}).get("project_name") or "dbt"),
@@ -78,7 +84,7 @@ def read(
         version=VERSION,
         syncs=worst_first(found),
         changelogs=[
-            Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-asked.newest :])
+            Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-newest:])
             for unique_id, one in shown.items()
         ],
         keys=read_keys(pusher, list(shown.values()), of_changelogs, asked.keys, show_values=asked.show_values),

@@ -49,7 +49,7 @@ class CloudError(Exception):
 
 
 class _Trigger(BaseModel, frozen=True):
-    schema_override: str | None = None
+    schema_override: str | None  # required, for without it nothing would be refused
     azure_pull_request_id: int | str | None = None
     github_pull_request_id: int | str | None = None
     gitlab_merge_request_id: int | str | None = None
@@ -62,13 +62,12 @@ class CloudRun(BaseModel, frozen=True):
     job_id: Id = Field(validation_alias="job_definition_id")
     status: int
     steps: Sequence[Step] = Field(validation_alias="run_steps")
-    trigger: _Trigger | None = None
+    trigger: _Trigger
 
     @property
     def override(self) -> str:
         """What made it write to other tables than its job does; empty: nothing."""
-        fields = self.trigger.model_dump() if self.trigger else {}
-        return ", ".join(f"{name} {value}" for name, value in fields.items() if value)
+        return ", ".join(f"{name} {value}" for name, value in self.trigger.model_dump().items() if value)
 
 
 class FinishedRun(BaseModel, frozen=True):

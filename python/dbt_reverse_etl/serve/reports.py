@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
+
 from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.serve.artifacts import MANIFEST
@@ -36,10 +38,11 @@ class Reports:
     _failed: dict[str, int] = field(default_factory=dict)
 
     def keep(self, artifacts: Path, target: str) -> None:
-        """The manifest of the newest run is what a report is made from."""
+        """The manifest of the newest run is what a report is made from. An older run may be pushed later, after its failures."""
         folder = self.folder / target
         folder.mkdir(parents=True, exist_ok=True)
-        put(folder / MANIFEST, (artifacts / MANIFEST).read_bytes())
+        if _made_at(artifacts / MANIFEST) >= _made_at(folder / MANIFEST):
+            put(folder / MANIFEST, (artifacts / MANIFEST).read_bytes())
 
     def known(self, target: str) -> bool:
         """Whether there was a run from which a page can be made."""
@@ -78,3 +81,11 @@ class Reports:
         else:
             self._failed[target] = code
             self.around.say(f"the report of {target} was not made: exit code {code}", "error")
+
+
+def _made_at(manifest: Path) -> str:
+    """By dbt's clock, as ISO 8601 in UTC; empty if that is not known."""
+    if not manifest.is_file():
+        return ""
+    metadata = orjson.loads(manifest.read_bytes()).get("metadata") or {}
+    return str(metadata.get("generated_at") or "")

@@ -125,6 +125,7 @@ class Worker:
             self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
             return
         run = self._put(replace(run, tries=run.tries + 1))
+        self.broken = ""  # the disk takes writes again, and a push takes long
         self._around.step("taken")
         try:
             if not is_there:

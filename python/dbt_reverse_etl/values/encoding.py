@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -74,13 +74,22 @@ def is_scalar(data_type: pa.DataType) -> bool:
     return _is_supported(data_type) and not pa.types.is_nested(data_type)
 
 
-def encode_rows(rows: pa.Table, *, nan: Nan = "reject", constants: Mapping[str, Any] | None = None) -> Encoded:
+def encode_rows(
+    rows: pa.Table,
+    *,
+    nan: Nan = "reject",
+    nan_is_null: Collection[str] = (),
+    constants: Mapping[str, Any] | None = None,
+) -> Encoded:
     """Encode each row as one JSON object; `constants` are added to each, after its fields.
+
+    Args:
+        nan_is_null: fields for which `nan` is `null`.
 
     Raises:
         TypeError: for a type without an encoding (see `unsupported`), or a constant that is no JSON value.
     """
-    encoder = _Encoder(nan)
+    encoder = _Encoder(nan, nan_is_null)
     return encoder.result(encoder.rows(rows, constants or {}))
 
 
@@ -131,18 +140,25 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 class _Encoder:
     """Turns columns into columns of JSON text and collects the rows that have no exact form."""
 
-    def __init__(self, nan: Nan) -> None:
-        self._nan = nan
+    def __init__(self, nan: Nan, nan_is_null: Collection[str] = ()) -> None:
+        self._nan, self._nan_is_null = nan, nan_is_null
         self._rejected: dict[int, str] = {}
 
     def rows(self, rows: pa.Table, constants: Mapping[str, Any], end: str = "}") -> pa.Array:
         """An object for each row."""
         fields = [
-            (name, *self.unquoted(_one_array(column), name, _same_row))
+            (name, *self._of(name).unquoted(_one_array(column), name, _same_row))
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         ]
         fixed = [(name, orjson.dumps(value).decode()) for name, value in constants.items()]
         return objects_of(fields, fixed, rows.num_rows, end)
+
+    def _of(self, name: str) -> _Encoder:
+        if name not in self._nan_is_null:
+            return self
+        lenient = _Encoder("null")
+        lenient._rejected = self._rejected
+        return lenient
 
     def accepted(self, lines: pa.Array) -> tuple[bytes, dict[int, str]]:
         """The bytes of those that are not rejected."""

@@ -216,7 +216,7 @@ class Office:
         self.told |= heard
         self._step("told.after" if is_sure else "announced")
 
-    def send(self, subject: str, text: str, data: dict[str, Any]) -> None:
+    def send(self, subject: str, texts: list[str], data: dict[str, Any]) -> None:
         self._step("alert.before")
         if self.down:
             raise OSError
@@ -308,12 +308,12 @@ def test_a_retry_and_a_queue_go_on_with_a_sync_of_whose_recovery_nobody_may_have
 def test_a_sync_that_was_renamed_while_it_failed_sends_its_recovery_once_and_with_its_former_name() -> None:
     crm = sync("crm", "orders", renamed_from="old")
     office, asked, sent = Office(PlainSink), list[dict[str, str]](), list[tuple[str, dict[str, Any]]]()
-    channel = SimpleNamespace(type="webhook", send=lambda _, text, data: sent.append((text, data)))
+    channel = SimpleNamespace(type="webhook", send=lambda _, texts, data: sent.append((texts, data)))
     office.told["old"] = Heard("failing")
     ledger: Any = SimpleNamespace(overview=lambda *about: asked.append(about[2]) or office.overview())
     for report in (ended(Status.FAILED), ended(Status.SUCCEEDED), ended(Status.SUCCEEDED)):
         office.tell(report, overview_of(ledger, [crm]), [channel])
-    [(text, data)] = sent
+    [([text], data)] = sent
     assert text.startswith("recovered: crm (formerly old) -> crm.contacts: ")
     assert [(one["state"], one["renamed_from"]) for one in data["syncs"]] == [("recovered", "old")]
     assert asked[0] == {"crm": "orders", "old": "orders"}, "another target records its own by the same name"

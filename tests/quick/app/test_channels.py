@@ -1,4 +1,4 @@
-"""What the channels of alerts may be set to."""
+"""What the channels of alerts may be set to, and how much a message may say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dbt_reverse_etl.alerts.channels import Mail
+from dbt_reverse_etl.alerts import channels
+from dbt_reverse_etl.alerts.channels import Mail, Slack
 
 MAIL: dict[str, Any] = {"type": "email", "host": "smtp.example.com", "sender": "a@example.com", "to": ["b@example.com"]}
 
@@ -18,3 +19,22 @@ def test_mail_over_port_465_without_tls_from_the_first_byte_is_refused_with_what
         Mail(**MAIL, port=465)
     assert Mail(**MAIL, port=465, security="tls").port == 465
     assert Mail(**MAIL).security == "starttls"
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(("syncs", "more"), [(2, None), (400, "s"), (38_000 // 152 + 1, "")])
+def test_a_text_that_slack_would_cut_ends_behind_a_sync_and_says_how_many_more_there_are(
+    syncs: int, more: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted: list[str] = []
+    monkeypatch.setattr(channels, "_post", lambda url, body, *_: posted.append(body["text"]))
+    slack = Slack(type="slack", url="https://hooks.example.com/T0", link="https://ci.example.com/?a=1&b=2")  # type: ignore[arg-type]
+    one = f"failing: {'&' * 25}\n  {'x' * 14}"
+    slack.send(f"{syncs} failing", [one] * syncs, {})
+    subject, *lines, link = posted[0].split("\n")
+    assert len(posted[0]) < 40_000
+    assert (subject, link) == (f"{syncs} failing", "https://ci.example.com/?a=1&amp;b=2")
+    rest = lines.pop() if more is not None else ""
+    shown = len(lines) // 2
+    assert lines == [f"failing: {'&amp;' * 25}", f"  {'x' * 14}"] * shown
+    assert rest == ("" if more is None else f"and {syncs - shown} more sync{more}: `dbt-reverse-etl status`")

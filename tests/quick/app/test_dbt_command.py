@@ -13,6 +13,7 @@ import yaml
 from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.commands import pushing
 from tests.support.config.manifest import manifest
 
 PROFILE = {"target": "dev", "outputs": {"dev": {"type": "spark", "method": "session", "schema": "shop"}}}
@@ -115,3 +116,14 @@ def test_what_was_checked_before_the_session_is_what_the_push_is_given(
     assert run("run") == 0
     ((resolved,),) = [one.resolved for one in given]
     assert resolved.destination.settings.path == str(shop / "crm.db")
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(("of_dbt", "of_push", "both"), [(1, 6, 1), (0, 6, 6), (1, 3, 3), (2, 1, 2)])
+def test_the_exit_code_is_the_one_to_act_on_of_dbt_and_of_the_push(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, of_dbt: int, of_push: int, both: int
+) -> None:
+    (shop / "target" / "manifest.json").write_text(json.dumps(manifest({"crm_c": {"destination": "crm"}})))
+    dbt(shop, monkeypatch, code=of_dbt, results="inv-1")
+    monkeypatch.setattr(pushing, "_pushed", lambda *_, **how: of_push)
+    assert run("run") == both

@@ -67,3 +67,8 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_work(out: Path, m
         report()
     with pytest.raises(AssertionError, match="the work began"):
         report("--json")  # which writes no file
+
+
+@pytest.mark.parametrize(("syncs", "newest"), [(0, 100), (1, 100), (30, 100), (100, 30), (500, 10)])
+def test_a_page_of_many_syncs_shows_fewer_runs_of_each(syncs: int, newest: int) -> None:
+    assert reading.usual_newest(syncs) == newest

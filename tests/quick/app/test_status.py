@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -172,3 +173,12 @@ def test_a_json_list_of_undelivered_rows_is_not_cut_without_a_word_and_an_empty_
     assert cut.stderr.splitlines()[0] == "a: 1 of 2 rows shown: --limit"
     failed = commanded(monkeypatch, at(A, 5, status="failed", message="no answer"), "undelivered", "--json")
     assert (json.loads(failed.stdout), failed.stderr) == ([], "a: failing: failed: no answer\nNo row is listed.\n")
+
+
+@pytest.mark.parametrize("command", ["plan", "reconcile"])
+def test_a_sample_of_less_than_no_rows_is_refused_before_anything_is_read(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = commanded(monkeypatch, at(A, 5), command, "--sample", "-1").exception
+    assert isinstance(refused, click.BadParameter)
+    assert "-1 is not in the range" in str(refused)

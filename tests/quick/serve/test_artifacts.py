@@ -168,14 +168,22 @@ class TestRunsThatAreNotPushed:
         assert not api.asked("artifacts")
         assert fetched(artifacts, 1, newest=2)
 
-    def test_a_branch_alone_or_a_trigger_that_is_not_there_is_no_reason(
-        self, api: CloudApi, artifacts: Artifacts
-    ) -> None:
+    def test_a_branch_alone_is_no_reason(self, api: CloudApi, artifacts: Artifacts) -> None:
         api.add_run(1, trigger={"git_branch": "hotfix", "schema_override": "", "github_pull_request_id": None})
-        api.add_run(2)
-        api.runs[2]["trigger"] = None
         assert fetched(artifacts, 1)
-        assert fetched(artifacts, 2)
+
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("trigger", [None, {"cause": "Scheduled", "schema": "dbt_cloud_pr_345_12"}, "absent"])
+    def test_a_run_is_not_pushed_while_the_api_does_not_say_whether_it_wrote_elsewhere(
+        self, api: CloudApi, artifacts: Artifacts, trigger: object
+    ) -> None:
+        api.add_run(1)
+        api.runs[1]["trigger"] = trigger
+        if trigger == "absent":
+            del api.runs[1]["trigger"]
+        with pytest.raises(CloudError, match="not what version 2 of the API answers"):
+            fetched(artifacts, 1)
+        assert not api.asked("artifacts")
 
     def test_one_that_a_later_one_repeats_is_left_to_it_and_only_then(
         self, api: CloudApi, artifacts: Artifacts

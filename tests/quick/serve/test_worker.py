@@ -138,6 +138,29 @@ class TestARunThatALaterOneHasOvertaken:
 
 
 @pytest.mark.guarantee("dbt Cloud")
+def test_an_error_that_is_over_does_not_show_while_a_push_runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def push(*_: object) -> int:
+        shown.append(worker.broken)
+        return 0
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    worker = desk.worker()
+    worker.process.run = push  # type: ignore[assignment]
+    desk.api.add_run(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.position, "put", full)
+        desk.later(worker)
+    assert worker.broken == "OSError"
+    desk.later(worker)
+    assert (shown, worker.broken) == ([""], "")
+    assert state(worker, 1) == "done"
+
+
+@pytest.mark.guarantee("dbt Cloud")
 @pytest.mark.parametrize(("codes", "worst"), [([6, 0], 0), ([6, 6], 6), ([0, 6], 6)])
 def test_poll_ends_with_the_code_of_an_overtaken_run_unless_a_later_one_was_pushed(
     codes: list[int], worst: int, desk: Desk

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dbt_reverse_etl.delivery.health import Health
-from dbt_reverse_etl.report.model import Delivery, KeyHistory, Report, worst_first
+from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory, Report, worst_first
 from dbt_reverse_etl.report.page import render
 from tests.support.report.data import NOW, forty, none, one, report
 from tests.support.servers.browser import headless
@@ -256,6 +256,11 @@ def test_it_follows_the_dark_mode_of_the_reader_also_while_it_is_open(opened: An
 def test_the_keyboard_alone_finds_a_key_and_gets_everything_back(opened: Any) -> None:
     page = opened(render(report()))
     page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") != "find", (
+        "a letter alone is no shortcut: speech input types letters"
+    )
+    while page.evaluate("document.activeElement.id") != "find":
+        page.keyboard.press("Tab")
     page.keyboard.type('{"contact_id":1}')
     assert page.locator("#keys article").is_visible()
     assert not page.locator("#runs-1").is_visible()
@@ -272,6 +277,34 @@ def test_the_keyboard_alone_finds_a_key_and_gets_everything_back(opened: Any) ->
         "[...document.querySelectorAll('.scroll')].filter(e => e.tabIndex !== 0 || !e.ariaLabel).length"
     )
     assert unreachable == 0, "what scrolls can be reached by keyboard and has a name"
+
+
+def test_a_printed_page_shows_every_panel_and_the_screen_none_more(opened: Any) -> None:
+    made = report()
+    page = opened(render(replace(made, syncs=[replace(made.syncs[0], name=f"sync_{n}") for n in range(5)])))
+    closed = page.locator("details:not([open])").count()
+    assert closed > 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert page.evaluate("[...document.querySelectorAll('canvas')].every(one => Chart.getChart(one).width > 0)")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() == closed
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_border_of_the_search_field_has_the_contrast_of_wcag(opened: Any, scheme: str) -> None:
+    page = opened(render(report()), scheme=scheme)
+    colours = page.evaluate(
+        "(({borderTopColor, backgroundColor}) => [borderTopColor, backgroundColor])(getComputedStyle(document.getElementById('find')))"
+    )
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(map(luminance, colours))
+    assert (high + 0.05) / (low + 0.05) >= 3
 
 
 @pytest.mark.guarantee("Report and alerts")
@@ -320,6 +353,10 @@ def test_a_change_was_delivered_by_the_first_run_that_reached_it_or_waits_for_th
         tried(4, 5),
         None,
     ]
+    left = replace(history, syncs=("crm",), changes=(KeyChange(7, NOW, "update"),))
+    for outcome, badge in (("no_match", "no match"), ("rejected", "undelivered")):
+        page = render(report(keys=(replace(left, deliveries=(Delivery("crm", 9, NOW, 7, "no row", outcome),)),)))
+        assert f'>{badge}</span> <span class="quiet">run 9: no row' in page, outcome
     without = replace(history, deliveries=history.deliveries[:-1])
     assert without.reached("crm", 2) == tried(3, 3, "new")
     assert without.reached("other", 1) is None

@@ -181,6 +181,20 @@ def test_settings_of_a_postgres_role_round_no_number_that_is_read_and_a_huge_row
         found(database.sink(), task(schema=schema))
 
 
+@pytest.mark.guarantee("Postgres")
+def test_a_postgres_table_keeps_a_byte_order_mark_and_wide_decimals_and_counts_rows_of_one_null() -> None:
+    database = new_database()
+    user = database.settings()["user"]
+    database.run(
+        f"create table people (id numeric(65,30), text text); grant all on people to {user};"
+        "insert into people values (200000000.5, U&'\\FEFFAda'), (null, null)"
+    )
+    rows = found(database.sink(), task(schema=pa.schema([("text", pa.string()), ("id", pa.decimal128(10, 1))])))
+    assert [tuple(row.values()) for row in rows] == [("\ufeffAda", Decimal("200000000.5"), False), (None, None, False)]
+    texts = found(database.sink(), task(key=("text",), schema=pa.schema([("text", pa.string())])))
+    assert [row["text"] for row in texts] == ["\ufeffAda", None]
+
+
 # Field, its type, the column of the user, a value.
 ARRAYS: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("wholes", pa.int64(), "text[]", [2**53 + 1, None]),

@@ -17,7 +17,7 @@ import pytest
 from tests.support.dbt.command import call, exit_code, read
 from tests.support.dbt.project import Project, Result
 from tests.support.delivery.account import Account, Ended
-from tests.support.servers.http import HttpServer, http_server
+from tests.support.servers.http import HttpServer, Reply, http_server
 
 REFUSED = "a constraint or trigger of the table refused the row"
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
@@ -149,3 +149,22 @@ def test_over_a_real_history_line_exit_code_status_report_and_alerts_say_what_an
     assert (mended.code, mended.line) == (0, "+0 ~1 -0")
     counted = history.project.rows("select * from {s}.reverse_etl_ledger where fact = 'run_finished'")
     assert len(counted) == 4
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_the_dbt_test_over_undelivered_rows_counts_those_that_a_failed_run_did_not_list(project: Project) -> None:
+    (project.folder / "tests").mkdir()
+    for name, most in (("left", 2), ("left_few", 3)):
+        (project.folder / "tests" / f"{name}.sql").write_text(
+            f"{{{{ reverse_etl.undelivered_syncs(max_rows={most}) }}}}"
+        )
+    project.changelog("people", "select id, 'Ann' as name from values 1, 2, 3 as t (id)")
+    with http_server(Reply(401)) as server:
+        project.destinations["api"] = {"type": "http", "url": server.url}
+        project.sync("crm_people", "people", destination="api", object="people", mode="upsert")
+        assert project.run().sync("crm_people") == "ERROR failed"
+    assert project.dbt("run", "--select", "package:reverse_etl").success
+    assert project.rows("select status, rejected_inserts from {s}.reverse_etl_runs") == [("failed", 0)]
+    assert project.rows("select count(*) from {s}.reverse_etl_undelivered") == [(0,)]
+    assert project.rows("select undelivered_rows from {s}.reverse_etl_status") == [(3,)]
+    assert project.dbt("test", "--select", "test_type:singular").statuses == {"left": "fail", "left_few": "pass"}

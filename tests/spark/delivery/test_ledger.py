@@ -35,7 +35,7 @@ from dbt_reverse_etl.delivery.facts import (
     Undelivered,
     WaveAcknowledged,
 )
-from dbt_reverse_etl.delivery.health import health
+from dbt_reverse_etl.delivery.health import health, standing
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
 from dbt_reverse_etl.warehouse import commits
@@ -273,6 +273,46 @@ def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: D
     runs = ledger._spark.sql(f"select fence, ended_well from {sql.view('reverse_etl_runs', ledger.relation)}").collect()
     assert {row.fence: row.ended_well for row in runs} == {**expected, 99: False}
     assert set(expected.values()) == {True, False}
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_the_models_count_the_rows_that_a_run_planned_and_did_not_reach_as_undelivered(ledger: DeltaLedger) -> None:
+    stopped = Counts(
+        PerOperation(9, 8, 7), PerOperation(4, 3, 2), failed=PerOperation(4, 5, 3), no_match=PerOperation(1, 0, 2)
+    )
+    expected, facts = {}, []
+    for number, (status, listed) in enumerate(
+        itertools.product(("succeeded", "partial", "failed", "interrupted", "superseded"), (0, 2, 20))
+    ):
+        left = [replace(UNDELIVERED, key=f"row {row}") for row in range(listed)]
+        begun = replace(
+            started(1, f"run {number}", f"sync {number}"),
+            undelivered=(*left, replace(UNDELIVERED, key="no", outcome="no_match")),
+        )
+        end = RunFinished(begun.sync_id, 1, 1, NOW, status, stopped, stopped.planned)
+        expected[begun.sync_id] = standing(fold([begun, end]), 0, NOW).undelivered
+        facts += [begun, end]
+    ledger.append(*facts)
+    view = sql.view("reverse_etl_status", ledger.relation)
+    found = ledger._spark.sql(f"select sync_id, undelivered_rows from {view}").collect()
+    assert {row.sync_id: row.undelivered_rows for row in found} == expected
+    assert set(expected.values()) == {0, 2, 12, 20}
+
+
+def test_the_history_of_a_key_tells_a_row_without_a_match_from_an_undelivered_one(ledger: DeltaLedger) -> None:
+    facts: list[Fact] = []
+    for fence, outcome in enumerate(("no_match", "rejected", None), 1):
+        left = (replace(UNDELIVERED, outcome=outcome, reason="why"),) if outcome else ()
+        others = tuple(replace(UNDELIVERED, key=key, outcome="failed") for key in "ab")
+        wave = replace(acknowledged(fence, "", NOW + timedelta(minutes=fence)), undelivered=(*others, *left))
+        facts += [started(fence, f"run {fence}"), wave]
+    ledger.append(*facts)
+    rows = ledger._spark.sql(sql.render("key_deliveries", ledger.relation, ["a1"], "uuid", "k", 1)).collect()
+    assert [(row.fence, row.outcome, row.reason) for row in rows] == [
+        (1, "no_match", "why"),
+        (2, "rejected", "why"),
+        (3, None, None),
+    ]
 
 
 def random_run(rng: random.Random, sync_id: str) -> list[Fact]:

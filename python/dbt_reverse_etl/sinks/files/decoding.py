@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Iterator
-from io import BytesIO
 from typing import Any
 
 import orjson
@@ -77,7 +76,7 @@ def _csv_texts(content: bytes, schema: pa.Schema) -> dict[str, Any]:
         quoted_strings_can_be_null=False,
     )
     whole = csv.ReadOptions(block_size=len(content) + 1)  # a row may be longer than a block
-    table = csv.read_csv(BytesIO(content), whole, csv.ParseOptions(newlines_in_values=True), told)
+    table = csv.read_csv(pa.BufferReader(content), whole, csv.ParseOptions(newlines_in_values=True), told)
     return {field.name: _from_cells(one_array(table.column(field.name)), plain_type(field.type)) for field in schema}
 
 

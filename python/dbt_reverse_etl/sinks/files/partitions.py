@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.sql.values import date_text
 from dbt_reverse_etl.values.arrow import is_text, plain_array, plain_type
 
 MOST_FOLDERS = 10_000  # of one batch
@@ -106,9 +107,11 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
 
 
 def _texts(array: Any) -> Any:
-    """As `database.utf8`."""
+    """As `refusals.utf8`."""
     plain = plain_array(array)
-    return utf8(plain) if is_text(plain.type) else (plain.cast(pa.string()), [])
+    if is_text(plain.type):
+        return utf8(plain)
+    return date_text(plain) if pt.is_date32(plain.type) else (plain.cast(pa.string()), [])
 
 
 def _folder(values: dict[str, str | None]) -> str:

@@ -18,7 +18,8 @@ from dbt_reverse_etl.sinks.refusals import one_array
 
 CONNECTOR = "dbt-reverse-etl"
 OPS = {"insert": "c", "update": "u", "delete": "d"}
-ALIKE = {"after": "before"}  # one record, as in Debezium
+PREVIOUS = "before"  # the field
+ALIKE = {"after": PREVIOUS}  # one record, as in Debezium
 _CAPTURED = pa.timestamp("us", "UTC")
 
 
@@ -33,7 +34,7 @@ def envelope(schema: pa.Schema) -> pa.Schema:
     ]
     return pa.schema(
         [
-            pa.field("before", row),
+            pa.field(PREVIOUS, row),
             pa.field("after", row),
             pa.field("op", pa.string(), nullable=False),
             pa.field("ts_ms", pa.int64(), nullable=False),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.envelope import enveloped
+from dbt_reverse_etl.sinks.kafka.envelope import PREVIOUS, enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of, refused_deletes
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
@@ -45,9 +45,10 @@ def extra_columns(mode: Mode) -> tuple[str, ...]:
 Encode = Callable[[pa.Table], Encoded]  # rows or events as values
 
 
-def json_of(options: KafkaOptions) -> Encode:
-    """Values as JSON."""
-    return lambda rows: encode_rows(rows, nan=options.nan)
+def json_of(options: KafkaOptions, mode: Mode) -> Encode:
+    """Values as JSON. An image before was sent already: NaN in it was null by an earlier `nan`, and its row must not be stuck."""
+    sent = (PREVIOUS,) if mode is Mode.CHANGELOG else ()
+    return lambda rows: encode_rows(rows, nan=options.nan, nan_is_null=sent)
 
 
 def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: Encode) -> list[Entry]:

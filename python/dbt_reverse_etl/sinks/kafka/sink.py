@@ -142,7 +142,7 @@ class KafkaSink(Sink):
         problems = [self._no_right(task, absent)] if absent else topic_problems(topic, task)
         if problems:
             raise DestinationError(*problems)
-        self._encode = json_of(options_of(task))
+        self._encode = json_of(options_of(task), task.mode)
         registered = self._registered(task)
         if registered is not None:
             registered.register()

@@ -97,6 +97,21 @@ def test_a_value_that_no_folder_can_name_refuses_its_row_alone(form: Any, text: 
     assert [row["id"] for row in read(tmp_path, task)] == [2]
 
 
+@pytest.mark.guarantee("Files")
+@pytest.mark.parametrize("days", [2_932_897, -719_163, 2**31 - 1, -(2**31)], ids=["10000", "0", "last", "first"])
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_a_date_of_a_year_that_no_reader_takes_refuses_its_row_alone(form: Any, days: int, tmp_path: Path) -> None:
+    task = visits("day")
+    batch = batch_of(task, [("insert", visit(1)), ("insert", visit(2))])
+    far = pa.array([days, 0], pa.int32()).cast(pa.date32())
+    rows = batch.rows.set_column(batch.rows.schema.get_field_index("day"), "day", far)
+    with opened(sink_at(tmp_path, format=form), task) as sink:
+        delivery = sink.deliver(replace(batch, rows=rows))
+    assert [(one.index, one.reason) for one in delivery.results] == [(0, "field day: a year outside 1 to 9999")]
+    assert [part["partition"] for part in manifest(tmp_path)["parts"]] == [{"day": "1970-01-01"}]
+    assert [row["id"] for row in read(tmp_path, task, format=form)] == [2]
+
+
 def test_the_longest_name_that_is_taken_can_be_written(tmp_path: Path) -> None:
     task = visits("country")
     longest = "x" * (LONGEST_NAME - len("country="))

@@ -147,7 +147,7 @@ class PostgresDialect(Dialect):
         texts = ", ".join(self._text(field, is_array=field.name in arrays) for field in task.schema)
         soft = soft_delete(task)
         kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
-        return read_copy(connection, f"SELECT {texts} FROM {name.sql}{kept}", task, arrays)
+        return read_copy(connection, texts, f"{name.sql}{kept}", task, arrays)
 
     def _text(self, field: pa.Field, *, is_array: bool) -> str:
         quoted = self.quoted(field.name)
