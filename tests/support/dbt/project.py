@@ -141,10 +141,10 @@ class Project:
     def image(self, changelog: str, columns: str) -> list[tuple[Any, ...]]:
         """The rows that its changes lead to, in the order of their id; apart from the views of the package."""
         newest = (
-            "select *, row_number() over (partition by id order by _snapshot_id desc, _change = 'delete') as n "
+            "select *, row_number() over (partition by id order by _snapshot_id desc, _change = 'delete') as _nth "
             f"from {{s}}.{changelog} where _change in ('insert', 'update_postimage', 'delete')"
         )
-        rows = self.rows(f"select {columns} from ({newest}) where n = 1 and _change <> 'delete' order by id")
+        rows = self.rows(f"select {columns} from ({newest}) where _nth = 1 and _change <> 'delete' order by id")
         return [tuple(row) for row in rows]
 
     def crm(self, query: str = "select * from contacts order by 1") -> list[tuple[Any, ...]]:
