@@ -376,7 +376,7 @@ class SyncPush(OneSync):
         planned = tried - refused
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
         found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
-        if not of_one_row:
+        if not of_one_row and planned.total:
             first = any(place.snapshot == 0 for place in state.positions)
             visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
             found += violations(guards, planned, visible, first=first)

@@ -67,9 +67,10 @@ class Delivery:
     Attributes:
         results: one entry for each row that was not delivered, each index at most once.
         retry_after: seconds for which the destination asks every worker of the sync to pause, or None.
-        refused_whole: the destination refused the batch as one, applied nothing, and did not say which row is at fault;
-            all rows are `rejected`, and the engine may bisect.
-        some_applied: with `refused_whole`: it refused some of the rows only, and may have applied the others.
+        refused_whole: the destination refused the batch as one, and did not say which row is at fault; all rows are `rejected`, and the
+            engine may bisect. It applied none of them but those in `maybe_applied`.
+        maybe_applied: indexes of rows in `results` that may be applied, for the destination refused some of them only. What it says
+            later of such a row alone holds.
         stop: why the sync must stop although the rows in `results` may be applied (they are `unknown`), or None; a
             `fatal` row stops it too, and was surely not applied.
     """
@@ -77,7 +78,7 @@ class Delivery:
     results: tuple[RowResult, ...] = ()
     retry_after: float | None = None
     refused_whole: bool = False
-    some_applied: bool = False
+    maybe_applied: tuple[int, ...] = ()
     stop: str | None = None
 
     @staticmethod

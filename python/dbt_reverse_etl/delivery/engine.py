@@ -200,7 +200,7 @@ class Engine:
                 raise
             except Exception as error:
                 answer = _broken(wave, len(rows), Outcome.UNKNOWN, f"the sink raised {type(error).__name__}")
-            delivery = wave.read(len(rows), _formed(wave, len(rows), answer))
+            delivery = wave.read(_formed(wave, len(rows), answer))
             self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
         wave.record(rows, delivery)
         self._step("batch.after")

@@ -14,7 +14,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, Remote, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Number
-from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, refused_before, split
+from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, refused_before, split, was_refused
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
 from dbt_reverse_etl.sinks.base import OPERATION, Mode, Sink, SparkSink
@@ -99,7 +99,7 @@ def listed(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
         far: the rows are sent from where they are.
     """
     known = {key: in_mode(mode, row) for key, row in state.undelivered.items()}
-    if not any(row.attempts or row.waits(now, park_doubt=policy.park_doubt) for row in known.values()):
+    if not any(was_refused(row) or row.waits(now, park_doubt=policy.park_doubt) for row in known.values()):
         return Listed(_NO_ROWS, _NO_ROWS)
     rows, wait = source.listed(), _NO_ROWS
     whole = far and isinstance(sink, SparkSink)  # Spark itself writes every row, those that wait, too

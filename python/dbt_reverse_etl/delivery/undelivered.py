@@ -62,7 +62,12 @@ def alone(table: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
 
 def refused_before(table: pa.Table, known: Mapping[str, Undelivered]) -> tuple[pa.Table, pa.Table]:
     """The rows of which the destination has refused no attempt with this value, and those of which it has."""
-    return _divided(table, _unchanged(table, known, lambda row: row.attempts > 0 and row.outcome != Outcome.UNKNOWN))
+    return _divided(table, _unchanged(table, known, was_refused))
+
+
+def was_refused(row: Undelivered) -> bool:
+    """Whether the destination has refused an attempt with this value."""
+    return row.attempts > 0 and row.outcome != Outcome.UNKNOWN
 
 
 def _divided(table: pa.Table, chosen: pa.Array) -> tuple[pa.Table, pa.Table]:

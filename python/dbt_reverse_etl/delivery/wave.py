@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
+from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
 from dbt_reverse_etl.delivery.policy import Policy
@@ -75,7 +75,7 @@ class Wave:
         self._most_refused = inf if part.known else most
         self._aborted = False
         self._interrupted = interrupted
-        self._parks_doubt = policy.park_doubt
+        self._parks_doubt = policy.park_doubt and not policy.retry_now
         self._repeated = {Outcome.RETRYABLE} if policy.park_doubt else {Outcome.RETRYABLE, Outcome.UNKNOWN}
         # Rows in doubt are not repeated, so no time limit of repeats would end a sync that leaves all of them in doubt.
         self._breaking = {Outcome.REJECTED, Outcome.UNKNOWN} if policy.park_doubt else {Outcome.REJECTED}
@@ -141,25 +141,34 @@ class Wave:
             self.requests += 1
             self._mark(rows, UNDER_WAY)
 
-    def read(self, rows: int, delivery: Delivery) -> Delivery:
-        """The answer to a batch; where doubt is parked, one of which some rows were applied is not sent in parts."""
-        if rows > 1 and delivery.refused_whole and delivery.some_applied and self._parks_doubt:
-            return Delivery.of_all(rows, Outcome.UNKNOWN, "some rows of the batch were refused, and not which")
-        return delivery
+    def read(self, delivery: Delivery) -> Delivery:
+        """The answer to a batch; where doubt is parked, rows that may be applied are not sent in smaller batches."""
+        if not (self._parks_doubt and delivery.maybe_applied):
+            return delivery
+        maybe, reason = {*delivery.maybe_applied}, "some rows of the batch were refused, and it is not known which"
+        apart = Outcome.RETRYABLE if delivery.refused_whole else None
+        results = tuple(
+            replace(one, outcome=Outcome.UNKNOWN, reason=reason)
+            if one.index in maybe
+            else replace(one, outcome=apart or one.outcome)
+            for one in delivery.results
+        )
+        return replace(delivery, results=results, refused_whole=False)
 
     def record(self, rows: Sequence[int], delivery: Delivery) -> None:
         """Write down the sink's answer; a batch refused as one says nothing about a single row."""
         with self._lock:
-            wrong = _violation(len(rows), delivery.results)
+            wrong = _violation(len(rows), delivery)
             if wrong is not None:
                 # Nothing in such an answer can be believed, so any row may be applied.
                 self.stop(Stop(StopKind.FATAL, wrong))
                 delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, wrong)
             elif delivery.refused_whole and len(delivery.results) < len(rows):
                 refused = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
-                delivery = replace(refused, some_applied=delivery.some_applied)
+                delivery = replace(refused, maybe_applied=delivery.maybe_applied)
+            self._maybe.update(rows[index] for index in delivery.maybe_applied)
             if delivery.refused_whole and len(rows) > 1:
-                self._refused_as_one(rows, some_applied=delivery.some_applied)
+                self._refused_as_one(rows)
                 return
             self._mark(rows, DELIVERED)
             for result in delivery.results:
@@ -185,7 +194,7 @@ class Wave:
                 self._failures[row] = RowFailure(Outcome.RETRYABLE, reason, 0)
             for row in self._maybe & self._failures.keys():
                 failure = self._failures[row]
-                if failure.outcome is not Outcome.REJECTED:  # which it said of this row alone
+                if failure.outcome in (Outcome.RETRYABLE, Outcome.FATAL):  # anything else was said of this row alone
                     self._failures[row] = replace(failure, outcome=Outcome.UNKNOWN)
             return dict(sorted(self._failures.items())), self._count(self._part.rows.column(OPERATION))
 
@@ -200,9 +209,8 @@ class Wave:
         failed = not_delivered - refused - absent - left
         return Counts(planned, planned - not_delivered, refused, failed, left, absent)
 
-    def _refused_as_one(self, rows: Sequence[int], *, some_applied: bool) -> None:
+    def _refused_as_one(self, rows: Sequence[int]) -> None:
         self._mark(rows, FAILED)
-        self._maybe.update(rows if some_applied else ())
         for row in rows:
             before = self._failures.get(row)
             outcome = before.outcome if before else Outcome.RETRYABLE
@@ -216,7 +224,8 @@ class Wave:
         joined = before.outcome.then(outcome) if before else outcome
         self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1)
         self._marks[row] = FAILED
-        self._refused += outcome in self._breaking
+        # Of a batch that is parked as one, most rows may be well.
+        self._refused += outcome in self._breaking and not (outcome is Outcome.UNKNOWN and row in self._maybe)
         if outcome is Outcome.FATAL:
             self.stop(Stop(StopKind.FATAL, reason))
 
@@ -247,9 +256,10 @@ def count_operations(operations: pa.ChunkedArray, rows: Sequence[int] | None = N
     return PerOperation(**counted) if counted else NO_ROWS
 
 
-def _violation(rows: int, results: Sequence[RowResult]) -> str | None:
+def _violation(rows: int, delivery: Delivery) -> str | None:
+    results = delivery.results
     indexes = {result.index for result in results}
-    if len(indexes) < len(results) or any(not 0 <= index < rows for index in indexes):
+    if len(indexes) < len(results) or any(not 0 <= index < rows for index in (*indexes, *delivery.maybe_applied)):
         return "the sink answered for a row it was not sent, or twice for one row"
     if any(result.outcome is Outcome.DELIVERED for result in results):
         return "the sink listed a delivered row among its failures"

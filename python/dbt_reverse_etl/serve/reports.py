@@ -87,5 +87,8 @@ def _made_at(manifest: Path) -> str:
     """By dbt's clock, as ISO 8601 in UTC; empty if that is not known."""
     if not manifest.is_file():
         return ""
-    metadata = orjson.loads(manifest.read_bytes()).get("metadata") or {}
-    return str(metadata.get("generated_at") or "")
+    try:
+        metadata = orjson.loads(manifest.read_bytes())["metadata"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):  # a file that was cut must not keep a newer one out
+        return ""
+    return str((metadata or {}).get("generated_at") or "")

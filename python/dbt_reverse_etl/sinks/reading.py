@@ -33,7 +33,7 @@ UNREADABLE = "_unreadable"
 # What a column of a wider type shows behind the value: `2024-01-01 00:00:00` of a date, `5.00` of a whole number.
 _MIDNIGHT, _POINT = r"[ T]00:00:00(\.0+)?$", r"\.0+$"
 # Of a decimal with more of them than its value needs: Arrow counts them as digits, and takes at most 38 or 76.
-_ZEROS = r"(\.[0-9]*?)0+$"
+_ZEROS = r"([0-9])\.0+$|(\.[0-9]*[1-9])0+$"
 # Arrow and `Decimal` also read 0x10, 05 and 1_0, which are other keys in a column of texts. DuckDB writes .5 for 0.5.
 _WHOLE, _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.0+)?$", r"^-?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
@@ -135,7 +135,7 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if form and not pc.all(pc.match_substring_regex(texts, form), min_count=0).as_py():
         raise ValueError("no number as databases write it")
     if pt.is_decimal(kind):
-        texts = pc.replace_substring_regex(texts, pattern=_ZEROS, replacement=r"\1")
+        texts = pc.replace_substring_regex(texts, pattern=_ZEROS, replacement=r"\1\2")
     single = _of_one(kind)
     if single:
         return pa.array([text if text is None else single(text) for text in texts.to_pylist()], kind)

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
-from dbt_reverse_etl.sinks.base import Limits
+from dbt_reverse_etl.sinks.base import Limits, Mode
 from tests.support.delivery.engine_bench import Bench, outcomes, refusing
 from tests.support.effort import scaled
+
+
+def doubtful(ids: list[int]) -> tuple[int, ...]:
+    """Of a batch with several rows each may be applied."""
+    return tuple(range(len(ids))) if len(ids) > 1 else ()
+
 
 FEW = Retries(requests=0, share=0.0, attempts=1)
 
@@ -53,7 +59,7 @@ def test_rows_of_a_batch_of_which_some_were_applied_are_unknown_until_each_has_i
     def partly(ids: list[int]) -> Delivery:
         if 0 not in ids:
             return Delivery()
-        return replace(Delivery.of_all(len(ids), Outcome.REJECTED, "one of them"), some_applied=len(ids) > 1)
+        return replace(Delivery.of_all(len(ids), Outcome.REJECTED, "one of them"), maybe_applied=doubtful(ids))
 
     def stopping(ids: list[int]) -> Delivery:
         return Delivery.of_all(len(ids), Outcome.FATAL if then == "fatal" else Outcome.RETRYABLE, "HTTP")
@@ -70,12 +76,45 @@ def test_rows_of_a_batch_of_which_some_were_applied_are_unknown_until_each_has_i
 def test_where_some_rows_of_a_batch_were_applied_the_refused_one_is_found_unless_doubt_is_parked(parks: bool) -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         refused = Delivery.of_all(len(ids), Outcome.REJECTED, "one of them")
-        return replace(refused, some_applied=len(ids) > 1) if 5 in ids else Delivery()
+        return replace(refused, maybe_applied=doubtful(ids)) if 5 in ids else Delivery()
 
-    bench = Bench(answer, Limits(rows=8), Policy().parking_doubt() if parks else Policy())
-    result = bench.wave(8)
-    expected = dict.fromkeys(range(8), Outcome.UNKNOWN) if parks else {5: Outcome.REJECTED}
-    assert (outcomes(result), len(bench.sink.requests) == 1) == (expected, parks)
+    policy = Policy().parking_doubt() if parks else Policy()
+    result = Bench(answer, Limits(rows=100), policy).wave(300)
+    parked = dict.fromkeys(range(100), Outcome.UNKNOWN)
+    assert (outcomes(result), result.stop) == (parked if parks else {5: Outcome.REJECTED}, None)
+    assert result.counts.delivered.total == (200 if parks else 299)
+    retried = Bench(answer, Limits(rows=100), replace(policy, retry_now=True)).wave(300)
+    assert outcomes(retried) == {5: Outcome.REJECTED}, "retry sends what is parked"
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_row_that_the_destination_does_not_have_is_found_in_a_batch_of_which_some_rows_were_applied() -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        if ids == [2]:
+            return Delivery.of_all(1, Outcome.NO_MATCH, "HTTP 404: no match")
+        refused = Delivery.of_all(len(ids), Outcome.REJECTED, "one of them")
+        return replace(refused, maybe_applied=doubtful(ids)) if 2 in ids else Delivery()
+
+    result = Bench(answer, Limits(rows=4), mode=Mode.UPDATE_ONLY).wave(4)
+    assert (outcomes(result), result.any_unknown) == ({2: Outcome.NO_MATCH}, False)
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_row_of_a_second_request_of_which_some_rows_were_applied_is_rejected_once_it_is_refused_alone() -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        if 2 not in ids:
+            return Delivery()
+        if len(ids) == 1:
+            return Delivery.of_all(1, Outcome.REJECTED, "refused")
+        if ids == [2, 3]:  # now in the first request of a batch
+            return replace(Delivery.of_all(2, Outcome.REJECTED, "one of them"), maybe_applied=(0, 1))
+        apart = [RowResult(index, Outcome.RETRYABLE, "apart") for index, one in enumerate(ids) if one >= 2]
+        return Delivery((*apart,), maybe_applied=tuple(one.index for one in apart))
+
+    result = Bench(answer, Limits(rows=4)).wave(4)
+    assert outcomes(result) == {2: Outcome.REJECTED}
+    stopped = Bench(answer, Limits(rows=4), Policy(retries=FEW)).wave(4)
+    assert outcomes(stopped) == {2: Outcome.UNKNOWN, 3: Outcome.UNKNOWN}
 
 
 def test_a_refusal_as_one_without_a_word_about_rows_is_a_refusal() -> None:

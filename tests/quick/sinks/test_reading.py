@@ -14,7 +14,7 @@ WIDE = "200000000.5" + "0" * 29  # as numeric(65,30) shows it
 
 @pytest.mark.guarantee("What is sent")
 @pytest.mark.parametrize("kind", [pa.decimal128(10, 1), pa.decimal128(38, 18), pa.decimal256(50, 20)], ids=str)
-@pytest.mark.parametrize("shown", [WIDE, f"-{WIDE}", "100." + "0" * 90, "1e2", "-0.0"])
+@pytest.mark.parametrize("shown", [WIDE, f"-{WIDE}", "100." + "0" * 90, "1e2", "-0.0", ".0", "-.00", ".50"])
 def test_a_decimal_is_read_from_a_column_with_more_decimal_places(kind: pa.DataType, shown: str) -> None:
     read = rows_of({"value": pa.array([shown, None])}, pa.schema([("value", kind)])).to_pylist()
     assert read == [{"value": Decimal(shown), UNREADABLE: False}, {"value": None, UNREADABLE: False}]

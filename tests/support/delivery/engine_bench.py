@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -69,13 +70,15 @@ class Bench:
         policy: Policy | None = None,
         lease_held: Callable[[], bool] = lambda: True,
         kind: type[ScriptedSink] = ScriptedSink,
+        *,
+        mode: Mode = Mode.MIRROR,
     ) -> None:
         self.clock = FakeClock()
         self.sink = kind(answer, limits or Limits(rows=10), self.clock)
         self.interrupted: Callable[[], bool] = never
         self.engine = Engine(
             self.sink,
-            TASK,
+            replace(TASK, mode=mode),
             policy or Policy(),
             self.clock,
             lease_held,

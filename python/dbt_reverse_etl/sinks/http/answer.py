@@ -252,7 +252,8 @@ class _Results:
                 raise _FormError("it says yes and no of one row")
         if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
             reason = f"{self.status}, more rows refused than are named"
-            return replace(Delivery.of_all(self.sent.rows, Outcome.REJECTED, reason), some_applied=True)
+            whole = Delivery.of_all(self.sent.rows, Outcome.REJECTED, reason)
+            return replace(whole, maybe_applied=tuple(range(self.sent.rows)))
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
 

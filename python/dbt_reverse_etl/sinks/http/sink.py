@@ -115,6 +115,7 @@ class HttpSink(Sink):
         plan, transport = self._opened()
         requests, refused = plan.requests(plan.prepare(batch.rows) if batch.prepared is None else batch.prepared)
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
+        maybe = list[int]()
         delivery = Delivery()
         for position, request in enumerate(requests):
             if position and not batch.go_on():
@@ -122,16 +123,17 @@ class HttpSink(Sink):
                 break
             delivery, answered = _send(request, plan, transport, batch)
             if delivery.refused_whole and len(request.rows) > 1:
+                maybe += [request.rows[index] for index in delivery.maybe_applied]
                 if position == 0:
                     whole = Delivery.of_all(batch.rows.num_rows, Outcome.REJECTED, delivery.results[0].reason)
-                    return replace(whole, some_applied=delivery.some_applied)
+                    return replace(whole, maybe_applied=(*maybe,))
                 delivery = _again(delivery)
             results += [RowResult(request.rows[r.index], r.outcome, r.reason) for r in delivery.results]
             if not answered or _ends_batch(delivery):
                 results += _not_sent(requests[position + 1 :], _AFTER_A_FAILURE)
                 break
         ordered = tuple(sorted(results, key=lambda result: result.index))
-        return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop)
+        return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop, maybe_applied=(*maybe,))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -238,8 +240,7 @@ def _ends_batch(delivery: Delivery) -> bool:
 def _again(delivery: Delivery) -> Delivery:
     """Another operation of the batch was applied, so this refusal is not of the whole batch; alone it will be."""
     reason = f"{delivery.results[0].reason}, to be sent apart"
-    outcome = Outcome.UNKNOWN if delivery.some_applied else Outcome.RETRYABLE
-    return Delivery.of_all(len(delivery.results), outcome, reason)
+    return Delivery.of_all(len(delivery.results), Outcome.RETRYABLE, reason)
 
 
 def _not_sent(requests: Sequence[Request], reason: str) -> list[RowResult]:

@@ -103,7 +103,7 @@ class TestHubspot:
 
         found, delivery = hubspot.send(answer, 1, 2, 3)
         assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 3, True, None)
-        assert delivery.some_applied
+        assert delivery.maybe_applied == (0, 1, 2)
         found, delivery = hubspot.send(answer, 2)
         assert (found, delivery.stop) == ([REJECTED], None)
         assert delivery.results[0].reason == "HTTP 207, refused in results, code VALIDATION_ERROR"
@@ -118,7 +118,7 @@ class TestHubspot:
         assert hubspot.send(limited, 1, 2)[0] == [RETRYABLE] * 2
         whole = json_reply({"status": "error", "category": "VALIDATION_ERROR", "message": "n1"}, 400)
         found, delivery = hubspot.send(whole, 1, 2)
-        assert (found, delivery.refused_whole, delivery.some_applied) == ([REJECTED] * 2, True, False)
+        assert (found, delivery.refused_whole, delivery.maybe_applied) == ([REJECTED] * 2, True, ())
         assert hubspot.send(json_reply({"category": "INVALID_AUTHENTICATION"}, 401), 1)[0] == [FATAL]
 
     def test_records_are_updated_and_archived_by_record_id_and_by_no_other_key(self, server: HttpServer) -> None:

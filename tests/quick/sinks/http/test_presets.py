@@ -241,7 +241,7 @@ class TestIterable:
         for count, listed in ((3, []), (2, ["k1"])):
             found, delivery = iterable.send(answer(count, *listed), 1, 2, 3)
             assert (found, delivery.refused_whole, delivery.stop) == ([REJECTED] * 3, True, None)
-            assert delivery.some_applied
+            assert delivery.maybe_applied == (0, 1, 2)
         assert iterable.send(answer(1), 1)[0] == [REJECTED]
         assert iterable.send(answer(0), 1, 2)[0] == [DELIVERED] * 2
         for wrong in (0, True, "1"):
