@@ -11,6 +11,7 @@
 {% macro import_history(
     model, relation, date_column=none, valid_from='dbt_valid_from', valid_to='dbt_valid_to', is_deleted='dbt_is_deleted', every=none, label=none, leave_out=[]
 ) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._empty_changelog(model) -%}
     {%- set history = reverse_etl._history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) -%}
     {%- do history.update({'label': 'cast(' ~ label ~ ' as string)' if label else none}) -%}

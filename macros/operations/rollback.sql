@@ -5,6 +5,7 @@
     dbt run-operation rollback --args '{model: contacts_changelog, savepoint: before_import}'
 #}
 {% macro rollback(model, to=none, label=none, timestamp=none, savepoint=none) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('rollback', model) -%}
     {%- if [to, label, timestamp, savepoint] | reject('none') | list | length != 1 -%}
         {%- do reverse_etl._operation_refuse(

@@ -3,6 +3,7 @@
     dbt run-operation steps --args '{model: orders_wide}'
 #}
 {% macro steps(model) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('steps', model) -%}
     {%- set captured = reverse_etl._captured_at(changelog) -%}
     {%- set run = reverse_etl._open_run(changelog.target, captured) -%}
