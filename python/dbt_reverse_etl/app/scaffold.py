@@ -275,14 +275,23 @@ def _top_level(text: str) -> list[tuple[yaml.Node, yaml.Node]]:
 
 
 def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
-    model, name = source.stem, re.sub(r"\W", "_", source.stem)
-    changelog = f"{model}_changelog"
+    model = source.stem
+    changelog = model if _is_changelog(project, source) else f"{model}_changelog"
+    name = re.sub(r"\W", "_", changelog.removesuffix("_changelog"))
     unique_key = repr(key[0] if len(key) == 1 else list(key))
     # A second one of either name in another folder would be an error of dbt.
     if changelog not in project.stems(".sql", ".py"):
         project.create(source.parent / f"{changelog}.sql", MODEL.format(key=unique_key, model=model))
     if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, f"crm_{name}", changelog):
         project.create(source.parent / f"{changelog}_sync.yml", SYNC.format(name=name, changelog=changelog))
+
+
+def _is_changelog(project: _Project, source: Path) -> bool:
+    """Whether a model is one already, by its own file or a properties file."""
+    listed = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "models")]
+    configs = [one.get("config") for one in listed if one.get("name") == source.stem]
+    is_listed = any(isinstance(one, Mapping) and one.get("materialized") == "changelog" for one in configs)
+    return is_listed or _CHANGELOG.search(_raw(source)) is not None
 
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
