@@ -1,4 +1,4 @@
-"""Airflow 3: dbt builds, then what changed is pushed. A push is tried again only where that can mend it."""
+"""Airflow 3.2 or later: dbt builds, then what changed is pushed. A push is tried again only where that can mend it."""
 
 from datetime import datetime, timedelta
 from functools import cached_property

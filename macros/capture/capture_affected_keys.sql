@@ -5,7 +5,7 @@
   Each table says what changed by its changelog or by Delta's change feed; where one cannot, everything is compared.
 #}
 {% macro capture_affected_keys(capture) %}
-    {%- set plan = reverse_etl._checked_plan(config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
+    {%- set plan = reverse_etl._checked_plan(reverse_etl._own_block(config).get('wide_table')) -%}
     {%- set since = capture.since or {} -%}
     {%- set positions, problems, read = {}, [], {} -%}
     {#- First how far every table has come, then what changed in it: what comes meanwhile is proposed the next time. -#}

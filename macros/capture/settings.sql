@@ -1,6 +1,10 @@
+{# What a model says for this package, of its configuration or that of its node. YAML reads a key without a value as NULL. #}
+{% macro _own_block(config) %}{{ return((config.get('meta') or {}).get('reverse_etl') or {}) }}{% endmacro %}
+
+
 {# What a changelog model may say. Whatever would be ignored is refused. #}
 {% macro _changelog_settings() %}
-    {%- set given = config.get('meta', {}).get('reverse_etl', {}) -%}
+    {%- set given = reverse_etl._own_block(config) -%}
     {%- set choices = {
         'compare': ['hash', 'except'],
         'on_bad_key': ['fail', 'quarantine'],
@@ -48,7 +52,7 @@
 {# What else of this schema has a name, or publishes under it; empty: nothing. #}
 {% macro _taken_by_another(name) %}
     {%- for node in graph.nodes.values() if node.unique_id != model.unique_id and node.resource_type in ['model', 'seed', 'snapshot'] and [node.database or '', node.schema] == [model.database or '', model.schema] -%}
-        {%- if name | lower in [node.alias | lower, (node.config.get('meta', {}).get('reverse_etl', {}).get('publish', '') if node.config.get('materialized') == 'changelog' else '') | lower] -%}
+        {%- if name | lower in [node.alias | lower, (reverse_etl._own_block(node.config).get('publish') or '' if node.config.get('materialized') == 'changelog' else '') | lower] -%}
             {{ return(node.unique_id) }}
         {%- endif -%}
     {%- endfor -%}

@@ -114,13 +114,13 @@ where v._change <> 'delete'
 {%- endmacro %}
 
 
-{# The newest identity of the sync in the ledger, its specs over this changelog, and the fence of the first run that counts. #}
+{# The newest identity of the sync over this changelog, its specs over this changelog, and the fence of the first run that counts. #}
 {% macro _delivered_known(ledger, sync, relation, changelog) %}
-    {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) -%}
-    {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] -%}
-    {%- set specs = [] -%}
+    {%- set started = ledger ~ " where fact = 'run_started' and sync = " ~ reverse_etl._string(sync) ~ " and from_json(body, 'changelog string').changelog = " ~ changelog -%}
     {%- set table = load_relation(relation) -%}
-    {%- if found[0] is not none and table is not none -%}
+    {%- set found = run_query("select max_by(sync_id, recorded_at), max_by(from_json(body, 'known_from bigint').known_from, recorded_at) from " ~ started).rows[0] if table is not none else [none, none] -%}
+    {%- set specs = [] -%}
+    {%- if found[0] is not none -%}
         {%- set present, head = {}, reverse_etl._head(table) -%}
         {%- for column in reverse_etl._columns_of(table) -%}{%- do present.update({column.name: column.type}) -%}{%- endfor -%}
         {%- for row in run_query(reverse_etl.specs_of(ledger, found[0], changelog, found[1] or 0)).rows -%}

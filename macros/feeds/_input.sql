@@ -13,7 +13,7 @@
             'give them in the test: `overrides: {macros: {reverse_etl.' ~ name ~ ': "(select ...)"}}`'
         ) -%}
     {%- endif -%}
-    {%- set capture = config.get('meta', {}).get('reverse_etl', {}).get('capture') -%}
+    {%- set capture = reverse_etl._own_block(config).get('capture') -%}
     {%- set strategy = capture.strategy if capture is mapping else capture -%}
     {%- if config.get('materialized') != 'changelog' or strategy != 'feed' -%}
         {%- do reverse_etl._view_refuse(

@@ -12,7 +12,7 @@
         {%- do heads.update({result.node.unique_id: result.adapter_response.get('code')}) -%}
     {%- endfor -%}
     {#- Tests of a part of the rows say nothing about a snapshot. -#}
-    {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
+    {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and reverse_etl._own_block(node.config).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node, tests, statuses) -%}
@@ -98,7 +98,7 @@
 
 {# The property outlives the setting: without both the setting and the view, nobody reads what it names. #}
 {% macro _is_still_published(node, published) %}
-    {%- if not published.view or node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}{{ return(true) }}{%- endif -%}
+    {%- if not published.view or reverse_etl._own_block(node.config).get('publish') -%}{{ return(true) }}{%- endif -%}
     {%- set view = reverse_etl._published_view(node, published.view) -%}
     {%- set existing = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) -%}
     {{ return(existing is not none and existing.type == 'view') }}

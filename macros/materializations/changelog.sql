@@ -16,7 +16,7 @@
     {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
     {%- if query is not none -%}{%- do reverse_etl._tell_columns(query.columns) -%}{%- endif -%}
     {%- if not existing -%}
-        {%- if config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}{%- do reverse_etl._finish_reset(graph.nodes[model.unique_id]) -%}{%- endif -%}
+        {%- if reverse_etl._own_block(config).get('publish') -%}{%- do reverse_etl._finish_reset(graph.nodes[model.unique_id]) -%}{%- endif -%}
         {%- do reverse_etl._create_changelog(target, query.columns, settings) -%}
     {%- endif -%}
     {%- if reverse_etl._is_partial() -%}

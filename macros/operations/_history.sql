@@ -1,4 +1,4 @@
-{# What the operations on a changelog's history share. #}
+{# What the operations on a changelog's history share. While dbt parses a hook that calls one, it does nothing: there is no graph yet. #}
 
 {#
   The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head, present: all columns of the table,

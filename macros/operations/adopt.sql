@@ -4,6 +4,7 @@
     dbt run-operation adopt --args '{sync: crm_contacts}'         the destination already equals the head of now: the next push sets the position there, and sends what was captured since
 #}
 {% macro adopt(model=none, sync=none) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- if (model is none) == (sync is none) -%}
         {{ exceptions.raise_compiler_error('adopt: found ' ~ ('both model and sync' if model else 'neither model nor sync') ~ "; expected one of them. Next: dbt run-operation adopt --args '{sync: NAME}'") }}
     {%- elif sync is not none -%}

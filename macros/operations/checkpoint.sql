@@ -3,6 +3,7 @@
     dbt run-operation checkpoint --args '{model: contacts_changelog}'
 #}
 {% macro checkpoint(model) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('checkpoint', model) -%}
     {%- set head = changelog.head -%}
     {%- if head.since_base == 0 -%}

@@ -3,6 +3,7 @@
     dbt run-operation forget --args '{sync: crm_contacts}'
 #}
 {% macro forget(sync) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- do reverse_etl._request('forget', sync) -%}
 {% endmacro %}
 

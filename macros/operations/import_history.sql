@@ -11,6 +11,7 @@
 {% macro import_history(
     model, relation, date_column=none, valid_from='dbt_valid_from', valid_to='dbt_valid_to', is_deleted='dbt_is_deleted', every=none, label=none, leave_out=[]
 ) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._empty_changelog(model) -%}
     {%- set history = reverse_etl._history_to_import(changelog, relation, date_column, valid_from, valid_to, is_deleted, every, leave_out) -%}
     {%- do history.update({'label': 'cast(' ~ label ~ ' as string)' if label else none}) -%}
@@ -93,6 +94,7 @@
         'relation': found, 'copies': date_column is not none, 'every': every, 'expressions': expressions,
         'from': 'cast(' ~ reverse_etl._quote(times[0]) ~ ' as timestamp)',
         'until': 'cast(null as timestamp)' if date_column else 'if(' ~ reverse_etl._quote(valid_to) ~ ' > current_timestamp(), null, cast(' ~ reverse_etl._quote(valid_to) ~ ' as timestamp))',
+        'is_marked': reverse_etl._quote(is_deleted) ~ " is null or lower(" ~ reverse_etl._quote(is_deleted) ~ ") in ('true', 'false')" if is_deleted | lower in types and not date_column else 'true',
         'is_version': "coalesce(lower(" ~ reverse_etl._quote(is_deleted) ~ "), 'false') <> 'true'" if is_deleted | lower in types and not date_column else 'true',
     }) }}
 {% endmacro %}
@@ -109,6 +111,8 @@
     {#- Only a snapshot with `hard_deletes: new_record` has it. -#}
     {%- if is_deleted != 'dbt_is_deleted' and is_deleted | lower not in types -%}
         {%- do problems.append('no column ' ~ is_deleted ~ '; expected the one that marks deletions; correct is_deleted in --args') -%}
+    {%- elif times | length > 1 and not types.get(is_deleted | lower, 'boolean').startswith(('boolean', 'string', 'varchar', 'char')) -%}
+        {%- do problems.append('column ' ~ is_deleted ~ ' of type ' ~ types[is_deleted | lower] ~ "; expected boolean, or the texts 'true' and 'false': whatever else it holds marks no deletion; cast it in a view over the relation") -%}
     {%- endif -%}
     {%- for column in changelog.columns -%}
         {%- set type = types.get(column.name | lower) -%}
@@ -149,8 +153,9 @@
     {%- set names = reverse_etl._columns(changelog.columns | map(attribute='name')) -%}
     with held as (
         select {{ names }}, {{ reverse_etl._model_hash(changelog.columns) }} as _row_hash, begins._snapshot_id as _reverse_etl_from,
-            {{ 'if(begins._snapshot_id = (select max(_snapshot_id) from ' ~ moments ~ '), null, begins._snapshot_id + 1)' if history.copies else 'ends._snapshot_id' }} as _reverse_etl_until
-        from (select {{ history.expressions | join(', ') }}, {{ history.from }} as _reverse_etl_valid_from, {{ history.until }} as _reverse_etl_valid_to from {{ history.relation }} where {{ history.is_version }}) as source_rows
+            {{ 'if(begins._snapshot_id = (select max(_snapshot_id) from ' ~ moments ~ '), null, begins._snapshot_id + 1)' if history.copies else 'ends._snapshot_id' }} as _reverse_etl_until,
+            _reverse_etl_is_marked
+        from (select {{ history.expressions | join(', ') }}, {{ history.from }} as _reverse_etl_valid_from, {{ history.until }} as _reverse_etl_valid_to, {{ history.is_marked }} as _reverse_etl_is_marked from {{ history.relation }} where {{ history.is_version }}) as source_rows
         left join {{ moments }} begins on begins._reverse_etl_moment = _reverse_etl_valid_from
         left join {{ moments }} ends on ends._reverse_etl_moment = _reverse_etl_valid_to
         {%- if history.copies and history.every %}
@@ -168,6 +173,7 @@
     from neighbours
     lateral view explode(array(
         case
+            when not _reverse_etl_is_marked then named_struct('_change', 'no_mark', '_snapshot_id', 0)
             when _reverse_etl_from is null then named_struct('_change', 'no_time', '_snapshot_id', 0)
             when {{ reverse_etl._any_null(changelog.key) }} then named_struct('_change', 'null_key', '_snapshot_id', 0)
             when _reverse_etl_until < _reverse_etl_from then named_struct('_change', 'backwards', '_snapshot_id', 0)
@@ -187,7 +193,7 @@
 
 {# Returns {snapshots, changes, live_rows, future: moments that are yet to come, and the problems by their names} #}
 {% macro _import_counts(moments, stage, label) %}
-    {%- set found = {'insert': 0, 'update_postimage': 0, 'delete': 0, 'checkpoint': 0, 'no_time': 0, 'null_key': 0, 'backwards': 0, 'overlap': 0, 'base': 0} -%}
+    {%- set found = {'insert': 0, 'update_postimage': 0, 'delete': 0, 'checkpoint': 0, 'no_mark': 0, 'no_time': 0, 'null_key': 0, 'backwards': 0, 'overlap': 0, 'base': 0} -%}
     {%- for row in run_query('select _change, count(*), count_if(_snapshot_id > 1) from ' ~ stage ~ ' group by 1').rows -%}
         {%- do found.update({row[0]: row[1] | int, row[0] ~ '_later': row[2] | int}) -%}
     {%- endfor -%}
@@ -206,6 +212,7 @@
 
 {% macro _import_problem(found, history) %}
     {%- set wrong = [
+        [found.no_mark, " rows whose is_deleted is neither 'true' nor 'false'", 'one of the two in each row'],
         [found.no_time, ' rows without a time', 'a time in each row'],
         [found.null_key, ' rows with a NULL key', 'a key in each row'],
         [found.backwards, ' rows that end before they begin', 'half-open intervals'],

@@ -5,6 +5,7 @@
     dbt run-operation maintain --args '{model: contacts_wide, zorder_by: [country]}'   or Z-order, or compaction alone
 #}
 {% macro maintain(model, cluster_by=none, zorder_by=none, vacuum=true) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set node = reverse_etl._maintained_node(model) -%}
     {%- set relation = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- if relation is none or relation.type == 'view' -%}

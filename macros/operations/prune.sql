@@ -6,6 +6,7 @@
   without_syncs: names or ids of syncs whose position is given up; one of them that pushes again has to be forgotten first.
 #}
 {% macro prune(model, keep=none, keep_days=none, dry_run=false, without_syncs=[]) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('prune', model) -%}
     {%- for name, value in {'keep': keep, 'keep_days': keep_days}.items() if value is not none and (value is not integer or value < 1) -%}
         {%- do reverse_etl._operation_refuse('prune', model, name ~ ": '" ~ value ~ "'", 'a whole number from 1', 'correct --args') -%}
@@ -64,7 +65,9 @@
     {%- endfor -%}
     {%- for sync in syncs if sync.sync not in without_syncs and sync.sync_id not in without_syncs -%}
         {%- set place = ('an adopt that was asked for of ' if sync.is_asked else '') ~ 'the sync ' ~ sync.sync ~ ' (' ~ sync.sync_id ~ ')' -%}
-        {%- if not sync.understood -%}
+        {%- if sync.is_elsewhere -%}
+            {%- do needs.append({'why': 'the sync with the id ' ~ sync.sync_id ~ ', whose runs are in another ledger (bring that back, or leave out with without_syncs what is gone),', 'snapshot_id': 1}) -%}
+        {%- elif not sync.understood -%}
             {%- do needs.append({'why': place ~ ', whose facts in the ledger are not understood,', 'snapshot_id': 1}) -%}
         {%- elif sync.snapshot_id is not none -%}
             {%- do of_syncs.append({'why': place, 'snapshot_id': sync.snapshot_id | int, 'sync': sync.sync}) -%}
@@ -77,12 +80,13 @@
 {% endmacro %}
 
 
+{# Those in the ledger, and those that the changelog's marks name and no run here: {sync_id, sync, snapshot_id, understood, is_asked, is_elsewhere} #}
 {% macro _syncs_over(changelog) %}
     {%- set node = graph.nodes['model.reverse_etl.reverse_etl_ledger'] -%}
     {%- set ledger = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- set syncs = [] -%}
+    {%- set runs = run_query(reverse_etl._newest_runs(ledger)).rows if ledger is not none else [] -%}
     {%- if ledger is not none -%}
-        {%- set runs = run_query(reverse_etl._newest_runs(ledger)).rows -%}
         {%- for row in run_query(reverse_etl.snapshots_needed(ledger, changelog.head.changelog_uuid, runs)).rows if runs -%}
             {%- do syncs.append({'sync_id': row[0], 'sync': row[1], 'snapshot_id': row[2], 'understood': row[3]}) -%}
         {%- endfor -%}
@@ -90,6 +94,12 @@
             {%- do syncs.append({'sync_id': row[0], 'sync': row[1], 'snapshot_id': row[2], 'understood': true, 'is_asked': true}) -%}
         {%- endfor -%}
     {%- endif -%}
+    {%- set known = [] -%}
+    {%- for row in runs -%}{%- do known.append(row[0]) -%}{%- endfor -%}
+    {#- A ledger that was lost, moved or is another target's would else let go of what their positions need. -#}
+    {%- for row in run_query("select distinct _header.label from " ~ changelog.target ~ " where _snapshot_id is null and _change = 'ledger' order by 1").rows if row[0] not in known -%}
+        {%- do syncs.append({'sync_id': row[0], 'sync': row[0], 'snapshot_id': 1, 'understood': true, 'is_elsewhere': true}) -%}
+    {%- endfor -%}
     {{ return(syncs) }}
 {% endmacro %}
 

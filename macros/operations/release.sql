@@ -4,6 +4,7 @@
     dbt run-operation release --args '{model: contacts_changelog, savepoint: before_import}'  a savepoint: prune may remove it
 #}
 {% macro release(model, savepoint=none) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('release', model) -%}
     {%- if savepoint is not none -%}
         {%- if savepoint in reverse_etl._savepoints(changelog.target) -%}

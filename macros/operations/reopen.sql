@@ -5,6 +5,7 @@
     dbt run-operation reopen --args '{model: contacts_changelog, label: {from: "2026-11-12", to: "2026-11-19"}}'
 #}
 {% macro reopen(model, label) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('reopen', model) -%}
     {%- set open_label = changelog.head.open_label or '' -%}
     {%- set reopened = reverse_etl._reopened(changelog.head) -%}

@@ -3,6 +3,7 @@
     dbt run-operation reset --args '{model: contacts_changelog}'
 #}
 {% macro reset(model) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set node = reverse_etl._changelog_node(model) -%}
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- if target is not none or not reverse_etl._finish_reset(node) -%}

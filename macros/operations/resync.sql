@@ -3,5 +3,6 @@
     dbt run-operation resync --args '{sync: crm_contacts}'
 #}
 {% macro resync(sync) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- do reverse_etl._request('resync', sync) -%}
 {% endmacro %}

@@ -5,6 +5,7 @@
     dbt run-operation rollback --args '{model: contacts_changelog, savepoint: before_import}'
 #}
 {% macro rollback(model, to=none, label=none, timestamp=none, savepoint=none) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('rollback', model) -%}
     {%- if [to, label, timestamp, savepoint] | reject('none') | list | length != 1 -%}
         {%- do reverse_etl._operation_refuse(
@@ -59,7 +60,7 @@
     {%- if changelog.head.frozen and not reverse_etl._differs_from_head(changelog, columns, image) -%}
         {%- do reverse_etl._operation_done('rollback', changelog, 'nothing to do: the head shows ' ~ place ~ ', and it is frozen') -%}
     {%- else -%}
-        {%- set capture = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('capture', 'compare') -%}
+        {%- set capture = reverse_etl._own_block(changelog.node.config).get('capture', 'compare') -%}
         {%- set facts = {'kind': 'rollback', 'frozen': true, 'positions': {}} -%}
         {%- do facts.update(labels) -%}
         {#- Without positions the next capture compares everything. A feed has nothing to compare with: it goes on from its own ones. -#}

@@ -3,6 +3,7 @@
     dbt run-operation savepoint --args '{model: contacts_changelog, name: before_import}'
 #}
 {% macro savepoint(model, name) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('savepoint', model) -%}
     {%- if name is not string or not name.strip() -%}
         {%- do reverse_etl._operation_refuse('savepoint', model, "the name '" ~ name ~ "'", 'a text', reverse_etl._command('savepoint', 'model: ' ~ model ~ ', name: before_import')) -%}

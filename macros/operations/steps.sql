@@ -3,6 +3,7 @@
     dbt run-operation steps --args '{model: orders_wide}'
 #}
 {% macro steps(model) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set changelog = reverse_etl._opened_changelog('steps', model) -%}
     {%- set captured = reverse_etl._captured_at(changelog) -%}
     {%- set run = reverse_etl._open_run(changelog.target, captured) -%}
@@ -68,7 +69,7 @@
 
 {# Of a changelog that names a view. #}
 {% macro _publish_step(changelog, run) %}
-    {%- set view = changelog.node.config.get('meta', {}).get('reverse_etl', {}).get('publish') -%}
+    {%- set view = reverse_etl._own_block(changelog.node.config).get('publish') -%}
     {%- if not view -%}{{ return([]) }}{%- endif -%}
     {%- set published = reverse_etl._published(changelog.target) -%}
     {%- set shown = published.snapshot_id if published and published.view in [none, view] else none -%}

@@ -4,6 +4,7 @@
   To go back to an earlier state on purpose: rollback.
 #}
 {% macro undo_restore(model) %}
+    {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set node = reverse_etl._changelog_node(model) -%}
     {%- set target = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
     {%- if target is none -%}

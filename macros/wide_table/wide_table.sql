@@ -13,7 +13,7 @@
         {%- set plan = reverse_etl._plan_of_unit_test(declaration) -%}
         {{- reverse_etl._wide_query(plan, plan.relations) -}}
     {%- else -%}
-        {%- set plan = reverse_etl._checked_plan(declaration or config.get('meta', {}).get('reverse_etl', {}).get('wide_table')) -%}
+        {%- set plan = reverse_etl._checked_plan(declaration or reverse_etl._own_block(config).get('wide_table')) -%}
         {{- reverse_etl._wide_query(plan, plan.relations) -}}
     {%- endif -%}
 {%- endmacro %}

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from dbt_reverse_etl.app.scaffold_texts import BLOCK_COMMENT, EXAMPLE, MODEL, SYNC
 from dbt_reverse_etl.base.dbt_options import model_paths
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import package_root
@@ -22,39 +23,6 @@ CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
 _CHANGELOG = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?changelog\b")
-
-_MODEL = """{{{{ config(materialized='changelog', unique_key={key}) }}}}
-
-select * from {{{{ ref('{model}') }}}}
-"""
-
-_SYNC = """exposures:
-  - name: crm_{name}
-    type: application
-    owner: {{name: Your team, email: team@example.com}}
-    depends_on: [ref('{changelog}')]
-    config:
-      meta:
-        reverse_etl:
-          destination: crm  # a name under dbt_reverse_etl in profiles.yml
-          object: {name}
-          mode: mirror  # inserts, updates and deletes
-          guards: {{max_deletes: 10%}}
-"""
-
-_EXAMPLE = """# A first sync. Keep the rows of a model, and say where they go; or let this command write both:
-#   dbt-reverse-etl init --model MODEL --key COLUMN
-#
-# models/MODEL_changelog.sql
-#
-#   {{ config(materialized='changelog', unique_key='COLUMN') }}
-#   select * from {{ ref('MODEL') }}
-#
-# and in this file, without the signs in front:
-#
-"""
-
-_BLOCK_COMMENT = "# Where syncs deliver, for each dbt target. `plan` sends nothing; put destinations in its place.\n"
 
 
 @dataclass
@@ -307,14 +275,23 @@ def _top_level(text: str) -> list[tuple[yaml.Node, yaml.Node]]:
 
 
 def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
-    model, name = source.stem, re.sub(r"\W", "_", source.stem)
-    changelog = f"{model}_changelog"
+    model = source.stem
+    changelog = model if _is_changelog(project, source) else f"{model}_changelog"
+    name = re.sub(r"\W", "_", changelog.removesuffix("_changelog"))
     unique_key = repr(key[0] if len(key) == 1 else list(key))
     # A second one of either name in another folder would be an error of dbt.
     if changelog not in project.stems(".sql", ".py"):
-        project.create(source.parent / f"{changelog}.sql", _MODEL.format(key=unique_key, model=model))
+        project.create(source.parent / f"{changelog}.sql", MODEL.format(key=unique_key, model=model))
     if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, f"crm_{name}", changelog):
-        project.create(source.parent / f"{changelog}_sync.yml", _SYNC.format(name=name, changelog=changelog))
+        project.create(source.parent / f"{changelog}_sync.yml", SYNC.format(name=name, changelog=changelog))
+
+
+def _is_changelog(project: _Project, source: Path) -> bool:
+    """Whether a model is one already, by its own file or a properties file."""
+    listed = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "models")]
+    configs = [one.get("config") for one in listed if one.get("name") == source.stem]
+    is_listed = any(isinstance(one, Mapping) and one.get("materialized") == "changelog" for one in configs)
+    return is_listed or _CHANGELOG.search(_raw(source)) is not None
 
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
@@ -330,9 +307,9 @@ def _has_sync(project: _Project, name: str, changelog: str) -> bool:
 def _write_example(project: _Project) -> None:
     if any(_CHANGELOG.search(_raw(path)) for path in project.files(".sql", ".yml", ".yaml")):
         return
-    sync = _SYNC.format(name="MODEL", changelog="MODEL_changelog")
+    sync = SYNC.format(name="MODEL", changelog="MODEL_changelog")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())
-    project.create(project.model_paths[0] / "reverse_etl_example.yml", _EXAMPLE + commented)
+    project.create(project.model_paths[0] / "reverse_etl_example.yml", EXAMPLE + commented)
     models = _plain((path.stem for path in project.files(".sql")), _versions(project))
     if models:
         project.say(f"Make a sync of a model: dbt-reverse-etl init --model {models[0]} --key COLUMN")
@@ -372,7 +349,7 @@ def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
     targets = [target for outputs in found if isinstance(outputs, Mapping) for target in outputs] or ["dev"]
     whose = {"projects": [settings["name"]]} if len(known) > 1 else {}
     block = {BLOCK: {**whose, "outputs": dict.fromkeys(targets, "plan")}}
-    return _BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
+    return BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
 
 
 def _say_what_is_next(project: _Project, then: str) -> None:

@@ -33,6 +33,9 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
         from dbt_reverse_etl.terminal.review import as_markdown
 
         output.put(as_markdown(reports))
+        for report in reports:
+            if report.exit_code is not ExitCode.OK:
+                say(f"{report.sync}: {report.message}", "error", sync=report.sync)
     elif reports:
         say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
         for report in reports:

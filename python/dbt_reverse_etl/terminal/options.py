@@ -90,7 +90,13 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
-        kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=rest["as_json"])
+        kept[_SCREEN] = screen(
+            log_format,
+            os.environ,
+            quiet=quiet,
+            verbose=verbose,
+            document=rest["as_json"] or rest.get("markdown", False),
+        )
         import_spark()
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)

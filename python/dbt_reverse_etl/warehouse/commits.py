@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 _SAID = re.compile(r"fence ([0-9]+) of (\S+)(?:, begun by (\S+))?")
 _AT_ONCE = 16  # commits; each is a small file
 # They move rows from file to file, and change none.
-_UPKEEP = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
+_UPKEEP = frozenset({"OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
 
 
 def said(sync_id: str, fence: int, *facts: Fact) -> str:

@@ -55,6 +55,25 @@ def test_a_changelog_and_a_sync_that_are_kept_in_another_folder_are_not_written_
     assert init(shop, "orders") == []
 
 
+@pytest.mark.parametrize(
+    ("model", "listed"),
+    [
+        ("{{ config(materialized='changelog', unique_key='id') }} select 1 as id", ""),
+        ("select 1 as id", "models: [{name: orders_changelog, config: {materialized: changelog, unique_key: id}}]"),
+    ],
+    ids=["its own file", "a properties file"],
+)
+def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(shop: Path, model: str, listed: str) -> None:
+    add(shop, "models/logs/orders_changelog.sql", model)
+    add(shop, "models/logs/_models.yml", listed)
+    written = init(shop, "orders_changelog")
+    assert [name for name in written if name.startswith("models/")] == ["models/logs/orders_changelog_sync.yml"]
+    (sync,) = yaml.safe_load((shop / "models/logs/orders_changelog_sync.yml").read_text())["exposures"]
+    assert (sync["name"], sync["depends_on"]) == ("crm_orders", ["ref('orders_changelog')"])
+    assert sync["config"]["meta"]["reverse_etl"]["object"] == "orders"
+    assert init(shop, "orders_changelog") == []
+
+
 LISTED = "models:\n  - name: customers\n    versions: [{v: 1, defined_in: old_customers}, {v: 2}]\n"
 
 

@@ -62,3 +62,20 @@ def test_letters_that_a_log_of_a_job_does_not_have_are_written_otherwise(monkeyp
     said = CliRunner(charset="ascii").invoke(cli.cli, ["plan", "--markdown"], standalone_mode=False)
     assert said.exception is None
     assert said.stdout.startswith("This would update 1\\xa0203 contacts in crm, delete 4.")
+
+
+@pytest.mark.guarantee("dbt Cloud")
+def test_the_reason_of_a_plan_that_failed_is_in_the_log_of_the_job_and_not_in_the_comment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = Report("crm", "crm.contacts", "failed", ExitCode.FAILED, message="crm.internal:5432 does not answer")
+    reports = {"crm": failed, "crm_contacts": CRM}
+    opened = SimpleNamespace(
+        pusher=SimpleNamespace(plan=lambda one, *_: reports[one]), overview=None, chosen=[*reports]
+    )
+    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    said = CliRunner().invoke(cli.cli, ["plan", "--markdown"], standalone_mode=False)
+    assert (said.exception, said.return_value) == (None, ExitCode.FAILED)
+    assert "crm.internal" not in said.stdout
+    assert "crm: crm.internal:5432 does not answer" in said.stderr
+    assert "crm_contacts" not in said.stderr

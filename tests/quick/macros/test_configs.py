@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dbt.macros import Macros
 
 
@@ -47,3 +48,25 @@ def test_a_config_that_dbt_databricks_uses_for_every_model_is_refused_under_othe
 @pytest.mark.parametrize("config", [{"on_error": "continue"}, {"latest_version_pointer": {"enabled": False}}])
 def test_a_config_that_dbt_itself_carries_out_is_not_refused(config: dict[str, Any]) -> None:
     assert problems("spark", config) == []
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("config", [{}, {"meta": None}, {"meta": {}}, {"meta": {"reverse_etl": None}}])
+def test_a_block_without_a_value_says_nothing(config: dict[str, Any]) -> None:
+    node = SimpleNamespace(
+        unique_id="model.shop.other", resource_type="model", database=None, schema="s", alias="other",
+        config={"materialized": "changelog", **config},
+    )  # fmt: skip
+    model = SimpleNamespace(unique_id="", name="people", database=None, schema="s", config={}, columns={})
+    model.get = lambda _: None
+    graph = SimpleNamespace(nodes={"other": node}, sources={})
+    macros = Macros(config={"unique_key": "id", **config}, model=model, graph=graph)
+    settings = macros._changelog_settings()
+    assert (settings["capture"]["strategy"], settings["label"]) == ("compare", None)
+    assert macros._taken_by_another("shown") == ""
+    assert macros._publish_step({"node": node}, None) == []
+
+
+def test_no_macro_reads_the_block_in_another_way() -> None:
+    files = sorted((ROOT / "macros").rglob("*.sql"))
+    assert [file.name for file in files if "get('meta', {}).get(" in file.read_text(encoding="utf-8")] == []

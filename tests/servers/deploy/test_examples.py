@@ -163,6 +163,9 @@ def test_the_workflow_posts_a_plan_and_gives_no_secret_to_a_fork() -> None:
     assert "pull_request" in str(read[True]), "never pull_request_target, which gives secrets to the code of anyone"
     steps = [step["run"] for step in job["steps"] if "run" in step]
     assert any("plan --target prod --markdown" in step for step in steps)
+    (comments,) = [step for step in job["steps"] if "shell" in step]
+    assert comments["if"] == "${{ !cancelled() && hashFiles('plan.md') != '' }}", "also after a plan that failed"
+    assert not any("continue-on-error" in step for step in job["steps"]), "the job fails all the same"
     assert not any("${{" in step for step in steps), "an expression in a script is code of who wrote the pull request"
 
 
@@ -176,18 +179,20 @@ OTHERS += [comment(131, f"{MARK}\nof a person who copied it", "mallory"), commen
 
 
 @pytest.mark.parametrize(
-    ("there", "written"),
+    ("there", "written", "plan"),
     [
-        (OTHERS, ("POST", "/repos/shop/dbt/issues/7/comments")),
+        (OTHERS, ("POST", "/repos/shop/dbt/issues/7/comments"), "This would update 1 contact.\n"),
         (
             [*OTHERS, comment(140, f"{MARK}\nof yesterday"), comment(141, "lint")],
             ("PATCH", "/repos/shop/dbt/issues/comments/140"),
+            "This would update 1 contact.\n",
         ),
+        ([comment(140, f"{MARK}\nof yesterday")], ("PATCH", "/repos/shop/dbt/issues/comments/140"), ""),
     ],
-    ids=["first", "again"],
+    ids=["first", "again", "no plan"],
 )
 def test_the_workflow_writes_one_comment_anew_and_no_comment_of_anybody_else(
-    tmp_path: Path, there: list[dict[str, Any]], written: tuple[str, str]
+    tmp_path: Path, there: list[dict[str, Any]], written: tuple[str, str], plan: str
 ) -> None:
     """The step itself, before a server that answers as GitHub's documented API, a page at a time."""
 
@@ -197,14 +202,14 @@ def test_the_workflow_writes_one_comment_anew_and_no_comment_of_anybody_else(
         return json_reply(there[size * (page - 1) : size * page] if request.method == "GET" else {"id": 1})
 
     (step,) = [step for step in yaml.safe_load(text("plan-comment.yml"))["jobs"]["plan"]["steps"] if "shell" in step]
-    (tmp_path / "plan.md").write_text("This would update 1 contact.\n")
+    (tmp_path / "plan.md").write_text(plan)
     with http_server(github) as server:
         env = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "shop/dbt", "GH_TOKEN": "canary-token", "NUMBER": "7"}
         subprocess.run([sys.executable, "-c", step["run"]], cwd=tmp_path, env=env, check=True)
     *read, last = server.received
     assert {request.method for request in read} == {"GET"}
     assert (last.method, last.path) == written
-    assert last.json == {"body": f"{MARK}\nThis would update 1 contact.\n"}
+    assert last.json == {"body": f"{MARK}\n{plan or 'No plan was made: see the log of the job.' + chr(10)}"}
     assert {request.headers["authorization"] for request in server.received} == {"Bearer canary-token"}
 
 

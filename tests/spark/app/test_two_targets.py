@@ -85,3 +85,17 @@ def test_tests_over_a_shared_ledger_judge_the_changelog_of_their_own_target_and_
     project.sync("crm_people", "people", object="others", mode="mirror")
     assert targets.use("dev", "pro", "trial").run().success
     assert judged("dev", "pro", "trial") == {"late": "pass", "left": "pass"}
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("What people look at")
+def test_what_was_delivered_from_a_changelog_is_shown_though_another_target_was_pushed_since(project: Project) -> None:
+    targets = Targets(project)
+    project.model("held", "select * from {{ reverse_etl.delivered(ref('people'), 'crm_people') }}")
+    assert targets.use("prod", "pro", "pro").dbt("run").success
+    assert targets.use("dev", "pro").dbt("run").success
+    for name, number in (("prod", 2), ("dev", 1)):
+        plans = ["pro"] * number
+        assert targets.use(name, *plans).dbt("run", "--select", "held").success
+        held = project.spark.sql(f"select id from {project.schema}_{name}.held where is_held").collect()
+        assert sorted(row.id for row in held) == [*range(number)]

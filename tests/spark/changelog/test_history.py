@@ -219,6 +219,23 @@ def test_a_person_is_erased_once_each_sync_was_pushed_to_the_full_image_after_th
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
+def test_prune_keeps_all_history_while_the_ledger_of_a_sync_is_not_the_one_of_this_target(project: Project) -> None:
+    operations = Operations(project)
+    project.sync("crm_contacts", "things", mode="mirror")
+    project.table("source", "select id, concat('person ', id) as v from range(9)")
+    assert project.run().success
+    project.spark.sql(f"drop table {project.schema}.reverse_etl_ledger")
+    project.table("source", "select id, concat('person ', id) as v from range(8)")
+    assert operations.run("capture_rows", model="things", rows=f"{project.schema}.source").success
+    operations.done("checkpoint")
+    [mark] = project.rows(f"select _header.label from {operations.table} where _change = 'ledger'")
+    kept = operations.done("prune", keep=1)
+    assert f"nothing to do: the sync with the id {mark.label}, whose runs are in another ledger" in kept
+    assert "removed 2 snapshots" in operations.done("prune", keep=1, without_syncs=[mark.label])
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
 def test_prune_keeps_the_snapshot_at_which_an_adopt_was_asked_for_until_a_push_carries_it_out(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,17 @@ def test_an_import_that_would_lose_or_mix_something_is_refused(last_day: Project
     assert "no column dbt_valid_from" in refused
     assert "no column is_gone; expected the one that marks deletions" in refused, "or each deleted row would live on"
     assert "If it marks deletions: is_deleted: is_extra" in refused
+    for mark, problem in (
+        (
+            "if(dbt_is_deleted = 'True', 1, 0)",
+            "column dbt_is_deleted of type int; expected boolean, or the texts 'true'",
+        ),
+        ("if(dbt_is_deleted = 'True', 'Y', 'false')", "rows whose is_deleted is neither 'true' nor 'false' in"),
+    ):
+        last_day.table(
+            "marked", f"select * except (dbt_is_deleted), {mark} as dbt_is_deleted from {SCHEMA}.by_new_record"
+        )
+        assert problem in imported(last_day, "empty_changelog", "marked").text, "or each deleted row would live on"
     for label, problem in (("null", "without a label"), ("100 - day(_captured_at)", "smaller than the one before")):
         refused = imported(
             last_day, "empty_changelog", "copies", date_column="day", label=label, leave_out="is_extra"
