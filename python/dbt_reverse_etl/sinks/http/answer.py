@@ -10,8 +10,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -21,10 +20,10 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
 from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions, SuccessOptions
+from dbt_reverse_etl.sinks.http.pause import pause_of
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
 _SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
-_LIMITS = frozenset({403, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
 _NO_BODY = frozenset({204, 205})
@@ -98,17 +97,6 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
     return _failed(answer, sent, options, mode, now)
 
 
-def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
-    """When to come back. Vendors send the header that the options name with every answer, and it tells that only of a limit."""
-    pause = retry_after(answer.headers, now)
-    if pause is not None or options.retry_after is None or answer.status not in _LIMITS:
-        return pause
-    value = _number(answer.headers.get(options.retry_after.header, "").strip())
-    if value is None or options.retry_after.unit == "seconds":
-        return value
-    return max(0.0, value - _sent_at(answer.headers, now).timestamp())
-
-
 def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
     code = options.codes.get(_code_of(loaded(answer), options.error, options.codes)) if options.codes else None
@@ -124,7 +112,7 @@ def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     outcome = meaning(answer, sent, options)
     if outcome is None:
         return None
-    pause = _pause(answer, options, now) if outcome is Outcome.RETRYABLE else None
+    pause = pause_of(answer.status, answer.headers, options, now) if outcome is Outcome.RETRYABLE else None
     return Delivery.of_all(sent.rows, outcome, _reason(answer, options), retry_after=pause)
 
 
@@ -137,7 +125,7 @@ def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) 
 
 def _failed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
     status = answer.status
-    pause = _pause(answer, options, now)
+    pause = pause_of(answer.status, answer.headers, options, now)
     # A gateway's own 503 may come after the API was asked; who says when to come back speaks of a request not begun.
     surely_not_applied = status in _SURELY_NOT_APPLIED or (status == 503 and pause is not None)
     if surely_not_applied or status in options.retryable:
@@ -367,29 +355,3 @@ def _holds(document: Any, condition: JsonIs) -> bool:
     value = find(document, condition.path)
     # In Python True equals 1; in JSON it does not.
     return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
-
-
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    text = headers.get("Retry-After", "").strip()
-    seconds, date = _number(text), _date(text)
-    if seconds is not None or date is None:
-        return seconds
-    return max(0.0, (date - _sent_at(headers, now)).total_seconds())
-
-
-def _sent_at(headers: Mapping[str, str], now: datetime) -> datetime:
-    """When the answer was sent, by the clock of the destination: that of this machine may differ."""
-    return _date(headers.get("Date", "")) or now
-
-
-def _number(text: str) -> float | None:
-    return min(float(text), 1e15) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)

@@ -17,8 +17,9 @@ from urllib3 import HTTPHeaderDict
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, always
-from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge, retry_after
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.pause import retry_after
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
