@@ -172,7 +172,7 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     """
     no_length = answer.status < 300 and answer.headers.get("Content-Length", "").strip() == "0"
     is_empty = answer.status in _NO_BODY or no_length
-    expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
+    expected = options.web_pages or options.success.media_type in _HTML
     return answer.content_type in _HTML and not (expected or is_empty)
 
 
@@ -182,7 +182,8 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     try:
         if is_web_page(answer, options):
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
-        _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
+        wanted = options.success.media_type
+        _check_content_type(answer, "application/json" if wanted is None and needs_json else wanted)
         if answer.cut:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
         return _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
@@ -207,7 +208,7 @@ class _SaysNo(_FormError):
 
 
 def _check_content_type(answer: Answer, wanted: str | None) -> None:
-    if wanted is not None and answer.content_type != wanted.lower():
+    if wanted and answer.content_type != wanted:
         raise _FormError(f"the content type is not {wanted}")
 
 
