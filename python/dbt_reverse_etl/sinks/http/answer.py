@@ -186,11 +186,13 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
         _check_content_type(answer, "application/json" if wanted is None and needs_json else wanted)
         if answer.cut:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
-        return _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
+        delivery = _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
     except _SaysNo as problem:
         return _by_code(answer, sent, options, now) or _not_understood(sent, f"{status}, but {problem}")
     except _FormError as problem:
         return _not_understood(sent, f"{status}, but {problem}")
+    is_limited = any(result.outcome is Outcome.RETRYABLE for result in delivery.results)
+    return replace(delivery, retry_after=pause_of(answer.status, answer.headers, options, now) if is_limited else None)
 
 
 def _acknowledged(document: Any, sent: Sent, options: HttpOptions, status: str) -> Delivery:

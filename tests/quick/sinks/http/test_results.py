@@ -139,6 +139,17 @@ class TestMultiStatus:
         assert CANARY not in repr(delivery)
         assert not delivery.refused_whole
 
+    def test_a_limit_that_refuses_some_rows_says_when_to_come_back(self) -> None:
+        options = HttpOptions.model_validate({"results": self.RESULTS, "codes": {"LIMIT": "retryable"}})
+
+        def judged(code: str) -> Delivery:
+            document = {"done": [{"key": key} for key in "abc"], "worse": [{"key": "d", "code": code}]}
+            answer = Answer(200, "application/json", orjson.dumps(document), headers={"Retry-After": "7"})
+            return judge(answer, Sent(4, tuple("abcd"), results=options.results), options, Mode.UPSERT, NOW)
+
+        assert (judged("LIMIT").retry_after, outcomes(judged("LIMIT"), 4)[3]) == (7, RETRYABLE)
+        assert (judged("E1").retry_after, outcomes(judged("E1"), 4)[3]) == (None, REJECTED)
+
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "document",
