@@ -27,6 +27,7 @@ _SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
 _NO_BODY = frozenset({204, 205})
+_NOT_SENT = -1  # the index of an entry whose id is that of no row
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Sent:
         alone: single-row mode, in which a status speaks of the row and not of the batch.
         path: where it went, relative to the base URL.
         success, results: when the answer acknowledges, and where it speaks of each row, for this operation.
+        ids_fit: an earlier answer of the run named rows by these ids.
     """
 
     rows: int
@@ -79,6 +81,7 @@ class Sent:
     path: str = ""
     success: SuccessOptions | None = None
     results: ResultsOptions | None = None
+    ids_fit: bool = False
 
 
 def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
@@ -232,19 +235,33 @@ class _Results:
 
     def judge(self, document: Any) -> Delivery:
         verdicts: dict[int, RowResult | None] = {}
+        unnamed = not_sent = False
         for index, verdict in self._entries(document):
+            not_sent |= index == _NOT_SENT
             if index in verdicts:
                 raise _FormError("it speaks of one row twice")
-            verdicts[index] = verdict
-        unnamed = False
+            if index != _NOT_SENT:
+                verdicts[index] = verdict
         for row, refusal in self._refusals(document):
             unnamed |= row is None
-            if row is not None and verdicts.setdefault(row, refusal) is None:
+            not_sent |= row == _NOT_SENT
+            if row is not None and row != _NOT_SENT and verdicts.setdefault(row, refusal) is None:
                 raise _FormError("it says yes and no of one row")
-        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
+        if not_sent:
+            verdicts = self._with_unknown(verdicts)
+        elif self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
             return Delivery.of_all(self.sent.rows, Outcome.REJECTED, f"{self.status}, more rows refused than are named")
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
+
+    def _with_unknown(self, verdicts: dict[int, RowResult | None]) -> dict[int, RowResult | None]:
+        """An id that was not sent is that of a row without an entry: the API may spell it in another way."""
+        left = set(range(self.sent.rows)) - verdicts.keys()
+        problem = "it names an id that was not sent: is the key spelled as the API keeps it?"
+        if not left or not (verdicts or self.sent.ids_fit):
+            raise _FormError(problem)
+        reason = f"{self.status}, but {problem}"
+        return verdicts | {index: RowResult(index, Outcome.UNKNOWN, reason) for index in left}
 
     def _entries(self, document: Any) -> Iterator[tuple[int, RowResult | None]]:
         if self.options.path is None:
@@ -298,14 +315,12 @@ class _Results:
         if self.options.by == "id":
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise _FormError("a result carries no id")
-            index = self._rows_by_id.get(str(value), -1)
-        else:
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise _FormError("a result carries no index")
-            index = value
-        if not 0 <= index < self.sent.rows:
+            return self._rows_by_id.get(str(value), _NOT_SENT)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _FormError("a result carries no index")
+        if not 0 <= value < self.sent.rows:
             raise _FormError("it speaks of a row that was not sent")
-        return index
+        return int(value)
 
     def _verdict(self, index: int, entry: Any) -> RowResult | None:
         if self.options.ok is None or _holds(entry, self.options.ok):
