@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dbt_reverse_etl.serve.event import SUCCESS, Id, Moment
 from dbt_reverse_etl.serve.steps import Step
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure, retry_after
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure
+from dbt_reverse_etl.sinks.http.pause import retry_after
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.transport import Transport

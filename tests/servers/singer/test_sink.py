@@ -125,6 +125,14 @@ def test_what_a_target_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("Singer")
+def test_a_target_that_ended_well_is_not_late_though_a_daemon_of_its_own_holds_its_stdout(tmp_path: Path) -> None:
+    with opened(hostile("leaves a daemon behind", tmp_path, timeout=20), task_of()) as sink:
+        assert deliver(sink, task_of(), inserts(1)) == [Outcome.DELIVERED]
+    (daemon,) = pids(tmp_path)
+    os.kill(daemon, signal.SIGKILL)
+
+
+@pytest.mark.guarantee("Singer")
 @pytest.mark.parametrize("what", ["hangs", "hangs and ignores SIGTERM"])
 def test_a_target_that_hangs_is_ended_with_all_its_children_and_its_rows_are_unknown(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,9 @@ def at_the_end(what, state, config):
     if what == "leaves a child behind":
         child = subprocess.Popen(["sleep", "600"])
         Path(config["out"] + ".pids").write_text(str(child.pid))
+    if what == "leaves a daemon behind":
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        Path(config["out"] + ".pids").write_text(str(child.pid))
     if what == "tells what it sees":
         file = Path(sys.argv[-1])
         seen = {"argv": sys.argv, "env": dict(os.environ), "config": config, "mode": file.stat().st_mode & 0o777}

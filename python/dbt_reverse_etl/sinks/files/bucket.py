@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
+from dbt_reverse_etl.sinks.files.manifest import MANIFEST
 from dbt_reverse_etl.sinks.files.settings import StorageSettings
-from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, is_of_partition
+from dbt_reverse_etl.sinks.files.store import TEMPORARY, ReplacedError, Store, is_of_partition
 
 
 class Bucket:
@@ -57,6 +59,8 @@ class BucketStore:
 
     def __init__(self, filesystem: Any, prefix: str) -> None:
         self._filesystem, self._prefix = filesystem, prefix
+        # Left for the next run's sweep: to remove it after each change would cost Azure four more requests.
+        self._temporary = f"{TEMPORARY}{uuid4().hex}-{MANIFEST}"
 
     def make(self) -> None:
         """A prefix needs no making."""
@@ -69,11 +73,21 @@ class BucketStore:
             return None
 
     def replace(self, name: str, content: bytes) -> None:
+        # Arrow begins a file of Azure by emptying it; nobody reads a part meanwhile.
+        is_copied = name == MANIFEST and self._filesystem.type_name == "abfs"
+        if is_copied:
+            self._write(self._temporary, content)
         try:
-            with self._filesystem.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
-                file.write(content)
+            if is_copied:
+                self._filesystem.copy_file(f"{self._prefix}/{self._temporary}", f"{self._prefix}/{name}")
+            else:
+                self._write(name, content)
         except OSError as error:  # the answer may have been lost after the file was stored
             raise ReplacedError(*error.args) from None
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._filesystem.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
+            file.write(content)
 
     def names(self) -> list[str]:
         from pyarrow.fs import FileSelector, FileType

@@ -50,6 +50,13 @@ _REFUSED = (
     *("AuthorizationPermissionMismatch", "AuthorizationFailure", "ContainerNotFound"),  # Azure's; of gs:// it is EACCES
 )
 
+# A resync does not replace it: it may be a file of another tool, as dbt's own.
+_DAMAGED = (
+    f"a damaged {MANIFEST}",
+    "one written by this sink",
+    "restore it, or remove it and run dbt run-operation resync for this sync",
+)
+
 
 class FilesSink(Sink):
     """Writes each batch as one immutable part, or as one for each partition."""
@@ -227,7 +234,7 @@ class FilesSink(Sink):
         except OSError as error:
             raise self._problem(error_name(error), expected, "look at path, storage and disk") from None
         except DamagedError:
-            raise self._problem(f"a damaged {MANIFEST}", "one written by this sink", "restore it, or resync") from None
+            raise self._problem(*_DAMAGED) from None
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))

@@ -10,8 +10,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -21,13 +20,14 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http.json_path import ABSENT, find, parse_path
 from dbt_reverse_etl.sinks.http.options import HttpOptions, JsonIs, RefusedOptions, ResultsOptions, SuccessOptions
+from dbt_reverse_etl.sinks.http.pause import pause_of
 
 _FATAL = frozenset({401, 403, 405, 407, 501})
 _SURELY_NOT_APPLIED = frozenset({408, 423, 425, 429})
-_LIMITS = frozenset({403, 429})
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}|\d{1,6}")
 _HTML = ("text/html", "application/xhtml+xml")
 _NO_BODY = frozenset({204, 205})
+_NOT_SENT = -1  # the index of an entry whose id is that of no row
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Sent:
         alone: single-row mode, in which a status speaks of the row and not of the batch.
         path: where it went, relative to the base URL.
         success, results: when the answer acknowledges, and where it speaks of each row, for this operation.
+        ids_fit: an earlier answer of the run named rows by these ids.
     """
 
     rows: int
@@ -80,6 +81,7 @@ class Sent:
     path: str = ""
     success: SuccessOptions | None = None
     results: ResultsOptions | None = None
+    ids_fit: bool = False
 
 
 def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
@@ -98,17 +100,6 @@ def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: dat
     return _failed(answer, sent, options, mode, now)
 
 
-def _pause(answer: Answer, options: HttpOptions, now: datetime) -> float | None:
-    """When to come back. Vendors send the header that the options name with every answer, and it tells that only of a limit."""
-    pause = retry_after(answer.headers, now)
-    if pause is not None or options.retry_after is None or answer.status not in _LIMITS:
-        return pause
-    value = _number(answer.headers.get(options.retry_after.header, "").strip())
-    if value is None or options.retry_after.unit == "seconds":
-        return value
-    return max(0.0, value - _sent_at(answer.headers, now).timestamp())
-
-
 def meaning(answer: Answer, sent: Sent, options: HttpOptions) -> Outcome | None:
     """What the configured error codes say of the whole answer."""
     code = options.codes.get(_code_of(loaded(answer), options.error, options.codes)) if options.codes else None
@@ -124,7 +115,7 @@ def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     outcome = meaning(answer, sent, options)
     if outcome is None:
         return None
-    pause = _pause(answer, options, now) if outcome is Outcome.RETRYABLE else None
+    pause = pause_of(answer.status, answer.headers, options, now) if outcome is Outcome.RETRYABLE else None
     return Delivery.of_all(sent.rows, outcome, _reason(answer, options), retry_after=pause)
 
 
@@ -137,7 +128,7 @@ def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) 
 
 def _failed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:
     status = answer.status
-    pause = _pause(answer, options, now)
+    pause = pause_of(answer.status, answer.headers, options, now)
     # A gateway's own 503 may come after the API was asked; who says when to come back speaks of a request not begun.
     surely_not_applied = status in _SURELY_NOT_APPLIED or (status == 503 and pause is not None)
     if surely_not_applied or status in options.retryable:
@@ -184,7 +175,7 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     """
     no_length = answer.status < 300 and answer.headers.get("Content-Length", "").strip() == "0"
     is_empty = answer.status in _NO_BODY or no_length
-    expected = options.web_pages or (options.success.content_type or "").lower() in _HTML
+    expected = options.web_pages or options.success.media_type in _HTML
     return answer.content_type in _HTML and not (expected or is_empty)
 
 
@@ -194,14 +185,17 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     try:
         if is_web_page(answer, options):
             return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
-        _check_content_type(answer, options.success.content_type or ("application/json" if needs_json else None))
+        wanted = options.success.media_type
+        _check_content_type(answer, "application/json" if wanted is None and needs_json else wanted)
         if answer.cut:
             return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
-        return _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
+        delivery = _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
     except _SaysNo as problem:
         return _by_code(answer, sent, options, now) or _not_understood(sent, f"{status}, but {problem}")
     except _FormError as problem:
         return _not_understood(sent, f"{status}, but {problem}")
+    is_limited = any(result.outcome is Outcome.RETRYABLE for result in delivery.results)
+    return replace(delivery, retry_after=pause_of(answer.status, answer.headers, options, now) if is_limited else None)
 
 
 def _acknowledged(document: Any, sent: Sent, options: HttpOptions, status: str) -> Delivery:
@@ -219,7 +213,7 @@ class _SaysNo(_FormError):
 
 
 def _check_content_type(answer: Answer, wanted: str | None) -> None:
-    if wanted is not None and answer.content_type != wanted.lower():
+    if wanted and answer.content_type != wanted:
         raise _FormError(f"the content type is not {wanted}")
 
 
@@ -241,21 +235,35 @@ class _Results:
 
     def judge(self, document: Any) -> Delivery:
         verdicts: dict[int, RowResult | None] = {}
+        unnamed = not_sent = False
         for index, verdict in self._entries(document):
+            not_sent |= index == _NOT_SENT
             if index in verdicts:
                 raise _FormError("it speaks of one row twice")
-            verdicts[index] = verdict
-        unnamed = False
+            if index != _NOT_SENT:
+                verdicts[index] = verdict
         for row, refusal in self._refusals(document):
             unnamed |= row is None
-            if row is not None and verdicts.setdefault(row, refusal) is None:
+            not_sent |= row == _NOT_SENT
+            if row is not None and row != _NOT_SENT and verdicts.setdefault(row, refusal) is None:
                 raise _FormError("it says yes and no of one row")
-        if self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
+        if not_sent:
+            verdicts = self._with_unknown(verdicts)
+        elif self._names_too_few(document, sum(verdict is not None for verdict in verdicts.values())) or unnamed:
             reason = f"{self.status}, more rows refused than are named"
             whole = Delivery.of_all(self.sent.rows, Outcome.REJECTED, reason)
             return replace(whole, maybe_applied=tuple(range(self.sent.rows)))
         results = [verdicts[index] if index in verdicts else self._absent(index) for index in range(self.sent.rows)]
         return Delivery(tuple(result for result in results if result is not None))
+
+    def _with_unknown(self, verdicts: dict[int, RowResult | None]) -> dict[int, RowResult | None]:
+        """An id that was not sent is that of a row without an entry: the API may spell it in another way."""
+        left = set(range(self.sent.rows)) - verdicts.keys()
+        problem = "it names an id that was not sent: is the key spelled as the API keeps it?"
+        if not left or not (verdicts or self.sent.ids_fit):
+            raise _FormError(problem)
+        reason = f"{self.status}, but {problem}"
+        return verdicts | {index: RowResult(index, Outcome.UNKNOWN, reason) for index in left}
 
     def _entries(self, document: Any) -> Iterator[tuple[int, RowResult | None]]:
         if self.options.path is None:
@@ -309,14 +317,12 @@ class _Results:
         if self.options.by == "id":
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise _FormError("a result carries no id")
-            index = self._rows_by_id.get(str(value), -1)
-        else:
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise _FormError("a result carries no index")
-            index = value
-        if not 0 <= index < self.sent.rows:
+            return self._rows_by_id.get(str(value), _NOT_SENT)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _FormError("a result carries no index")
+        if not 0 <= value < self.sent.rows:
             raise _FormError("it speaks of a row that was not sent")
-        return index
+        return int(value)
 
     def _verdict(self, index: int, entry: Any) -> RowResult | None:
         if self.options.ok is None or _holds(entry, self.options.ok):
@@ -369,29 +375,3 @@ def _holds(document: Any, condition: JsonIs) -> bool:
     value = find(document, condition.path)
     # In Python True equals 1; in JSON it does not.
     return any(isinstance(value, bool) == isinstance(yes, bool) and bool(value == yes) for yes in condition.values)
-
-
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    text = headers.get("Retry-After", "").strip()
-    seconds, date = _number(text), _date(text)
-    if seconds is not None or date is None:
-        return seconds
-    return max(0.0, (date - _sent_at(headers, now)).total_seconds())
-
-
-def _sent_at(headers: Mapping[str, str], now: datetime) -> datetime:
-    """When the answer was sent, by the clock of the destination: that of this machine may differ."""
-    return _date(headers.get("Date", "")) or now
-
-
-def _number(text: str) -> float | None:
-    return min(float(text), 1e15) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)

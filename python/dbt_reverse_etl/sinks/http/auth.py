@@ -17,7 +17,8 @@ from urllib.parse import quote_plus, urlencode
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import register_secret
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure, error_code, loaded, retry_after
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, error_code, loaded
+from dbt_reverse_etl.sinks.http.pause import retry_after
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE, OAuth2
 
 Post = Callable[[Mapping[str, str], bytes], Answer | Failure]

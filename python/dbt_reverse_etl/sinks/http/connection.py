@@ -25,6 +25,8 @@ from urllib3.response import BaseHTTPResponse
 
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
+_NO_BODY = frozenset({204, 304})  # http.client reads none after these
+
 
 class MetadataHost(ValueError):
     """The host name resolved to an address of cloud metadata."""
@@ -117,6 +119,10 @@ class _Response(HTTPResponse):
     def begin(self) -> None:
         super().begin()
         self._bounded.left = _exchange.size
+        if self.status in _NO_BODY and (self.getheader("Content-Length", "0") != "0" or self.chunked):
+            # A body that comes in spite of that would be taken for the next answer.
+            self.will_close, self.chunked = True, False
+            del self.msg["Transfer-Encoding"]
 
 
 class _Connection(HTTPConnection):

@@ -120,13 +120,18 @@ class SuccessOptions(Settings):
 
     Attributes:
         status: status codes of success.
-        content_type: the answer's content type.
+        content_type: the answer's content type, without parameters; empty: any, or none. Default: `application/json` with `json` or `results`.
         body: a value in the answer.
     """
 
     status: list[Status] = Field([200, 201, 202, 204], min_length=1)
     content_type: str | None = None
     body: JsonIs | None = Field(None, alias="json")
+
+    @property
+    def media_type(self) -> str | None:
+        """The content type as `Answer` has it."""
+        return None if self.content_type is None else self.content_type.partition(";")[0].strip().lower()
 
 
 class OperationOptions(Settings):

@@ -49,6 +49,7 @@ class HttpSink(Sink):
         self._settings = settings
         self._transport: Transport | None = None
         self._plan: Plan | None = None
+        self._ids_fit = False
 
     @property
     def identity(self) -> str:
@@ -103,7 +104,7 @@ class HttpSink(Sink):
         plan, problems = self._planned(task)
         if problems:
             raise DestinationError(*problems)
-        self._plan = plan
+        self._plan, self._ids_fit = plan, False
         self._transport = self._connected()
 
     def prepare(self, rows: pa.Table) -> Sequence[Any]:
@@ -121,7 +122,8 @@ class HttpSink(Sink):
             if position and not batch.go_on():
                 results += _not_sent(requests[position:], _STOPS)
                 break
-            delivery, answered = _send(request, plan, transport, batch)
+            delivery, answered = _send(request, plan, transport, batch, ids_fit=self._ids_fit)
+            self._ids_fit |= answered and _names_rows(request, delivery)
             if delivery.refused_whole and len(request.rows) > 1:
                 maybe += [request.rows[index] for index in delivery.maybe_applied]
                 if position == 0:
@@ -214,7 +216,7 @@ def _calls(options: HttpOptions) -> list[OperationOptions]:
     return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
 
 
-def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> tuple[Delivery, bool]:
+def _send(request: Request, plan: Plan, transport: Transport, batch: Batch, *, ids_fit: bool) -> tuple[Delivery, bool]:
     """What became of the rows, and whether an answer came at all."""
     answer = transport.exchange(request, wants_body=plan.reads_answers)
     other = None
@@ -228,7 +230,15 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch) -> t
     if not isinstance(answer, Answer):
         unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
         return unanswered, False
-    return judge(answer, request.sent, plan.options, plan.mode, datetime.now(timezone.utc)), True
+    sent = replace(request.sent, ids_fit=ids_fit)
+    return judge(answer, sent, plan.options, plan.mode, datetime.now(timezone.utc)), True
+
+
+def _names_rows(request: Request, delivery: Delivery) -> bool:
+    """Whether the answer named a row by its id: rows that are sent again alone may all have one that the API spells in another way."""
+    results = request.sent.results
+    is_named = results is not None and results.by == "id" and results.missing == "unknown"
+    return is_named and len(delivery.results) < len(request.rows)
 
 
 def _ends_batch(delivery: Delivery) -> bool:

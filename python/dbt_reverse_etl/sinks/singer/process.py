@@ -12,11 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL
+_DRAIN = 2.0  # seconds for the rest of stdout, once the target has ended
 _GUARD = Path(__file__).with_name("guard.py")
 _PIECE = 1 << 16
 _LONGEST_LINE = 1 << 20
@@ -154,6 +156,7 @@ class _Talk:
         self._rest = memoryview(b"")
         self._tail = self._last = b""
         self.answer = b""
+        self._drained_by = inf
         os.set_blocking(guard.stdin.fileno(), False)
         self._selector = selectors.DefaultSelector()
         self._listen(guard.stdin, selectors.EVENT_WRITE, self._write)
@@ -165,11 +168,11 @@ class _Talk:
         return self._tail.strip() or self._last.strip()
 
     def until(self, deadline: float) -> bool:
-        """Whether the target ended, and its stdout with it, before the deadline."""
+        """Whether the target ended before the deadline. A process that it left behind may hold its stdout for ever."""
         while self._is_on(self._pipes[1]) or self._is_on(self._line):
-            left = deadline - monotonic()
+            left = min(deadline, self._drained_by) - monotonic()
             if left <= 0:
-                return False
+                return bool(self.answer)
             for key, _events in self._selector.select(left):
                 key.data()
         return True
@@ -213,6 +216,8 @@ class _Talk:
         with suppress(OSError):
             self.answer = self._line.recv(64)
         self._selector.unregister(self._line)
+        if self.answer:  # without one the target may still run
+            self._drained_by = monotonic() + _DRAIN
 
 
 def _reaped(guard: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,14 @@
-"""Object storages: how long each may take, and which of their errors end a sync. No request is sent."""
+"""Object storages: how long each may take, which of their errors end a sync, and how Azure replaces a manifest."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import ValidationError
 
@@ -15,6 +18,7 @@ from dbt_reverse_etl.sinks.files.run import FilesRun
 from dbt_reverse_etl.sinks.files.settings import FilesSettings, StorageSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import outcomes
+from tests.support.sinks.blob_service import BlobService, blob_service
 from tests.support.sinks.files import inserted, task_of
 
 
@@ -64,6 +68,8 @@ def test_a_storage_that_denies_access_ends_the_sync_and_one_that_is_busy_does_no
     error: OSError, outcome: Outcome, reason: str
 ) -> None:
     class Refusing:
+        type_name = "s3"
+
         def open_output_stream(self, *_: Any, **__: Any) -> Any:
             raise error
 
@@ -76,3 +82,38 @@ def test_a_storage_that_denies_access_ends_the_sync_and_one_that_is_busy_does_no
     assert outcomes(delivery, 1) == [outcome]
     assert reason in delivery.results[0].reason
     assert "canary" not in delivery.results[0].reason
+
+
+@pytest.fixture
+def azure() -> Iterator[BlobService]:
+    with blob_service() as service:
+        yield service
+
+
+@pytest.mark.guarantee("Files")
+def test_a_reader_on_azure_never_sees_an_empty_manifest(azure: BlobService) -> None:
+    task = task_of()
+    for fence in (1, 2):
+        run = FilesRun(BucketStore(azure.filesystem(), "box/people"), replace(task, fence=fence))
+        run.begin()
+        run.change(lambda manifest: manifest.model_copy(update={"whole_from": manifest.fence}))
+    assert [orjson.loads(one)["fence"] for one in azure.contents["people/manifest.json"]] == [1, 1, 2, 2]
+    assert len([name for name in azure.blobs if "/.tmp-" in name]) == 1  # the next run removes it
+
+
+@pytest.mark.guarantee("Files")
+@pytest.mark.parametrize(
+    ("denied", "outcome"), [("comp=block .tmp-", Outcome.FATAL), ("PUT people/manifest.json", Outcome.UNKNOWN)]
+)
+def test_a_change_that_azure_refuses_leaves_the_manifest_before(
+    denied: str, outcome: Outcome, azure: BlobService
+) -> None:
+    task, sink = task_of(), FilesSink(FilesSettings(path="s3://box"))
+    sink._run = FilesRun(BucketStore(azure.filesystem(), "box/people"), task)
+    sink._run.begin()
+    before = azure.blobs["people/manifest.json"]
+    azure.denied = (denied,)
+    assert outcomes(sink.deliver(inserted(task, 1)), 1) == [outcome]
+    assert azure.blobs["people/manifest.json"] == before
+    azure.denied = ()
+    assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.DELIVERED]

@@ -202,6 +202,21 @@ def test_a_damaged_manifest_stops_the_run_and_is_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == damaged
 
 
+def test_a_damaged_manifest_is_left_by_what_its_error_advises(tmp_path: Path) -> None:
+    task, resync = task_of(), replace(next_run(task_of()), first=True)
+    with opened(sink_at(tmp_path), task) as sink:
+        sink.deliver(inserted(task, 1))
+    path = tmp_path / "people" / "manifest.json"
+    path.write_bytes(b"")
+    for attempt in (sink_at(tmp_path).missing, sink_at(tmp_path).open):
+        with pytest.raises(DestinationError, match="remove it and run dbt run-operation resync"):
+            attempt(resync)
+    path.unlink()
+    with opened(sink_at(tmp_path), resync) as sink:
+        assert sink.deliver(inserted(resync, 2)).results == ()
+    assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+
+
 def test_an_error_of_the_store_is_not_called_a_damaged_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

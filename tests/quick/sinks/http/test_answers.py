@@ -17,8 +17,9 @@ from urllib3 import HTTPHeaderDict
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, always
-from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge, retry_after
+from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions
+from dbt_reverse_etl.sinks.http.pause import retry_after
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
@@ -346,6 +347,26 @@ class TestAcknowledgement:
         server.default = Reply(200, b"<html>", {"Content-Type": "Text/HTML"})
         assert one(server.url) == (FATAL, "HTTP 200, but a web page (a login or a proxy?)")
         assert one(server.url, task_of({"success": {"content_type": "text/html"}}))[0] is DELIVERED
+
+    @pytest.mark.parametrize(
+        ("content_type", "came", "outcome"),
+        [
+            ("Application/JSON; charset=utf-8", "application/json", DELIVERED),
+            ("application/json", "application/json; charset=utf-8", DELIVERED),
+            ("application/json; charset=utf-8", "text/plain", UNKNOWN),
+            (None, "text/plain", UNKNOWN),
+            (None, "", UNKNOWN),
+            ("", "text/plain", DELIVERED),
+            ("", "", DELIVERED),
+        ],
+    )
+    def test_a_content_type_counts_without_parameters_and_an_empty_one_for_any(
+        self, content_type: str | None, came: str, outcome: Outcome, server: HttpServer
+    ) -> None:
+        server.default = Reply(200, b'{"ok": true}', {"Content-Type": came} if came else {})
+        named = {} if content_type is None else {"content_type": content_type}
+        success = {"json": {"path": "ok", "equals": True}, **named}
+        assert one(server.url, task_of({"success": success}))[0] is outcome
 
     @pytest.mark.parametrize("code", ["E_CODE", "limit.reached", 4711])
     def test_a_reason_names_status_and_code(self, code: Any, server: HttpServer) -> None:

@@ -17,12 +17,13 @@ from typing import Any, ClassVar
 import pytest
 import trustme
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import connection
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.testing import batch_of
+from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.delivery.world import FakeClock
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 from tests.support.sinks.http_sending import (
@@ -33,7 +34,6 @@ from tests.support.sinks.http_sending import (
     UNKNOWN,
     inserts,
     one,
-    outcomes,
     send,
     settings_of,
     task_of,
@@ -130,14 +130,22 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
         yield listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+REFUSAL = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+def read_request(connection: socket.socket) -> None:
+    with connection.makefile("rb") as sent:
+        length = next(int(line.split()[1]) for line in sent if line.lower().startswith(b"content-length"))
+        next(line for line in sent if not line.strip())
+        sent.read(length)
+
+
 def answer_and_close(listener: socket.socket, closed: threading.Semaphore) -> None:
     """Nothing in the answer tells that the connection ends with it."""
     for _ in range(5):
         connection, _address = listener.accept()
-        with connection, connection.makefile("rb") as sent:
-            length = next(int(line.split()[1]) for line in sent if line.lower().startswith(b"content-length"))
-            next(line for line in sent if not line.strip())
-            sent.read(length)
+        with connection:
+            read_request(connection)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         closed.release()
 
@@ -152,6 +160,36 @@ def test_a_connection_that_the_server_closed_without_a_word_is_opened_again() ->
         for number in range(5):
             assert sink.deliver(batch_of(task, inserts(number))).results == ()
             assert closed.acquire(timeout=30)
+        sink.close()
+
+
+def answer_with_late_body(listener: socket.socket, headers: bytes) -> None:
+    """204 to the first request; to the second a refusal, before which a late body comes if it is on the same connection."""
+    late = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    connection, _address = listener.accept()
+    with connection:
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 204 No Content\r\n" + headers + b"\r\n")
+        if connection.recv(1, socket.MSG_PEEK):
+            read_request(connection)
+            connection.sendall(late + REFUSAL)
+            return
+    connection, _address = listener.accept()
+    with connection:
+        read_request(connection)
+        connection.sendall(REFUSAL)
+
+
+@pytest.mark.guarantee("HTTP")
+@pytest.mark.parametrize("headers", [b"Content-Length: 38\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_late_body_where_none_may_be_is_not_taken_for_the_answer_to_the_next_row(headers: bytes) -> None:
+    task = task_of()
+    with listening() as (listener, url):
+        threading.Thread(target=answer_with_late_body, args=(listener, headers), daemon=True).start()
+        sink = HttpSink(settings_of(url))
+        sink.open(task)
+        assert outcomes(sink.deliver(batch_of(task, inserts(1))), 1) == [Outcome.DELIVERED]
+        assert outcomes(sink.deliver(batch_of(task, inserts(2))), 1) == [Outcome.REJECTED]
         sink.close()
 
 

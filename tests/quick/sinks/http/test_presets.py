@@ -303,7 +303,7 @@ class TestSlack:
         found, delivery = slack.send(json_reply({"ok": False, "error": error}, status, **{"Retry-After": "30"}), 1)
         assert found == [outcome]
         assert delivery.results[0].reason.endswith(f", code {error}")
-        assert delivery.retry_after == (30 if status == 429 else None)
+        assert delivery.retry_after == (30 if outcome is RETRYABLE else None)
 
 
 class TestJsonApi:

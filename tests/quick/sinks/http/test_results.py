@@ -15,7 +15,8 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions
-from dbt_reverse_etl.testing import outcomes, person
+from dbt_reverse_etl.sinks.http.sink import HttpSink
+from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
 from tests.support.sinks.http_sending import (
@@ -29,6 +30,7 @@ from tests.support.sinks.http_sending import (
     inserts,
     one,
     send,
+    settings_of,
     task_of,
 )
 
@@ -88,6 +90,38 @@ class TestResults:
         assert delivery.stop is not None
 
     @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize("missing", ["unknown", "delivered"])
+    def test_an_id_that_the_api_spells_in_another_way_leaves_the_rows_without_an_entry_in_doubt_and_no_others(
+        self, missing: str, server: HttpServer
+    ) -> None:
+        entries = [{"key": "010", "status": "ok"}, {"key": "20", "status": "ok"}, {"key": "30", "status": "bad"}]
+        delivery = self.send(server, {"results": entries}, {"by": "id", "id": "key", "missing": missing})
+        assert outcomes(delivery, 3) == [UNKNOWN, DELIVERED, REJECTED]
+        assert delivery.stop is None
+        assert "is the key spelled as the API keeps it?" in delivery.results[0].reason
+
+    def test_rows_of_such_ids_that_are_sent_again_alone_do_not_stop_a_run_whose_other_ids_fit(
+        self, server: HttpServer
+    ) -> None:
+        server.default = lambda request: json_reply(
+            {"results": [{"key": f"{row['id']:03}" if row["id"] < 100 else row["id"]} for row in request.json]}
+        )
+        results = {"path": "results", "by": "id", "id": "key", "refused": [{"path": "errors", "at": "key"}]}
+        task = task_of({**BATCH, "results": results})
+        sink = HttpSink(settings_of(server.url))
+
+        def sent(*numbers: int) -> tuple[list[Outcome], bool]:
+            delivery = sink.deliver(batch_of(task, inserts(*numbers)))
+            return outcomes(delivery, len(numbers)), delivery.stop is not None
+
+        for _run in range(2):
+            sink.open(task)
+            assert sent(10, 20) == ([UNKNOWN] * 2, True)
+            assert sent(10, 200) == ([UNKNOWN, DELIVERED], False)
+            assert sent(10, 20) == ([UNKNOWN] * 2, False)
+        sink.close()
+
+    @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(60), deadline=None)
     @given(st.lists(st.sampled_from(["ok", "bad", "nan"]), min_size=1, max_size=8), st.integers(0, 999))
     def test_each_row_gets_its_own_answer_however_the_entries_are_ordered(self, kinds: list[str], seed: int) -> None:
@@ -139,6 +173,22 @@ class TestMultiStatus:
         assert CANARY not in repr(delivery)
         assert not delivery.refused_whole
 
+    def test_a_list_of_refusals_may_name_an_id_that_was_not_sent_beside_others(self) -> None:
+        delivery = self.judged({"done": [{"key": "b"}], "worse": [{"key": ["a", "z"]}]})
+        assert outcomes(delivery, 4) == [REJECTED, DELIVERED, UNKNOWN, UNKNOWN]
+        assert delivery.stop is None
+
+    def test_a_limit_that_refuses_some_rows_says_when_to_come_back(self) -> None:
+        options = HttpOptions.model_validate({"results": self.RESULTS, "codes": {"LIMIT": "retryable"}})
+
+        def judged(code: str) -> Delivery:
+            document = {"done": [{"key": key} for key in "abc"], "worse": [{"key": "d", "code": code}]}
+            answer = Answer(200, "application/json", orjson.dumps(document), headers={"Retry-After": "7"})
+            return judge(answer, Sent(4, tuple("abcd"), results=options.results), options, Mode.UPSERT, NOW)
+
+        assert (judged("LIMIT").retry_after, outcomes(judged("LIMIT"), 4)[3]) == (7, RETRYABLE)
+        assert (judged("E1").retry_after, outcomes(judged("E1"), 4)[3]) == (None, REJECTED)
+
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         "document",
@@ -147,7 +197,7 @@ class TestMultiStatus:
             {"done": [{"key": "z"}]},
             {"done": [], "worse": [{"key": "z"}]},
             {"done": [], "worse": [{"key": []}]},
-            {"done": [], "worse": [{"key": ["a", "z"]}]},
+            {"done": [{"key": key} for key in "abcdz"]},
             {"done": [], "worse": [{}]},
             {"done": [], "worse": {"key": "a"}},
             {"worse": []},
