@@ -11,6 +11,7 @@ from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import PositionLost, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.delivery.lost import remaining
 from dbt_reverse_etl.delivery.ports import Job
+from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.held import pruned_note
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 
@@ -102,7 +103,7 @@ class ComparedSync(SyncPush):
             spec is None
             or head is None
             or head.changelog != state.changelog
-            or spec.given != given_spec(self._settings)
+            or not self._sends_as_now(spec, head)
             or not state.finished
             or not state.is_at(place.snapshot, place.spec)
         ):
@@ -113,6 +114,12 @@ class ComparedSync(SyncPush):
         nan_is_null = self.sink.is_nan_null(job.task)
         history = self._history(head)
         return Delivered(relation, head, spec, self.id, undelivered, history, others, left, nan_is_null), job
+
+    def _sends_as_now(self, spec: Spec, head: Head) -> bool:
+        """Other settings may say the same, such as `fields` with each column by its name."""
+        if spec.given == given_spec(self._settings):
+            return True
+        return resolve(self._shared.spark, self._resolved.sync, head.columns).after([spec]).id == spec.id
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.app import push
+from dbt_reverse_etl.app import compared_sync, push
 from dbt_reverse_etl.app.compared_sync import Found
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
@@ -22,6 +22,9 @@ from dbt_reverse_etl.app.reconcile import (
     undelivered_of,
 )
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.config.settings import SyncSettings
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 KINDS = (MISSING, DIFFERENT, DUPLICATE, EXTRA, FOREIGN, LEFTOVER)
@@ -66,3 +69,28 @@ def test_keys_that_several_rows_have_are_a_failure_that_no_repair_mends(
     found = push.Pusher.reconcile(nothing, sync, nothing, repaired=repaired)
     assert found.exit_code is ExitCode.FAILED
     assert "found keys that several rows have: 1; expected one row for each key. Next: delete" in found.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "comparable"),
+    [(None, True), ({"id": "id", "name": "name"}, True), ({"id": "id", "name": "title"}, False), ({"id": "id"}, False)],
+)
+def test_settings_that_say_the_same_in_another_way_can_be_compared_without_a_push(
+    fields: dict[str, str] | None, comparable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"id": "int", "name": "string"}
+
+    def resolved(given: dict[str, str] | None) -> Spec:
+        sent = given or {name: name for name in columns}
+        mapped = tuple((column, name, columns[column]) for column, name in sent.items())
+        return Spec(mapped, None, Mode.MIRROR, given_spec(settings(given)))
+
+    def settings(given: dict[str, str] | None) -> SyncSettings:
+        return SyncSettings.model_validate({"destination": "crm", "object": "people", "fields": given})
+
+    monkeypatch.setattr(compared_sync, "resolve", lambda *_: resolved(fields))
+    one: Any = SimpleNamespace(
+        _settings=settings(fields), _shared=SimpleNamespace(spark=None), _resolved=SimpleNamespace(sync=None)
+    )
+    head: Any = SimpleNamespace(columns=())
+    assert compared_sync.ComparedSync._sends_as_now(one, resolved(None), head) is comparable
