@@ -68,6 +68,21 @@ def test_a_name_that_a_version_before_kept_is_known_where_spark_shows_it(kept: s
     assert "redacted" not in catalog.logged[-1]
 
 
+@pytest.mark.parametrize(
+    ("kept", "setting", "name"),
+    [("hourly_orders", "hourly_orders", "hourly_orders"), ("hourly_orders", None, None), (".l.i.v.e", "new", "live")],
+)
+def test_a_reset_moves_the_view_whose_name_spark_hides_by_the_setting(
+    kept: str, setting: str | None, name: str | None
+) -> None:
+    catalog = Catalog()
+    catalog.tables["log"] = {"dbt_reverse_etl.published": "7", "dbt_reverse_etl.published_as": kept}
+    catalog._macros.update(_head=lambda _: {}, _columns_of=lambda _: [], _columns_at=lambda *_: [])
+    config = {"meta": {"reverse_etl": {"publish": setting}}} if setting else {}
+    shown = catalog._shown_of(SimpleNamespace(database=None, schema="shop", config=config), "log")
+    assert (shown["name"] if shown else None) == name
+
+
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("kind", ["spark", "databricks"])
 def test_two_topics_are_two_also_where_spark_hides_both_names_and_one_in_two_clusters_is_refused(kind: str) -> None:
