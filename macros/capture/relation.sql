@@ -25,8 +25,6 @@
 
 
 {% macro _create_changelog(target, columns, settings) %}
-    {%- set session = run_query('select ' ~ reverse_etl._session_probe()).rows[0] -%}
-    {%- do reverse_etl._check_session(target, session[0], session[1]) -%}
     {%- set own = reverse_etl._own_columns() -%}
     {%- set no_statistics = ['binary', 'boolean'] -%}
     {%- set statistics = ['_snapshot_id', '_change'] -%}
