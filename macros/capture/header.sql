@@ -63,11 +63,19 @@
 {# What shows the settings under which our SQL would mean something else, as columns of a query. #}
 {% macro _session_probe() %}typeof(cast(null as timestamp)), length('\u0041'){% endmacro %}
 
-{% macro _check_session(target, time, length) %}
+{# Before anything of a first capture is made; what its feed has read already goes. #}
+{% macro _check_first_session(target) %}
+    {%- set session = run_query('select ' ~ reverse_etl._session_probe()).rows[0] -%}
+    {%- do reverse_etl._check_session(target, session[0], session[1], reverse_etl._feed_inputs('kafka') + reverse_etl._feed_inputs('files')) -%}
+{% endmacro %}
+
+{% macro _check_session(target, time, length, made=[]) %}
     {%- set other = 'spark.sql.timestampType: TIMESTAMP_NTZ' if time != 'timestamp' else 'spark.sql.parser.escapedStringLiterals: true' if length | int != 1 else '' -%}
     {%- if other -%}
+        {%- for relation in made -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
         {{ exceptions.raise_compiler_error(
-            'changelog ' ~ target ~ ': found ' ~ other ~ " in the session, under which its times or texts would be other ones; expected Spark's default; nothing was captured. Next: remove it where it is set: server_side_parameters of the profile, spark-defaults.conf or a hook"
+            'changelog ' ~ target ~ ': found ' ~ other ~ " in the session, under which its times or texts would be other ones; expected Spark's default; nothing was written. Next: remove it where it is set: server_side_parameters of the profile, spark-defaults.conf or a hook"
+            ~ ('; columns keep that type by cast(... as timestamp_ntz) in the model' if other.endswith('NTZ') else '')
         ) }}
     {%- endif -%}
 {% endmacro %}

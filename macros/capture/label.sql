@@ -6,7 +6,7 @@
     label.late   fail, or open: a row of a label that is closed fails the capture, until the operation reopen names that label, or goes to the open one
   A deleted row has no label of its own: it goes to the open one.
 
-  Returns {groups: [{label, where, moves: a row may have another label when it is read again, inserts, updates, deletes}], kept_aside: number of rows}. Without labels: one group of everything.
+  Returns {groups: [{label, where, inserts, updates, deletes}], kept_aside: number of rows}. Without labels: one group of everything.
 #}
 {% macro _groups(stage, head, counts, settings) %}
     {%- if not settings.label -%}
@@ -46,8 +46,8 @@
         {%- do groups[-1].update({'deletes': counts.deletes}) -%}
     {%- endif -%}
     {%- for group in groups -%}
-        {%- set of_label = "_stage in ('insert', 'update') and cast(" ~ settings.label.by ~ " as string) in (" ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
-        {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else ''), 'moves': reverse_etl._outside_words(settings.label.by | string | lower) != []}) -%}
+        {%- set of_label = '_label in (' ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
+        {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else '')}) -%}
     {%- endfor -%}
     {%- if groups | length == 1 and not state.kept_aside -%}{%- do groups[0].update({'where': none}) -%}{%- endif -%}
     {{ return({'groups': groups, 'kept_aside': state.kept_aside}) }}
@@ -103,11 +103,21 @@
 {% endmacro %}
 
 
+{#
+  The rows of a stage, each changed one with its label. It is computed once: a row for which a label like current_date() gives another value when it is read
+  again would be left out, or captured twice.
+#}
+{% macro _labelled(rows, settings) %}
+    {%- if not settings.label -%}{{ return(rows) }}{%- endif -%}
+    {{ return("select *, if(_stage in ('insert', 'update'), cast(" ~ settings.label.by ~ ' as string), null) as _label from (' ~ rows ~ ')') }}
+{% endmacro %}
+
+
 {# The labels of the changed rows, ascending: [{label, inserts, updates, opens: when at the latest, times: of its last row and of the clock; in microseconds}] #}
 {% macro _stage_labels(stage, settings) %}
     {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.grace else 'timestamp_micros(0)' -%}
     {%- set rows = run_query(
-        'select cast(' ~ settings.label.by ~ " as string) as label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ') + interval '
+        "select _label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ') + interval '
         ~ reverse_etl._string(settings.label.grace or '0 seconds') ~ '), unix_micros(max(' ~ at ~ ')), unix_micros(current_timestamp()) from ' ~ stage
         ~ " where _stage in ('insert', 'update') group by 1 order by 1"
     ).rows -%}

@@ -16,7 +16,7 @@
         {%- if column.name not in settings.only_captured -%}{%- do columns.append(column) -%}{%- endif -%}
     {%- endfor -%}
     {%- set query = {'name': relation, 'sql': model.compiled_code, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
-    {%- set problems = reverse_etl._model_column_problems(columns, settings) -%}
+    {%- set problems = reverse_etl._variables_in(types) + reverse_etl._model_column_problems(columns, settings) -%}
     {%- if problems -%}
         {%- do reverse_etl._drop_model_query(query) -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured.\n  ' ~ problems | unique | join('\n  ')) }}
@@ -54,18 +54,25 @@
 {% endmacro %}
 
 
+{# Of names, also of columns that are only read: quotes keep no variable from Spark. A blank in it does. #}
+{% macro _variables_in(names) %}
+    {%- set problems = [] -%}
+    {%- for name in names if modules.re.search('[$][{][^ \\t\\n\\x0b\\f\\r]+?[}]', name) -%}
+        {%- do problems.append('column ' ~ name ~ ' has a name in which Spark replaces a variable; expected one without ${...}; rename it in the model') -%}
+    {%- endfor -%}
+    {{ return(problems) }}
+{% endmacro %}
+
+
 {% macro _model_column_problems(columns, settings) %}
     {%- set problems = [] -%}
     {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
-        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before', '_reverse_etl_row',
+        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_label', '_known_before', '_reverse_etl_row',
     ] -%}
     {%- for column in columns -%}
         {%- if column.name | lower in reserved -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog or its diff uses; expected another name; rename it in the model') -%}
-        {%- endif -%}
-        {%- if '${' in column.name -%}
-            {%- do problems.append('column ' ~ column.name ~ ' has a name in which Spark replaces a variable; expected one without ${; rename it in the model') -%}
         {%- endif -%}
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}

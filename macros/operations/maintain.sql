@@ -84,7 +84,7 @@
     {%- set name = 'delta.dataSkippingStatsColumns' -%}
     {%- set key = [node.config.unique_key] if node.config.unique_key is string else node.config.unique_key -%}
     {%- set wanted = reverse_etl._statistics_columns(adapter.get_columns_in_relation(relation), key) -%}
-    {%- if name not in (node.config.tblproperties or {}) and reverse_etl._table_properties(relation).get(name) != wanted -%}
+    {%- if name not in (node.config.tblproperties or {}) and not reverse_etl._has_property(reverse_etl._table_properties(relation), name, wanted) -%}
         {%- do run_query('alter table ' ~ relation ~ ' set tblproperties (' ~ reverse_etl._string(name) ~ ' = ' ~ reverse_etl._string(wanted) ~ ')') -%}
     {%- endif -%}
 {% endmacro %}

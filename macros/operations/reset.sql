@@ -42,12 +42,14 @@
 {# What the published view shows of a table, {view, name, snapshot_id, columns}; none: nothing, or it was moved to the table already. #}
 {% macro _shown_of(node, table) %}
     {%- set published = reverse_etl._published(table) -%}
-    {%- set view = reverse_etl._published_view(node, published.view) if published and published.view else none -%}
+    {#- Of a version before, Spark may hide the name: then the setting has it. -#}
+    {%- set name = (published.view or node.config.get('meta', {}).get('reverse_etl', {}).get('publish')) if published else none -%}
+    {%- set view = reverse_etl._published_view(node, name) if name else none -%}
     {%- set found = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) if view else none -%}
     {%- set head = reverse_etl._head(table) if found and found.type == 'view' else none -%}
     {%- if head is none -%}{{ return(none) }}{%- endif -%}
     {%- set columns = reverse_etl._columns_at(head, [], reverse_etl._columns_of(table)[reverse_etl._own_columns() | length:]) -%}
-    {{ return({'view': view, 'name': published.view, 'snapshot_id': published.snapshot_id, 'columns': columns}) }}
+    {{ return({'view': view, 'name': name, 'snapshot_id': published.snapshot_id, 'columns': columns}) }}
 {% endmacro %}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -45,6 +46,10 @@ OWN_FIELDS = {
     "_key", "_bucket", "_operation", "_event_id", "_before_hash", "_after_hash", "_maybe", "_doubt", "_changed", "_asked_by",
     "_captured_at", "_before",
 }  # fmt: skip
+
+
+# Spark puts the value of such a variable into SQL, also in a name in quotes.
+VARIABLE = re.compile(r"\$\{[^ \t\n\x0b\f\r]+?\}")
 
 
 def _mapping(fields: object) -> object:
@@ -104,6 +109,8 @@ class SyncSettings(Settings):
                 raise PydanticCustomError("fields", "at least one column, and each column and each field once")
         if OWN_FIELDS & {name.casefold() for name in fields.values()}:
             raise PydanticCustomError("fields", f"fields with other names than {', '.join(sorted(OWN_FIELDS))}")
+        if any(VARIABLE.search(name) for name in fields.values()):
+            raise PydanticCustomError("fields", "fields without ${...} in their names, which Spark replaces")
         return fields
 
 

@@ -1,4 +1,4 @@
-"""Guards: their thresholds, and whose value holds."""
+"""Guards: their thresholds, and whose value holds; former names of keys, and names of fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.config.guards import Guards, Threshold
-from dbt_reverse_etl.config.settings import ChangelogSettings
+from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
 from dbt_reverse_etl.config.validation import Place, validate
 
 counts = st.integers(0, 10**12)
@@ -73,3 +73,14 @@ def test_the_former_name_of_a_full_compare_is_refused_with_the_new_one() -> None
     capture = {"strategy": "timestamp", "updated_at": "at", "reconcile_every": 3}
     assert validate(ChangelogSettings, {"capture": capture}, Place("m.yml", ("meta",)), problems) is None
     assert "rename it to `full_compare_every`" in str(problems[0])
+
+
+@pytest.mark.parametrize("name", ["${env:HOME}", "a${b}", "a${b\u00a0c}"])
+def test_a_field_in_whose_name_spark_replaces_a_variable_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="in their names, which Spark replaces"):
+        SyncSettings(destination="crm", object="people", fields={"id": name})
+
+
+@pytest.mark.parametrize("name", ["$c", "price (${usd)", "${a b}", "{a}"])
+def test_a_field_in_whose_name_spark_finds_no_variable_is_taken(name: str) -> None:
+    assert SyncSettings(destination="crm", object="people", fields={"id": name}).fields == {"id": name}

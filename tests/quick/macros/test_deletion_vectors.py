@@ -17,9 +17,8 @@ REORG = "reorg table shop.log apply (purge)"
 
 def created(**properties: str) -> dict[str, str]:
     """The properties of a new changelog whose model has these."""
-    session = [{"time": "timestamp", "length": 1}]
     config = SimpleNamespace(get={"tblproperties": properties}.get)
-    macros = Macros(lambda _: session, config=config, location_clause=str, comment_clause=str)
+    macros = Macros(config=config, location_clause=str, comment_clause=str)
     macros._create_changelog("shop.log", [{"name": "id", "type": "bigint"}], SimpleNamespace(key=["id"]))
     return dict(re.findall(r"'(delta\.\w+)' = '([^']*)'", macros.run[-1].partition("tblproperties")[2]))
 

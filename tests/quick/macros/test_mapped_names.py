@@ -19,8 +19,7 @@ PLAIN = ["id", "größe", "a-b", "a.b"]
 def created(*names: str) -> str:
     columns = [{"name": name, "type": "int"} for name in names]
     texts = {name: lambda: "" for name in ("location_clause", "comment_clause")}
-    session = [{"time": "timestamp", "length": 1}]
-    macros = Macros(lambda _: session, config=Mock(get=lambda _: None), target=SimpleNamespace(type="spark"), **texts)
+    macros = Macros(config=Mock(get=lambda _: None), target=SimpleNamespace(type="spark"), **texts)
     macros._create_changelog("log", columns, SimpleNamespace(key=["id"]))
     return macros.run[-1]
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.dbt.macros import Macros
+from tests.support.dbt.macros import CompilationError, Macros
 
 SETTINGS = SimpleNamespace(key=["id"], compare="hash", capture=SimpleNamespace(recapture_by=None))
 ID = {"name": "id", "type": "int"}
@@ -78,11 +78,26 @@ def test_a_usual_type_is_not_refused(kind: str) -> None:
     assert problems(kind) == []
 
 
-def test_a_name_in_which_spark_replaces_a_variable_is_refused() -> None:
-    [found] = Macros()._model_column_problems(
-        [ID, {"name": "a${b}", "type": "int"}, {"name": "$c", "type": "int"}], SETTINGS
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("name", ["a${b}", "${env:HOME}", "a${b\u00a0c}"])
+def test_a_name_in_which_spark_replaces_a_variable_is_refused(name: str) -> None:
+    words = "has a name in which Spark replaces a variable; expected one without ${...}; rename it in the model"
+    assert Macros()._variables_in({"id": "int", name: "int"}) == [f"column {name} {words}"]
+
+
+def test_a_name_in_which_spark_finds_no_variable_is_taken() -> None:
+    assert Macros()._variables_in(["$c", "price (${usd)", "${}", "${a b}", "{a}"]) == []
+
+
+def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
+    rows = [{"name": "id", "type": "int"}, {"name": "${env:HOME}", "type": "string"}]
+    macros = Macros(
+        lambda sql: rows if sql.startswith("describe table") else [],
+        config=SimpleNamespace(get=lambda _: SimpleNamespace(enforced=False)),
+        this=SimpleNamespace(identifier="log"),
+        model=SimpleNamespace(compiled_code="select 1", name="log"),
     )
-    assert (
-        found
-        == "column a${b} has a name in which Spark replaces a variable; expected one without ${; rename it in the model"
-    )
+    macros._macros.update(_is_partial=lambda: False)
+    settings = SimpleNamespace(**vars(SETTINGS), only_captured=["${env:HOME}"])
+    with pytest.raises(CompilationError, match=r"\n  column .{env:HOME} has a name in which Spark"):
+        macros._model_query("uuid", settings)

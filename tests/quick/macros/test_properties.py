@@ -26,6 +26,7 @@ class Catalog(Macros):
             api=SimpleNamespace(Relation=SimpleNamespace(create=lambda **_: view)),
             target=SimpleNamespace(type=kind, name="dev"),
             model=SimpleNamespace(name="orders"),
+            config={},
         )
         self._macros.update(_feed_relation=lambda _, source: f"input_of_{source[1]}", _show=lambda *_: "")
 
@@ -67,6 +68,21 @@ def test_a_name_that_a_version_before_kept_is_known_where_spark_shows_it(kept: s
     assert "redacted" not in catalog.logged[-1]
 
 
+@pytest.mark.parametrize(
+    ("kept", "setting", "name"),
+    [("hourly_orders", "hourly_orders", "hourly_orders"), ("hourly_orders", None, None), (".l.i.v.e", "new", "live")],
+)
+def test_a_reset_moves_the_view_whose_name_spark_hides_by_the_setting(
+    kept: str, setting: str | None, name: str | None
+) -> None:
+    catalog = Catalog()
+    catalog.tables["log"] = {"dbt_reverse_etl.published": "7", "dbt_reverse_etl.published_as": kept}
+    catalog._macros.update(_head=lambda _: {}, _columns_of=lambda _: [], _columns_at=lambda *_: [])
+    config = {"meta": {"reverse_etl": {"publish": setting}}} if setting else {}
+    shown = catalog._shown_of(SimpleNamespace(database=None, schema="shop", config=config), "log")
+    assert (shown["name"] if shown else None) == name
+
+
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("kind", ["spark", "databricks"])
 def test_two_topics_are_two_also_where_spark_hides_both_names_and_one_in_two_clusters_is_refused(kind: str) -> None:
@@ -79,6 +95,27 @@ def test_two_topics_are_two_also_where_spark_hides_both_names_and_one_in_two_clu
         CompilationError, match=r"kafka_topic shop[.]tokens in model orders: found it read with several"
     ):
         catalog._check_one_cluster([*inputs, again])
+
+
+@pytest.mark.parametrize("text", ["_snapshot_id,_change,`id`", "_snapshot_id,_change,`hourly`"])
+def test_a_property_of_the_model_is_set_once_also_where_spark_hides_it(text: str) -> None:
+    catalog = Catalog()
+    catalog.tables["log"] = {"delta.dataSkippingStatsColumns": "_snapshot_id"}
+    catalog._context["config"].update(tblproperties={"delta.dataSkippingStatsColumns": text})
+    for _ in range(2):
+        catalog._apply_table_properties("log", "log")
+    assert [sql.split()[0] for sql in catalog.run] == ["show", "alter", "show"]
+    assert catalog.tables["log"] == {"delta.dataSkippingStatsColumns": text}
+
+
+@pytest.mark.parametrize("key", ["id", "hourly"])
+def test_maintain_sets_the_columns_of_the_statistics_once_also_where_spark_hides_them(key: str) -> None:
+    catalog = Catalog()
+    catalog.tables["log"] = {}
+    catalog._context["adapter"].get_columns_in_relation = lambda _: [SimpleNamespace(name=key, dtype="int")]
+    for _ in range(2):
+        catalog._set_statistics("log", SimpleNamespace(config=SimpleNamespace(unique_key=key, tblproperties=None)))
+    assert [sql.split()[0] for sql in catalog.run] == ["show", "alter", "show"]
 
 
 def test_on_databricks_a_private_table_takes_columns_of_any_name() -> None:

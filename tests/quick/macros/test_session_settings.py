@@ -15,10 +15,15 @@ OTHER = [("timestamp_ntz", 1, "timestampType: TIMESTAMP_NTZ"), ("timestamp", 6, 
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize(("time", "length", "found"), OTHER)
 def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(time: str, length: int, found: str) -> None:
-    macros = Macros(lambda _: [{"time": time, "length": length}])
-    with pytest.raises(CompilationError, match=f"found spark.sql.*{found} in .*expected Spark's default; nothing was"):
-        macros._create_changelog("log", [], SimpleNamespace(key=["id"]))
-    assert macros.run == [f"select {PROBE}"], "no table was made"
+    dropped: list[str] = []
+    macros = Macros(lambda _: [{"time": time, "length": length}], adapter=SimpleNamespace(drop_relation=dropped.append))
+    macros._macros.update(_feed_inputs=lambda kind: [f"log__{kind}_1"])
+    with pytest.raises(
+        CompilationError, match=f"found spark.sql.*{found} in .*expected Spark's default; nothing was"
+    ) as refused:
+        macros._check_first_session("log")
+    assert (macros.run, dropped) == ([f"select {PROBE}"], ["log__kafka_1", "log__files_1"])
+    assert ("cast(... as timestamp_ntz)" in str(refused.value)) == (time != "timestamp")
 
     macros = Macros(lambda _: [{"header": "{}", "time": time, "length": length}])
     with pytest.raises(CompilationError, match=found):

@@ -382,7 +382,7 @@ def test_what_a_feed_may_not_say_is_refused_with_what_to_do_and_without_the_secr
         "own_start": (f"kafka_topic('t', {literal({**servers, 'startingOffsets': 'latest'})})", "found startingOffsets"),
         "plain": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': 'canary-31415926'})})", "kafka.ssl.key.password with a secret in plain text"),
         "in_jaas": (f"kafka_topic('t', {literal({**servers, 'kafka.sasl.jaas.config': jaas})})", "kafka.sasl.jaas.config with a secret in plain text"),
-        "by_spark": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': '${env:KAFKA}'})})", "a reference that Spark itself would replace"),
+        "by_spark": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': '${env:KAFKA}'})})", "a reference that Kafka's client does not know"),
         "type": ("debezium('t', {'id': 'array<int>'}, ['id'])", "column id: found the type 'array<int>'"),
         "no_key": ("debezium('t', {'id': 'int'}, ['di'])", "found 'di'; expected one of columns: id"),
         "collision": ("debezium('t', {'_op': 'int'}, ['_op'])", "found a column '_op'"),
