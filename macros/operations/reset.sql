@@ -43,7 +43,7 @@
 {% macro _shown_of(node, table) %}
     {%- set published = reverse_etl._published(table) -%}
     {#- Of a version before, Spark may hide the name: then the setting has it. -#}
-    {%- set name = (published.view or node.config.get('meta', {}).get('reverse_etl', {}).get('publish')) if published else none -%}
+    {%- set name = (published.view or reverse_etl._own_block(node.config).get('publish')) if published else none -%}
     {%- set view = reverse_etl._published_view(node, name) if name else none -%}
     {%- set found = adapter.get_relation(database=view.database, schema=view.schema, identifier=view.identifier) if view else none -%}
     {%- set head = reverse_etl._head(table) if found and found.type == 'view' else none -%}
