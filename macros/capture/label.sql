@@ -46,7 +46,7 @@
         {%- do groups[-1].update({'deletes': counts.deletes}) -%}
     {%- endif -%}
     {%- for group in groups -%}
-        {%- set of_label = '_label in (' ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
+        {%- set of_label = '_reverse_etl_label in (' ~ reverse_etl._strings(group.labels) ~ ')' if group.labels else 'false' -%}
         {%- do group.update({'where': '(' ~ of_label ~ ')' ~ (" or _stage in ('delete', 'tombstone')" if loop.last else '')}) -%}
     {%- endfor -%}
     {%- if groups | length == 1 and not state.kept_aside -%}{%- do groups[0].update({'where': none}) -%}{%- endif -%}
@@ -109,7 +109,7 @@
 #}
 {% macro _labelled(rows, settings) %}
     {%- if not settings.label -%}{{ return(rows) }}{%- endif -%}
-    {{ return("select *, if(_stage in ('insert', 'update'), cast(" ~ settings.label.by ~ ' as string), null) as _label from (' ~ rows ~ ')') }}
+    {{ return("select *, if(_stage in ('insert', 'update'), cast(" ~ settings.label.by ~ ' as string), null) as _reverse_etl_label from (' ~ rows ~ ')') }}
 {% endmacro %}
 
 
@@ -117,7 +117,7 @@
 {% macro _stage_labels(stage, settings) %}
     {%- set at = 'cast(' ~ settings.label.at ~ ' as timestamp)' if settings.label.grace else 'timestamp_micros(0)' -%}
     {%- set rows = run_query(
-        "select _label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ') + interval '
+        "select _reverse_etl_label, count_if(_stage = 'insert'), count_if(_stage = 'update'), unix_micros(min(" ~ at ~ ') + interval '
         ~ reverse_etl._string(settings.label.grace or '0 seconds') ~ '), unix_micros(max(' ~ at ~ ')), unix_micros(current_timestamp()) from ' ~ stage
         ~ " where _stage in ('insert', 'update') group by 1 order by 1"
     ).rows -%}

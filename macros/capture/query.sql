@@ -68,7 +68,7 @@
     {%- set problems = [] -%}
     {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
-        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_label', '_known_before', '_reverse_etl_row',
+        '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before', '_reverse_etl_row', '_reverse_etl_label',
     ] -%}
     {%- for column in columns -%}
         {%- if column.name | lower in reserved -%}

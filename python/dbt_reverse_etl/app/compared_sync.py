@@ -8,7 +8,7 @@ from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
 from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, differences, undelivered_of
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import PositionLost, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.delivery.lost import remaining
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.warehouse.head import Head
@@ -119,7 +119,11 @@ class ComparedSync(SyncPush):
         """Other settings may say the same, such as `fields` with each column by its name."""
         if spec.given == given_spec(self._settings):
             return True
-        return resolve(self._shared.spark, self._resolved.sync, head.columns).after([spec]).id == spec.id
+        try:
+            now = resolve(self._shared.spark, self._resolved.sync, head.columns)
+        except ConfigurationError:  # of a column that came after this position
+            return False
+        return now.after([spec]).id == spec.id
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""

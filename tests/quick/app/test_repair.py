@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,7 @@ from dbt_reverse_etl.app.reconcile import (
     Differences,
     undelivered_of,
 )
-from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.config.settings import SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec
@@ -94,3 +95,18 @@ def test_settings_that_say_the_same_in_another_way_can_be_compared_without_a_pus
     )
     head: Any = SimpleNamespace(columns=())
     assert compared_sync.ComparedSync._sends_as_now(one, resolved(None), head) is comparable
+
+
+def test_a_column_that_came_after_the_position_needs_a_push_before_it_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = Mock(side_effect=ConfigurationError(Problem("fields", "later", "columns of the changelog: id", "add it")))
+    monkeypatch.setattr(compared_sync, "resolve", refused)
+    settings = SyncSettings.model_validate({"destination": "crm", "object": "people", "fields": {"later": "later"}})
+    one: Any = SimpleNamespace(
+        _settings=settings, _shared=SimpleNamespace(spark=None), _resolved=SimpleNamespace(sync=None)
+    )
+    before = Spec((("id", "id", "int"),), None, Mode.MIRROR, "other settings")
+    head: Any = SimpleNamespace(columns=())
+    assert not compared_sync.ComparedSync._sends_as_now(one, before, head)
+    refused.assert_called_once()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.dbt.macros import Macros
 
 BY = "coalesce(closed_on, our_clock())"
-STAGED = f"if(_stage in ('insert', 'update'), cast({BY} as string), null) as _label from ("
+STAGED = f"if(_stage in ('insert', 'update'), cast({BY} as string), null) as _reverse_etl_label from ("
 SETTINGS = SimpleNamespace(label=SimpleNamespace(by=BY, grace=None, at=None, late="fail", known_to=None))
 
 
@@ -36,10 +36,10 @@ def test_rows_are_counted_and_cut_by_the_label_that_the_stage_keeps() -> None:
     for group in split["groups"]:
         assert capture._part_of("shop.log", "stage", SimpleNamespace(**group), "uuid") == "part"
     counted, *parts = capture.run
-    assert counted.startswith("select _label, count_if(")
+    assert counted.startswith("select _reverse_etl_label, count_if(")
     assert [part.partition(" where ")[2] for part in parts] == [
-        "(_label in ('2024-01-01'))",
-        "(_label in ('2024-01-02')) or _stage in ('delete', 'tombstone')",
+        "(_reverse_etl_label in ('2024-01-01'))",
+        "(_reverse_etl_label in ('2024-01-02')) or _stage in ('delete', 'tombstone')",
     ]
     assert not [sql for sql in capture.run if BY in sql]
 

@@ -260,7 +260,7 @@ class _Results:
         """An id that was not sent is that of a row without an entry: the API may spell it in another way."""
         left = set(range(self.sent.rows)) - verdicts.keys()
         problem = "it names an id that was not sent: is the key spelled as the API keeps it?"
-        if not left or not (verdicts or self.sent.ids_fit):
+        if not left or not (verdicts or self.sent.ids_fit or self.sent.rows == 1):
             raise _FormError(problem)
         reason = f"{self.status}, but {problem}"
         return verdicts | {index: RowResult(index, Outcome.UNKNOWN, reason) for index in left}

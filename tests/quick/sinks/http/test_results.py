@@ -116,6 +116,7 @@ class TestResults:
 
         for _run in range(2):
             sink.open(task)
+            assert sent(10) == ([UNKNOWN], False), "one row says nothing of the others"
             assert sent(10, 20) == ([UNKNOWN] * 2, True)
             assert sent(10, 200) == ([UNKNOWN, DELIVERED], False)
             assert sent(10, 20) == ([UNKNOWN] * 2, False)
