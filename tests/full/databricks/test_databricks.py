@@ -14,6 +14,7 @@ from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.databricks import DatabricksAdapter
 from dbt.adapters.databricks.python_models.python_config import ParsedPythonModel
 from dbt.adapters.databricks.spog import probe
+from dbt.deprecations import reset_deprecations
 from pyspark.sql import SparkSession
 
 from tests.support import ROOT
@@ -121,7 +122,7 @@ def test_each_capture_keeps_the_changes_of_all_types_and_names_three_levels_alon
     assert not outside_of_the_catalog(workspace, project)
     made = [sql for sql in workspace.recorded if re.match(r"create table \S+__uncommitted_", sql)]
     assert len(made) == 3
-    assert all(" using delta as" in sql for sql in made), "Unity Catalog manages tables of no other format"
+    assert all(" using delta tblproperties" in sql for sql in made), "Unity Catalog manages tables of no other format"
     assert sum(" with (txnAppId = 'changelog', txnVersion = '2'" in sql for sql in workspace.recorded) == 1
     assert not [sql for sql in workspace.recorded if sql.startswith("alter table") and " type " in sql]
 
@@ -143,7 +144,7 @@ def test_the_change_feed_and_the_times_of_rows_say_what_to_compare(
     assert [sql for sql in fed if f"table_changes('{named}', " in sql] == fed != []
     candidates = [sql for sql in workspace.recorded if re.search(r"create table \S+__candidates_", sql)]
     assert len(candidates) == 2
-    assert all(" using delta as" in sql for sql in candidates)
+    assert all(" using delta tblproperties" in sql for sql in candidates)
 
     project.spark.sql(f"insert overwrite {people} select * from {people} where id <> 4")
     assert "full compare: `spark_catalog`" in done(project, "run").messages["by_cdf"], "an overwrite tells no changes"
@@ -258,6 +259,7 @@ def shop(project: Project, workspace: Workspace, people: str, monkeypatch: pytes
 def test_the_python_model_of_the_example_compiles_and_pushes_what_changed_of_what_it_refers_to(
     shop: Project, people: str
 ) -> None:
+    reset_deprecations()  # dbt counts those of earlier commands of this process
     done(shop, "compile", "--select", "push_customers", "--warn-error-options", "{error: [Deprecations]}")
     shop.changelog("other_changelog", "select 1 as id")
     shop.sync("crm_others", "other_changelog", object="others")
