@@ -68,7 +68,7 @@ class Wave:
         self.stopped_by: Stop | None = None
         self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
-        self._maybe: set[int] = set()  # rows of batches of which some were applied, nobody knows which
+        self._maybe: set[int] = set()  # rows of batches that were applied in part: nobody knows which part
         self._delivered = 0
         self._refused = 0
         most = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)

@@ -52,7 +52,7 @@ def test_a_batch_that_is_only_too_large_is_delivered_in_halves() -> None:
 
 @pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("then", ["retryable", "fatal", "interrupted"])
-def test_rows_of_a_batch_of_which_some_were_applied_are_unknown_until_each_has_its_own_answer(then: str) -> None:
+def test_rows_of_a_batch_that_was_applied_in_part_are_unknown_until_each_has_its_own_answer(then: str) -> None:
     """Braze, HubSpot and Iterable take the good rows of a batch and need not say which they refused."""
     bench = Bench(lambda ids, n: partly(ids) if n < 1 else stopping(ids), Limits(rows=4), Policy(retries=FEW))
 
@@ -88,7 +88,7 @@ def test_where_some_rows_of_a_batch_were_applied_the_refused_one_is_found_unless
 
 
 @pytest.mark.guarantee("Refusals and outages")
-def test_a_row_that_the_destination_does_not_have_is_found_in_a_batch_of_which_some_rows_were_applied() -> None:
+def test_a_row_without_a_match_is_found_in_a_batch_that_was_applied_in_part() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         if ids == [2]:
             return Delivery.of_all(1, Outcome.NO_MATCH, "HTTP 404: no match")
@@ -100,7 +100,7 @@ def test_a_row_that_the_destination_does_not_have_is_found_in_a_batch_of_which_s
 
 
 @pytest.mark.guarantee("Refusals and outages")
-def test_a_row_of_a_second_request_of_which_some_rows_were_applied_is_rejected_once_it_is_refused_alone() -> None:
+def test_a_row_of_a_second_request_that_was_applied_in_part_is_rejected_once_it_is_refused_alone() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         if 2 not in ids:
             return Delivery()
