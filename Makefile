@@ -29,7 +29,7 @@ quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
 	@EFFORT=0.1 $(PYTEST) -n $$(($(JOBS) + 1)) --dist worksteal tests/quick
 
 test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
-	@$(JAVA) EFFORT=0.25 $(PYTEST) $(FILES) -m "not full" tests/spark tests/servers tests/quick examples/sink
+	@$(JAVA) EFFORT=0.15 $(PYTEST) $(FILES) -m "not full" tests/spark tests/servers tests/quick examples/sink
 
 test-full: check $(CLASSES) ## Before a release: all campaigns, a third of the mutants and of the other versions; EFFORT=3 searches longer
 	@$(JAVA) EFFORT=$(EFFORT) $(PYTEST) $(FILES) tests/full tests/spark tests/servers tests/quick examples/sink

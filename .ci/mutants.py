@@ -25,7 +25,7 @@ COPIES = ROOT / ".mutants"
 AT_ONCE = int(os.environ.get("JOBS", "2"))
 SECONDS = 600  # a test that hangs has noticed, too
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
-AS_MAKE_TEST = {"EFFORT": "0.25", "SHRINK": "0"}
+AS_MAKE_TEST = {"EFFORT": "0.15", "SHRINK": "0"}
 THIRD = "--third"
 FAILED = 1  # pytest's exit code where tests ran and one failed
 
