@@ -221,7 +221,8 @@ class TestIterable:
         (request,) = iterable.server.received
         assert (request.method, request.path) == ("POST", "/api/users/bulkUpdate")
         assert request.headers["api-key"] == TOKEN
-        assert request.json["users"][1] == {"userId": "k2", "preferUserId": True, "dataFields": iterable.row(2)}
+        fields = {"name": "n2", "score": 2}
+        assert request.json["users"][1] == {"userId": "k2", "preferUserId": True, "dataFields": fields}
         assert iterable.sink.limits(iterable.task).rows == 1000
 
     def test_users_in_the_lists_of_failures_are_rejected_alone(self, iterable: Preset) -> None:
@@ -373,6 +374,21 @@ class TestEveryPreset:
         task = task_of("things", key, modes.get(name, Mode.MIRROR))
         assert HttpSink(by_name)._options(task) == options
         HttpSink(by_name).validate(task)
+
+    @pytest.mark.parametrize("name", sorted({*preset_names()} - {"slack"}))
+    def test_a_field_that_is_named_like_a_method_of_a_row_is_sent(self, name: str, server: HttpServer) -> None:
+        """Nothing is delivered here: the answers are those of no API."""
+        wanted = load_preset(name).options["key"]
+        names = ("items", "keys", "values", "get", "copy", "update")
+        row = {"Ext__c" if wanted == "*" else wanted: "k1"} | {name: f"of {name}" for name in names}
+        schema = pa.schema([(field, pa.string()) for field in row])
+        task = SinkTask("a1", "p", 1, "things", Mode.UPSERT, (schema.names[0],), schema, options=HttpOptions())
+        sink = HttpSink(HttpSettings.model_validate({"preset": name, "url": server.url, "auth": BEARER}))
+        sink.validate(task)
+        sink.open(task)
+        sink.deliver(batch_of(task, [("insert", row)]))
+        sink.close()
+        assert all(f'"{one}":"of {one}"' in server.received[0].body.decode().replace(": ", ":") for one in names)
 
     @pytest.mark.parametrize(("mode", "operation"), [(Mode.UPSERT, "update"), (Mode.MIRROR, "delete")])
     def test_a_request_that_no_preset_names_is_never_made_up(self, mode: Mode, operation: str) -> None:
