@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -333,6 +334,30 @@ class TestJsonApi:
         assert jsonapi.send(api, 2, operation="delete")[0] == [DELIVERED]
         assert list(stored) == ["/people/k1", "/people/k3"]
         assert stored["/people/k1"] == {"type": "people", "id": "k1", "attributes": {"name": "n1", "score": 1}}
+
+    @pytest.mark.guarantee("HTTP", "A 409 of JSON:API for a wrong type or another taken value is no proof of an insert")
+    @pytest.mark.parametrize(
+        ("pointer", "outcome"),
+        [
+            ("/data/id", DELIVERED), ("/data", DELIVERED), ("/data/attributes/id", DELIVERED), (None, DELIVERED),
+            ("/data/type", REJECTED), ("/data/attributes/email", REJECTED), ("/data/relationships/team", REJECTED),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("escaped", [False, True])
+    def test_a_409_proves_an_insert_unless_it_points_to_something_else_than_the_id(
+        self, pointer: str | None, outcome: Outcome, escaped: bool, server: HttpServer
+    ) -> None:
+        source = {"source": {"pointer": pointer}} if pointer else {}
+        body = json.dumps({"errors": [{"status": "409", "code": "conflict", **source}]})
+        body = body.replace("/", "\\/") if escaped else body  # as PHP writes it
+        reply = Reply(409, body.encode(), {"Content-Type": "application/vnd.api+json"})
+        once = Preset("jsonapi", server, task_of("people", "key", Mode.INSERT_ONLY), BEARER)
+        assert once.send(reply, 1)[0] == [outcome]
+
+    @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
+    def test_what_is_not_yet_processed_is_not_delivered(self, operation: str, jsonapi: Preset) -> None:
+        found, delivery = jsonapi.send(Reply(202), 1, operation=operation)
+        assert (found, delivery.stop) == ([UNKNOWN], "HTTP 202 is not listed in success.status")
 
     def test_a_refusal_names_its_code(self, jsonapi: Preset) -> None:
         found, delivery = jsonapi.send(json_reply({"errors": [{"code": "VALIDATION", "detail": "n1"}]}, 422), 1)
