@@ -115,6 +115,16 @@ class TestSalesforce:
             assert delivery.results[0].reason.endswith("no proof that the row is missing, by missing_except")
             assert id_ not in repr(delivery)
 
+    @pytest.mark.guarantee("HTTP", "Salesforce's 410 for a retired version of its API is no proof of a delete")
+    def test_a_410_of_a_retired_version_deletes_nothing(self, salesforce: Preset) -> None:
+        retired = json_reply([{"message": "n1", "errorCode": "UNSUPPORTED_API_VERSION"}], 410)
+        found, delivery = salesforce.send(retired, 1, operation="delete")
+        assert (found, delivery.results[0].reason) == ([REJECTED], "HTTP 410, code UNSUPPORTED_API_VERSION")
+
+    def test_a_request_has_time_for_the_triggers_of_200_records(self, salesforce: Preset) -> None:
+        timeout = salesforce.sink._settings.timeout
+        assert (timeout.connect, timeout.read) == (10, 120)
+
     @pytest.mark.guarantee("HTTP", "Salesforce's 404 for a key field that its user may not see is no proof of a delete")
     def test_a_404_for_a_field_that_the_user_may_not_see_deletes_nothing(self, salesforce: Preset) -> None:
         hidden = "Provided external ID field does not exist or is not accessible: Ext__c"
