@@ -173,7 +173,7 @@ class Plan:
             body=body,
             event=event,
             rows=tuple(index for index, _ in rows),
-            sent=Sent(len(rows), ids, call.deletes, call.alone, path, call.success, call.results),
+            sent=Sent(len(rows), ids, call.deletes, call.is_of_one_row, path, call.success, call.results),
         )
 
     def _wrap(self, bodies: list[bytes], *, alone: bool) -> bytes:
