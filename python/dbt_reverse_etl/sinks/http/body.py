@@ -90,6 +90,15 @@ _ENVIRONMENT = _Sandbox(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_jinjas_string = _ENVIRONMENT.filters["string"]
+
+
+def _string(value: object) -> str:
+    """As `encoding.texts` has it, by which an answer names a row: true, not True."""
+    return orjson.dumps(value).decode() if isinstance(value, (bool, float)) else str(_jinjas_string(value))
+
+
+_ENVIRONMENT.filters["string"] = _string
 _ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
 
 

@@ -93,6 +93,20 @@ ANSWERS: dict[str, tuple[Any, Any]] = {  # one row delivered, one row refused
 }
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [(pa.bool_(), True, "true"), (pa.float64(), 1e-5, "0.00001"), (pa.float64(), 2.0, "2.0"), (pa.int64(), 7, "7")],
+)
+def test_a_key_that_is_no_text_has_one_text_in_the_request_and_for_the_answer(
+    kind: pa.DataType, key: object, text: str, server: HttpServer
+) -> None:
+    schema = pa.schema([("number", kind), ("name", pa.string())])
+    task = SinkTask("a1", "people", 1, "contacts", Mode.UPSERT, ("number",), schema, options=HttpOptions())
+    server.default = lambda request: json_reply({"results": request.json["inputs"]})
+    assert send(server.url, task, ("insert", {"number": key, "name": "n"}), preset="hubspot", auth=AUTH).results == ()
+    assert server.received[0].json["inputs"][0]["id"] == text
+
+
 class TestOneByOne:
     @pytest.mark.parametrize("operation", ["insert", "update"])
     @pytest.mark.parametrize("preset", ANSWERS)
