@@ -121,8 +121,8 @@ def _by_code(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
 
 def _is_as_listed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> bool:
     """Whether what a single row asked for is so already, by a status that the options list."""
-    missing = options.missing_at(sent.path, answer.body)
-    listed = missing if sent.deletes else options.already_exists if mode is Mode.INSERT_ONLY else ()
+    missing, exists = (at(sent.path, answer.body) for at in (options.missing_at, options.already_exists_at))
+    listed = missing if sent.deletes else exists if mode is Mode.INSERT_ONLY else ()
     return sent.alone and answer.status in listed and not is_web_page(answer, options)
 
 
@@ -165,6 +165,9 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
         return Delivery.of_all(sent.rows, Outcome.FATAL, page)
     if sent.alone and not sent.deletes and mode is Mode.UPDATE_ONLY and answer.status == 404:
         return Delivery.of_all(sent.rows, Outcome.NO_MATCH, "HTTP 404: no match")
+    is_insert = sent.alone and not sent.deletes and mode is Mode.INSERT_ONLY
+    if is_insert and answer.status in {*options.already_exists} - {*options.already_exists_at(sent.path, answer.body)}:
+        reason += ": no proof that the row exists, by already_exists_except"
     return Delivery.of_all(sent.rows, Outcome.REJECTED, reason)
 
 

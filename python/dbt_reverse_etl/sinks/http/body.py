@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes, pass_context
 from jinja2 import Template as Jinja
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
@@ -90,6 +90,15 @@ _ENVIRONMENT = _Sandbox(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_jinjas_string = _ENVIRONMENT.filters["string"]
+
+
+def _string(value: object) -> str:
+    """As `encoding.texts` has it, by which an answer names a row: true, not True."""
+    return orjson.dumps(value).decode() if isinstance(value, (bool, float)) else str(_jinjas_string(value))
+
+
+_ENVIRONMENT.filters["string"] = _string
 _ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
 
 
@@ -101,15 +110,17 @@ class BodyTemplate:
         jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
         object: of the sync.
         key: the key fields.
+        is_of_batches: it reads `rows` alone, so that its API takes several, which the body names.
     """
 
     jinja: Jinja = field(compare=False, repr=False)
     text: str
     object: str
     key: tuple[str, ...]
+    is_of_batches: bool = False
 
     def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
-        """The body for rows that are encoded as JSON objects: `row` where each is sent alone, else `rows`.
+        """The body for rows that are encoded as JSON objects: `rows`, and `row` where each is sent alone.
 
         Raises:
             BodyError: it fails with these rows, or writes no JSON.
@@ -139,7 +150,7 @@ class BodyTemplate:
             raise UnsafeError(wrong) if is_unsafe else BodyError(wrong)
 
     def _written(self, rows: Sequence[Any], *, alone: bool, longest: int) -> bytes:
-        names: dict[str, Any] = {"row": rows[0]} if alone else {"rows": rows}
+        names: dict[str, Any] = {"rows": rows} | ({"row": rows[0]} if alone else {})
         try:
             parts = self.jinja.generate(names, object=self.object, key=list(self.key))
             text = "".join(_within(parts, longest)).encode()
@@ -173,10 +184,12 @@ def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
         UnsafeError: it asks for what the sandbox does not give.
     """
     try:
-        inner = _inner_attribute(_ENVIRONMENT.parse(text))
+        tree = _ENVIRONMENT.parse(text)
+        inner = _inner_attribute(tree)
         if inner:
             raise UnsafeError(f"the attribute {inner}, outside of the sandbox")
-        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key)
+        read = meta.find_undeclared_variables(tree) & {"row", "rows"}
+        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key, is_of_batches=read == {"rows"})
     except TemplateSyntaxError as error:
         raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
     except (TemplateError, RecursionError):

@@ -66,6 +66,11 @@ class Call:
         return self.rows == 1
 
     @property
+    def is_of_one_row(self) -> bool:
+        """The request is about a single row, as is the status of its answer; not one to an endpoint of batches."""
+        return self.alone and not (self.template is not None and self.template.is_of_batches)
+
+    @property
     def by_id(self) -> bool:
         """The answer names rows by their only key field."""
         return self.results is not None and self.results.by == "id"

@@ -25,6 +25,18 @@ def _expression(text: str) -> str:
     return text
 
 
+def _unless(excepted: str | None, path: str, body: bytes | None, statuses: list[int]) -> list[int]:
+    if excepted is None:
+        return statuses
+    if body is None:  # it may say what is excepted
+        return []
+    texts = (path, body.decode(errors="replace"))
+    return [] if any(re.search(excepted, text) for text in texts) else statuses
+
+
+Expression = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
+
+
 class JsonIs(Settings):
     """A value in the answer that means yes.
 
@@ -203,6 +215,8 @@ class HttpOptions(Options):
         retry_after: a header that says when to come back after a limit.
         already_exists: with these, an insert of `insert_only` counts as delivered; an upsert sends its update instead.
         missing: with these, a delete counts as delivered; an upsert sends its insert instead.
+        already_exists_except: a regular expression; where it finds something in a request's path or its answer, a status of `already_exists` only
+            rejects the row.
         missing_except: a regular expression; where it finds something in a request's path or its answer, a status of `missing` only rejects the row.
         web_pages: the API itself answers with HTML; else a web page comes from something before it, and stops the sync.
     """
@@ -224,17 +238,17 @@ class HttpOptions(Options):
     retry_after: RetryAfterOptions | None = None
     already_exists: list[Status] = Field([409])
     missing: list[Status] = Field([404, 410])
-    missing_except: Annotated[str, Field(min_length=1), AfterValidator(_expression)] | None = None
+    already_exists_except: Expression | None = None
+    missing_except: Expression | None = None
     web_pages: bool = False
 
     def missing_at(self, path: str, body: bytes | None) -> list[int]:
         """The statuses by which a row is missing, in an answer of this body to a request for this path."""
-        if self.missing_except is None:
-            return self.missing
-        if body is None:  # it may say what is excepted
-            return []
-        texts = (path, body.decode(errors="replace"))
-        return [] if any(re.search(self.missing_except, text) for text in texts) else self.missing
+        return _unless(self.missing_except, path, body, self.missing)
+
+    def already_exists_at(self, path: str, body: bytes | None) -> list[int]:
+        """The statuses by which a row exists already, in such an answer."""
+        return _unless(self.already_exists_except, path, body, self.already_exists)
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:

@@ -27,7 +27,10 @@ _USED = {
     Mode.INSERT_ONLY: {"insert": "insert", "update": "insert"},
     Mode.UPDATE_ONLY: {"insert": "update", "update": "update"},
 }
-_A_TEMPLATE = "a Jinja file of the dbt project that writes JSON with `row` (in batches `rows`), `object` and `key`"
+_A_TEMPLATE = (
+    "a Jinja file of the dbt project that writes JSON with `rows` (or `row`, without batches), `object` and `key`"
+)
+_INSTEAD_OF_A_PRESETS = "leave key and rows as the preset has them, or name a file of your own in body_template"
 _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 
 
@@ -54,14 +57,13 @@ def plan_of(
             next_step = f"set options.{name}.method and options.{name}.path{_instead(name, options)}"
             problems.append(Problem(where, found, expected, next_step))
             continue
-        call = _call(written, name, task, options)
-        problems += _call_problems(call, name, where, task)
+        call, wrong = _call(written, name, task, options), list[Problem]()
         if written.body_template is not None:
             template, wrong = _template(written, call, where, task, options)
             if template is not None and tries:
                 wrong = _tried(template, call, f"{where}.body_template", written.body_template, task, options)
-            problems += wrong
             call = replace(call, template=template)
+        problems += [*_call_problems(call, name, where, task), *wrong]
         calls[operation] = call
     problems += _answer_problems(task, calls.values(), options)
     # What a preset offers beyond the mode is no mistake of the sync.
@@ -142,7 +144,8 @@ def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
             template.try_out(rows, alone=call.alone, whole=is_typed)
     except BodyError as problem:
         if is_typed or isinstance(problem, UnsafeError):
-            return [Problem(place, f"{problem} (tried with sample rows)", _A_TEMPLATE, f"correct {name}")]
+            next_step = _INSTEAD_OF_A_PRESETS if name.startswith(PRESET) else f"correct {name}"
+            return [Problem(place, f"{problem} (tried with sample rows)", _A_TEMPLATE, next_step)]
     return []
 
 
@@ -201,7 +204,7 @@ def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterato
         yield Problem(where, "body: none", "a body that names the rows of a batch", "set body to key or fields")
     missing = [field for field in task.key if field not in call.path.fields]
     addresses_one_row = name in ("update", "delete") or call.method != "POST"
-    if call.alone and addresses_one_row and missing:
+    if call.is_of_one_row and addresses_one_row and missing:
         found = f"{call.method} with a path that does not name {', '.join(missing)}"
         expected = "a path with a placeholder for each key field"
         yield Problem(where, found, expected, f"write path: .../{'/'.join(f'{{{field}}}' for field in task.key)}")

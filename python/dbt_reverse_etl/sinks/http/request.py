@@ -58,7 +58,8 @@ class Plan:
         """Whether the body of an answer matters."""
         successes = (self.options.success, *(call.success for call in self.calls.values()))
         checked = any(success.body is not None for success in successes if success)
-        named = self.options.error is not None or self.options.missing_except is not None
+        options = self.options
+        named = any(one is not None for one in (options.error, options.missing_except, options.already_exists_except))
         return checked or named or any(call.results for call in self.calls.values())
 
     @cached_property
@@ -117,7 +118,7 @@ class Plan:
         status = answer.status
         operation = rows.column(OPERATION)[index].as_py()
         other, says = (
-            ("update", self.options.already_exists)
+            ("update", self.options.already_exists_at(request.path, answer.body))
             if operation == "insert"
             else ("insert", self.options.missing_at(request.path, answer.body))
         )
@@ -172,7 +173,7 @@ class Plan:
             body=body,
             event=event,
             rows=tuple(index for index, _ in rows),
-            sent=Sent(len(rows), ids, call.deletes, call.alone, path, call.success, call.results),
+            sent=Sent(len(rows), ids, call.deletes, call.is_of_one_row, path, call.success, call.results),
         )
 
     def _wrap(self, bodies: list[bytes], *, alone: bool) -> bytes:

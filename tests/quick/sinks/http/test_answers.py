@@ -150,9 +150,29 @@ class TestOutcomes:
                 server.script(reply)
                 assert outcomes(send(server.url, task, (operation, person(1))), 1) == [outcome]
 
-    def test_an_exception_that_is_no_regular_expression_is_refused(self) -> None:
+    def test_an_answer_that_the_options_except_proves_of_no_row_that_it_exists(self, server: HttpServer) -> None:
+        insert = {"insert": {"method": "POST", "path": "c"}}
+        both = {**insert, "update": {"method": "PATCH", "path": "c/{id}"}}
+        no_proof = "HTTP 409: no proof that the row exists, by already_exists_except"
+        for options, mode, reason in ((insert, Mode.INSERT_ONLY, no_proof), (both, Mode.UPSERT, "HTTP 409")):
+            task = task_of({**options, "already_exists_except": "wrong type"}, mode=mode)
+            for reply, outcome in (
+                (json_reply({"message": "the id is taken"}, 409), DELIVERED),
+                (json_reply({"message": "a wrong type"}, 409), REJECTED),
+                (Reply(409, b"the id is taken", {"Content-Encoding": "br"}), REJECTED),
+            ):
+                server.script(reply)
+                asked = len(server.received)
+                found = send(server.url, task, ("insert", person(1)))
+                assert outcomes(found, 1) == [outcome]
+                assert [row.reason for row in found.results] == ([reason] if outcome is REJECTED else [])
+                was_sent_instead = mode is Mode.UPSERT and outcome is DELIVERED
+                assert len(server.received) == asked + (2 if was_sent_instead else 1)
+
+    @pytest.mark.parametrize("name", ["missing_except", "already_exists_except"])
+    def test_an_exception_that_is_no_regular_expression_is_refused(self, name: str) -> None:
         with pytest.raises(ValidationError, match=r"found '\('; expected a regular expression.*next: correct it"):
-            HttpOptions.model_validate({"missing_except": "("})
+            HttpOptions.model_validate({name: "("})
 
     @pytest.mark.parametrize("listed", [{}, {"missing": [404], "already_exists": [409]}])
     def test_a_status_that_applied_nothing_by_the_options_delivers_nothing(

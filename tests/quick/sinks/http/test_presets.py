@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,16 @@ class TestSalesforce:
             assert delivery.results[0].reason.endswith("no proof that the row is missing, by missing_except")
             assert id_ not in repr(delivery)
 
+    @pytest.mark.guarantee("HTTP", "Salesforce's 410 for a retired version of its API is no proof of a delete")
+    def test_a_410_of_a_retired_version_deletes_nothing(self, salesforce: Preset) -> None:
+        retired = json_reply([{"message": "n1", "errorCode": "UNSUPPORTED_API_VERSION"}], 410)
+        found, delivery = salesforce.send(retired, 1, operation="delete")
+        assert (found, delivery.results[0].reason) == ([REJECTED], "HTTP 410, code UNSUPPORTED_API_VERSION")
+
+    def test_a_request_has_time_for_the_triggers_of_200_records(self, salesforce: Preset) -> None:
+        timeout = salesforce.sink._settings.timeout
+        assert (timeout.connect, timeout.read) == (10, 120)
+
     @pytest.mark.guarantee("HTTP", "Salesforce's 404 for a key field that its user may not see is no proof of a delete")
     def test_a_404_for_a_field_that_the_user_may_not_see_deletes_nothing(self, salesforce: Preset) -> None:
         hidden = "Provided external ID field does not exist or is not accessible: Ext__c"
@@ -221,7 +232,8 @@ class TestIterable:
         (request,) = iterable.server.received
         assert (request.method, request.path) == ("POST", "/api/users/bulkUpdate")
         assert request.headers["api-key"] == TOKEN
-        assert request.json["users"][1] == {"userId": "k2", "preferUserId": True, "dataFields": iterable.row(2)}
+        fields = {"name": "n2", "score": 2}
+        assert request.json["users"][1] == {"userId": "k2", "preferUserId": True, "dataFields": fields}
         assert iterable.sink.limits(iterable.task).rows == 1000
 
     def test_users_in_the_lists_of_failures_are_rejected_alone(self, iterable: Preset) -> None:
@@ -333,6 +345,30 @@ class TestJsonApi:
         assert list(stored) == ["/people/k1", "/people/k3"]
         assert stored["/people/k1"] == {"type": "people", "id": "k1", "attributes": {"name": "n1", "score": 1}}
 
+    @pytest.mark.guarantee("HTTP", "A 409 of JSON:API for a wrong type or another taken value is no proof of an insert")
+    @pytest.mark.parametrize(
+        ("pointer", "outcome"),
+        [
+            ("/data/id", DELIVERED), ("/data", DELIVERED), ("/data/attributes/id", DELIVERED), (None, DELIVERED),
+            ("/data/type", REJECTED), ("/data/attributes/email", REJECTED), ("/data/relationships/team", REJECTED),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("escaped", [False, True])
+    def test_a_409_proves_an_insert_unless_it_points_to_something_else_than_the_id(
+        self, pointer: str | None, outcome: Outcome, escaped: bool, server: HttpServer
+    ) -> None:
+        source = {"source": {"pointer": pointer}} if pointer else {}
+        body = json.dumps({"errors": [{"status": "409", "code": "conflict", **source}]})
+        body = body.replace("/", "\\/") if escaped else body  # as PHP writes it
+        reply = Reply(409, body.encode(), {"Content-Type": "application/vnd.api+json"})
+        once = Preset("jsonapi", server, task_of("people", "key", Mode.INSERT_ONLY), BEARER)
+        assert once.send(reply, 1)[0] == [outcome]
+
+    @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
+    def test_what_is_not_yet_processed_is_not_delivered(self, operation: str, jsonapi: Preset) -> None:
+        found, delivery = jsonapi.send(Reply(202), 1, operation=operation)
+        assert (found, delivery.stop) == ([UNKNOWN], "HTTP 202 is not listed in success.status")
+
     def test_a_refusal_names_its_code(self, jsonapi: Preset) -> None:
         found, delivery = jsonapi.send(json_reply({"errors": [{"code": "VALIDATION", "detail": "n1"}]}, 422), 1)
         assert found == [REJECTED]
@@ -373,6 +409,21 @@ class TestEveryPreset:
         task = task_of("things", key, modes.get(name, Mode.MIRROR))
         assert HttpSink(by_name)._options(task) == options
         HttpSink(by_name).validate(task)
+
+    @pytest.mark.parametrize("name", sorted({*preset_names()} - {"slack"}))
+    def test_a_field_that_is_named_like_a_method_of_a_row_is_sent(self, name: str, server: HttpServer) -> None:
+        """Nothing is delivered here: the answers are those of no API."""
+        wanted = load_preset(name).options["key"]
+        names = ("items", "keys", "values", "get", "copy", "update")
+        row = {"Ext__c" if wanted == "*" else wanted: "k1"} | {name: f"of {name}" for name in names}
+        schema = pa.schema([(field, pa.string()) for field in row])
+        task = SinkTask("a1", "p", 1, "things", Mode.UPSERT, (schema.names[0],), schema, options=HttpOptions())
+        sink = HttpSink(HttpSettings.model_validate({"preset": name, "url": server.url, "auth": BEARER}))
+        sink.validate(task)
+        sink.open(task)
+        sink.deliver(batch_of(task, [("insert", row)]))
+        sink.close()
+        assert all(f'"{one}":"of {one}"' in server.received[0].body.decode().replace(": ", ":") for one in names)
 
     @pytest.mark.parametrize(("mode", "operation"), [(Mode.UPSERT, "update"), (Mode.MIRROR, "delete")])
     def test_a_request_that_no_preset_names_is_never_made_up(self, mode: Mode, operation: str) -> None:

@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.body import UnsafeError, compiled
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.template import samples
-from dbt_reverse_etl.testing import outcomes, person
+from dbt_reverse_etl.testing import batch_of, outcomes, person
 from dbt_reverse_etl.values.encoding import encode_rows
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Reply, http_server
@@ -64,6 +64,22 @@ class TestTemplates:
         assert send(server.url, templated(tmp_path, text, rows=10), *inserts(1, 2, 3)).results == ()
         (request,) = server.received
         assert request.json == [person(number) | {"n": number} for number in (1, 2, 3)]
+
+    def test_a_template_of_batches_also_writes_one_row_and_needs_no_key_in_the_path(
+        self, server: HttpServer, tmp_path: Path
+    ) -> None:
+        (tmp_path / "body.json.j2").write_text("{{ rows }}")
+        upsert = {"method": "PUT", "path": "contacts", "body_template": "body.json.j2"}
+        task = task_of({"upsert": upsert}, mode=Mode.UPSERT, project_dir=tmp_path)
+        HttpSink(settings_of(server.url)).validate(task)
+        assert send(server.url, task, *inserts(1, 2)).results == ()
+        assert [request.json for request in server.received] == [[person(1)], [person(2)]]
+        ids = [request.headers["idempotency-key"] for request in server.received]
+        assert ids == batch_of(task, inserts(1, 2)).rows.column("_event_id").to_pylist()
+        for text in ("{{ row }}", "[{{ row }}, {{ rows }}]"):
+            (tmp_path / "body.json.j2").write_text(text)
+            with pytest.raises(ConfigurationError, match="PUT with a path that does not name id"):
+                HttpSink(settings_of(server.url)).validate(task)
 
     def test_an_upsert_is_one_call_for_inserts_and_updates(self, server: HttpServer, tmp_path: Path) -> None:
         task = templated(tmp_path, "{{ rows }}", rows=10)
@@ -125,7 +141,6 @@ class TestTemplates:
         [
             ('{"a": {{ row.nope }}}', "UndefinedError"),
             ('{"a": {{ nope }}}', "UndefinedError"),
-            ('{"a": {{ rows }}}', "UndefinedError"),
             ('{"a": {{ row.name }', "no Jinja in line 1"),
             ("{\n{% for %}", "no Jinja in line 2"),
             ('{"a": "{{ row.name }}"}', "writes no JSON"),
