@@ -317,7 +317,8 @@ def test_a_sync_that_was_renamed_while_it_failed_sends_its_recovery_once_and_wit
     assert text.startswith("recovered: crm (formerly old) -> crm.contacts: ")
     assert [(one["state"], one["renamed_from"]) for one in data["syncs"]] == [("recovered", "old")]
     assert asked[0] == {"crm": "orders", "old": "orders"}, "another target records its own by the same name"
-    office.tell(ended(Status.SUCCEEDED), overview_of(ledger, [sync("newest", "orders", renamed_from="old")]), [channel])
+    newest = replace(ended(Status.SUCCEEDED), sync="newest")
+    office.tell(newest, overview_of(ledger, [sync("newest", "orders", renamed_from="old")]), [channel])
     assert len(sent) == 1, "what was heard of the former name is settled with it"
 
 
