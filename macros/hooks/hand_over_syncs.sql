@@ -41,7 +41,7 @@
 {% endmacro %}
 
 
-{# These parts of a node and of its config; of `meta` only our block: what else stands there is not ours to write down. #}
+{# These parts of a node and of its config; of `meta` only what is ours: what else stands there is not ours to write down. #}
 {% macro _handed_over(node, names, config_names) %}
     {%- set config = node.config or {} -%}
     {%- set parts = {'meta': reverse_etl._own_meta(node.get('meta')), 'config': {'meta': reverse_etl._own_meta(config.get('meta'))}} -%}
@@ -50,4 +50,8 @@
     {{ return(parts) }}
 {% endmacro %}
 
-{% macro _own_meta(meta) %}{{ return({'reverse_etl': meta['reverse_etl']} if meta and 'reverse_etl' in meta else {}) }}{% endmacro %}
+{% macro _own_meta(meta) %}
+    {%- set own = {} -%}
+    {%- for name, value in (meta or {}).items() if name in ['reverse_etl', 'reverse_etl_made_for'] -%}{%- do own.update({name: value}) -%}{%- endfor -%}
+    {{ return(own) }}
+{% endmacro %}

@@ -57,6 +57,7 @@ def test_a_pull_request_or_a_developer_with_the_default_target_of_dbt_cloud_hand
 def test_a_production_job_or_a_target_with_a_name_of_its_own_hands_its_syncs_over(target: str, context: str) -> None:
     exposures, logged = handed_over(target, **({CLOUD: context} if context else {}))
     assert ([one["name"] for one in exposures.values()], logged) == (["crm"], [])
+    assert [one["config"]["meta"] for one in exposures.values()] == [SYNC["config"]["meta"]]
 
 
 @pytest.mark.guarantee("dbt and its commands")
