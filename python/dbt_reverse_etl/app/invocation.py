@@ -23,7 +23,7 @@ from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still
 from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart, in_time, within
-from dbt_reverse_etl.base.sql import quoted
+from dbt_reverse_etl.base.sql import plain_relation, quoted
 from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, is_excluded, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
@@ -306,12 +306,16 @@ def overview_of(
     names = {one.sync.position_of.rpartition(".")[2] for one in asked}.union(relations, changelogs, changelogs.values())
     overview = ledger.overview(names, {id_of(one) for one in resolved}, relations)
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
-    known = overview.failing
-    failing = {relation: known.get(relation, known.get(unique_id, ())) for relation, unique_id in changelogs.items()}
+    known = {**overview.failing, **{plain_relation(relation): tests for relation, tests in overview.failing.items()}}
+    failing = {
+        relation: known.get(plain_relation(relation), known.get(unique_id, ()))
+        for relation, unique_id in changelogs.items()
+    }
+    here = {"", *map(plain_relation, changelogs)}
     requests = {
-        name: here
+        name: ours
         for name, asked_for in overview.requests.items()
-        if (here := [one for one in asked_for if one.relation in ("", *changelogs)])
+        if (ours := [one for one in asked_for if plain_relation(one.relation) in here])
     }
     heard = {
         name: replace(overview.heard[former], former=former)
