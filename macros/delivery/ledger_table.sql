@@ -45,10 +45,20 @@ from (
     select fact, max_by(struct({{ columns }}, body), struct(fence, seq, recorded_at)) as newest, array(), array()
     from {{ ledger }}
     where sync_id in ('request', 'tests', 'push_refused', 'alert') and (fact = 'request' or sync in (
-        {%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %}))
-    group by fact, if(fact = 'request', run_id, sync || ' ' || coalesce(get_json_object(body, '$.relation'), ''))
+        {%- for name in names %}{{ reverse_etl._string(name) }}{{ ', ' if not loop.last }}{% endfor %})
+        or fact = 'tests' and {{ reverse_etl._plain_relation('sync') }} in (
+        {%- for name in names %}{{ reverse_etl._plain_relation(reverse_etl._string(name)) }}{{ ', ' if not loop.last }}{% endfor %}))
+    group by fact, case fact
+        when 'request' then run_id
+        when 'tests' then {{ reverse_etl._plain_relation('sync') }}
+        else sync || ' ' || {{ reverse_etl._plain_relation("coalesce(get_json_object(body, '$.relation'), '')") }}
+    end
 )
 {%- endmacro %}
+
+
+{# SQL of the name of a relation that stays the same if dbt's `quoting` changes. #}
+{% macro _plain_relation(name) -%}lower(translate({{ name }}, '`"', '')){%- endmacro %}
 
 
 {#

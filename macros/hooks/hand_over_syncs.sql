@@ -6,7 +6,8 @@
 #}
 {% macro hand_over_syncs() %}
     {%- if execute -%}
-    {%- set syncs = {'invocation_id': invocation_id, 'command': flags.WHICH, 'target': target.name, 'refers_to': model.depends_on.nodes, 'nodes': {}, 'exposures': {}} -%}
+    {%- set syncs = {'invocation_id': invocation_id, 'command': flags.WHICH, 'target': target.name, 'refers_to': model.depends_on.nodes, 'args': {}, 'nodes': {}, 'exposures': {}} -%}
+    {%- for name in ['exclude', 'exclude_resource_types'] if invocation_args_dict.get(name) -%}{%- do syncs.args.update({name: invocation_args_dict[name]}) -%}{%- endfor -%}
     {%- for unique_id, node in graph.nodes.items() if unique_id == 'model.reverse_etl.reverse_etl_ledger' or node.config.get('materialized') == 'changelog' or unique_id in model.depends_on.nodes -%}
         {%- do syncs.nodes.update({unique_id: reverse_etl._handed_over(node, ['unique_id', 'name', 'version', 'alias', 'database', 'schema', 'relation_name', 'original_file_path'], ['materialized', 'unique_key'])}) -%}
     {%- endfor -%}
@@ -41,7 +42,7 @@
 {% endmacro %}
 
 
-{# These parts of a node and of its config; of `meta` only our block: what else stands there is not ours to write down. #}
+{# These parts of a node and of its config; of `meta` only what is ours: what else stands there is not ours to write down. #}
 {% macro _handed_over(node, names, config_names) %}
     {%- set config = node.config or {} -%}
     {%- set parts = {'meta': reverse_etl._own_meta(node.get('meta')), 'config': {'meta': reverse_etl._own_meta(config.get('meta'))}} -%}
@@ -50,4 +51,8 @@
     {{ return(parts) }}
 {% endmacro %}
 
-{% macro _own_meta(meta) %}{{ return({'reverse_etl': meta['reverse_etl']} if meta and 'reverse_etl' in meta else {}) }}{% endmacro %}
+{% macro _own_meta(meta) %}
+    {%- set own = {} -%}
+    {%- for name, value in (meta or {}).items() if name in ['reverse_etl', 'reverse_etl_made_for'] -%}{%- do own.update({name: value}) -%}{%- endfor -%}
+    {{ return(own) }}
+{% endmacro %}

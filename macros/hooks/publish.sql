@@ -6,16 +6,17 @@
   A reader that began before keeps the rows that it began with; prune keeps what the view shows.
 #}
 {% macro publish(results) %}
-    {%- set statuses, heads = {}, {} -%}
+    {%- set statuses, heads, unit_tests = {}, {}, [] -%}
     {%- for result in results if execute -%}
         {%- do statuses.update({result.node.unique_id: result.status | string}) -%}
         {%- do heads.update({result.node.unique_id: result.adapter_response.get('code')}) -%}
+        {%- if result.node.resource_type == 'unit_test' -%}{%- do unit_tests.append(result.node) -%}{%- endif -%}
     {%- endfor -%}
     {#- Tests of a part of the rows say nothing about a snapshot. -#}
     {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and reverse_etl._own_block(node.config).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
-            {%- set reason = reverse_etl._not_publishable(node, tests, statuses) -%}
+            {%- set reason = reverse_etl._not_publishable(node, tests, statuses, unit_tests) -%}
             {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node)) if not reason else none -%}
             {%- if not reason and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
@@ -54,10 +55,12 @@
 {% endmacro %}
 
 
-{% macro _not_publishable(node, tests, statuses) %}
+{# unit_tests: those that ran; `graph` has none. #}
+{% macro _not_publishable(node, tests, statuses, unit_tests) %}
     {%- if statuses.get(node.unique_id, 'success') != 'success' -%}{{ return('for the model did not succeed') }}{%- endif -%}
     {%- set failed = [] -%}
     {%- for test in tests if statuses.get(test, 'pass') not in ['pass', 'warn'] -%}{%- do failed.append(graph.nodes[test].name ~ ' (' ~ statuses[test] ~ ')') -%}{%- endfor -%}
+    {%- for test in unit_tests if node.unique_id in test.depends_on.nodes and statuses[test.unique_id] not in ['pass', 'warn'] -%}{%- do failed.append(test.name ~ ' (' ~ statuses[test.unique_id] ~ ')') -%}{%- endfor -%}
     {%- if failed -%}{{ return('for tests did not pass: ' ~ failed | join(', ')) }}{%- endif -%}
     {%- if node.unique_id not in statuses and reverse_etl._is_deferred(node) -%}{{ return('for its tests have read the changelog of another target') }}{%- endif -%}
     {%- set unasked = tests | reject('in', statuses) | list | length -%}

@@ -9,7 +9,7 @@ with refused as (
         from {{ ledger }}
         where fact = 'push_refused' and {{ reverse_etl._is_one_of(synced) }}
     )
-    where refusal.relation in ({% for one in synced %}{{ reverse_etl._string(one.relation) }}, {% endfor %}'')
+    where {{ reverse_etl._plain_relation('refusal.relation') }} in ({% for one in synced %}{{ reverse_etl._plain_relation(reverse_etl._string(one.relation)) }}, {% endfor %}'')
     group by sync
 ),
 

@@ -91,9 +91,9 @@ def result_of_dbt() -> Any:
 
 
 def is_interrupted() -> bool:
-    """Whether an interrupt has ended dbt. Where dbt has a result, the error is one that its caller handles."""
+    """Whether an interrupt has ended dbt, or a program that leaves. Where dbt has a result, the error is one that its caller handles."""
     error = sys.exc_info()[1]
-    return result_of_dbt() is None and isinstance(getattr(error, "exception", error), KeyboardInterrupt)
+    return result_of_dbt() is None and isinstance(getattr(error, "exception", error), (KeyboardInterrupt, SystemExit))
 
 
 def interrupted() -> Exception:

@@ -147,8 +147,9 @@ class _Listener:
         """Whether all is well; what is not was said."""
         if host.flag("EMPTY") or host.flag("SAMPLE"):
             return True
-        if host.is_interrupted():
-            self._say_interrupted()
+        if ended := self._ended_without_results():
+            host.say(f"dbt-reverse-etl: {ended}, so nothing is pushed; the next run pushes what was captured.", "warn")
+            self._remember_tests()
             return False
         if not host.flag("WRITE_JSON"):
             return self._without_artifacts()
@@ -161,11 +162,16 @@ class _Listener:
             return True
         return not self._has_spark() or self._push_from(folder)
 
-    def _say_interrupted(self) -> None:
-        host.say(
-            "dbt-reverse-etl: dbt was interrupted, so nothing is pushed; the next run pushes what was captured.", "warn"
-        )
-        self._remember_tests()
+    def _ended_without_results(self) -> str:
+        """What to say of it; empty: dbt told of its results, or has run nothing of ours."""
+        if host.is_interrupted():
+            return "dbt was interrupted"
+        failed = self._artifacts is None and host.flag("WRITE_JSON") and host.result_of_dbt() is None
+        # A hook of on-run-end may have failed, after models and tests that ended well or not.
+        return "dbt ended with an error" if failed and self._finished and self._has_syncs() else ""
+
+    def _has_syncs(self) -> bool:
+        return self.configuration is not None and bool(self.configuration.syncs)
 
     def _remember_tests(self) -> None:
         """Those that failed, for the artifacts do not name them all. `retry` shows its manifest to nobody, but writes it."""

@@ -17,7 +17,7 @@ from dbt_reverse_etl.config.destinations import (
     collect_destinations,
     collect_resolved,
 )
-from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of
+from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of, target_of
 from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.validation import raise_if_any
@@ -69,6 +69,7 @@ def configure(
     if not found and not problems:
         return Configuration([], {}, [])
     problems.extend(other_macros(manifest))
+    problems.extend(_other_target(manifest, target))
     project = DbtProject(metadata.get("project_name") or "", profile_of(manifest), project_dir)
     try:
         loaded = collect_destinations(directories, target, env, project)
@@ -84,3 +85,13 @@ def configure(
     alerts = collect_channels(directories, target, env, problems, of_alerts, project_dir)
     raise_if_any(problems)
     return Configuration(found, loaded.destinations, resolved, alerts, {**loaded.unset, "": of_alerts})
+
+
+def _other_target(manifest: Node, target: str) -> list[Problem]:
+    """Rows of one target would go into the destinations of another. dbt's partial parsing does not see each change of the target."""
+    written = target_of(manifest)
+    if written in ("", target):
+        return []
+    next_step = "run dbt once with --no-partial-parse, and give dbtRunner no manifest of another target"
+    found = f"the tables of target {written}, for which it was made"
+    return [Problem("manifest.json", found, f"those of {target}, the target of this command", next_step)]

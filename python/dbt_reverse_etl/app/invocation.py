@@ -23,8 +23,8 @@ from dbt_reverse_etl.app.repeats import behind, left_behind, refuse_older, still
 from dbt_reverse_etl.app.tracing import traced
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart, in_time, within
-from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, select
+from dbt_reverse_etl.base.sql import plain_relation, quoted
+from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, is_excluded, select
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
@@ -94,7 +94,8 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
         _say_plan_only(invocation, project.target, display.say)
         return []
     if ask not in (Ask.PUSH, Ask.RETRY):
-        _say_excluded(invocation, display.say)
+        captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
+        _say_excluded([sync for sync in invocation.excluded if sync.changelog.unique_id in captured], display.say)
     wanted = due(invocation, configuration, selectors, project.switch)
     configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
     # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
@@ -169,11 +170,10 @@ def pushed_by(ask: Ask, invocation: Invocation, chosen: Sequence[ResolvedSync]) 
     return [one for one in wanted if invocation.command in one.sync.settings.push_on]
 
 
-def _say_excluded(invocation: Invocation, say: Say) -> None:
+def _say_excluded(captured: Iterable[Sync], say: Say) -> None:
     """Captured and not sent is what the user asked for, and easily overlooked."""
-    captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
-    for sync in invocation.excluded:
-        if sync.enabled and sync.changelog.unique_id in captured:
+    for sync in captured:
+        if sync.enabled:
             say(f"{sync.name}: not pushed, for this command excludes the exposure", "info", sync=sync.name)
 
 
@@ -192,15 +192,20 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     """Push for a Python model the syncs of what it refers to: that dbt runs it tells that this went well.
 
     Args:
-        syncs: a part of the manifest, with `invocation_id`, `command`, `target`, and `refers_to`, unique ids.
+        syncs: a part of the manifest, with `invocation_id`, `command`, its `args`, `target`, and `refers_to`, unique ids.
 
     Raises:
         ReverseEtlError: of the configuration; nothing was sent.
     """
     configuration = project.configuration(syncs)
-    chosen = [sync for sync in configuration.syncs if sync.changelog.unique_id in syncs["refers_to"]]
+    captured = [sync for sync in configuration.syncs if sync.changelog.unique_id in syncs["refers_to"]]
+    excluded = [sync for sync in captured if is_excluded(sync, syncs.get("args") or {})]
+    chosen = [sync for sync in captured if sync not in excluded]
     invocation = asked(syncs["invocation_id"], syncs["command"], chosen)
-    if project.switch == OFF or not chosen:
+    if project.switch == OFF:
+        return []
+    _say_excluded(excluded, display.say)
+    if not chosen:
         return []
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, display.say)
@@ -301,12 +306,16 @@ def overview_of(
     names = {one.sync.position_of.rpartition(".")[2] for one in asked}.union(relations, changelogs, changelogs.values())
     overview = ledger.overview(names, {id_of(one) for one in resolved}, relations)
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
-    known = overview.failing
-    failing = {relation: known.get(relation, known.get(unique_id, ())) for relation, unique_id in changelogs.items()}
+    known = {**overview.failing, **{plain_relation(relation): tests for relation, tests in overview.failing.items()}}
+    failing = {
+        relation: known.get(plain_relation(relation), known.get(unique_id, ()))
+        for relation, unique_id in changelogs.items()
+    }
+    here = {"", *map(plain_relation, changelogs)}
     requests = {
-        name: here
+        name: ours
         for name, asked_for in overview.requests.items()
-        if (here := [one for one in asked_for if one.relation in ("", *changelogs)])
+        if (ours := [one for one in asked_for if plain_relation(one.relation) in here])
     }
     heard = {
         name: replace(overview.heard[former], former=former)

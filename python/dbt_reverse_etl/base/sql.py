@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+_QUOTES = str.maketrans("", "", '`"')
 _TEXT_MACROS = ("changelog", "delivery", "wide_table")  # folders whose macros need no adapter
 
 
@@ -64,6 +65,11 @@ def _returning(macro: Any) -> Any:
 def quoted(name: str) -> str:
     """A name as SQL of Spark."""
     return f"`{name.replace('`', '``')}`"
+
+
+def plain_relation(name: str) -> str:
+    """The same for a relation however dbt's `quoting` renders it, as the macro _plain_relation."""
+    return name.translate(_QUOTES).lower()
 
 
 def render(macro: str, *args: Any, **kwargs: Any) -> str:

@@ -18,6 +18,7 @@ Node = Mapping[str, Any]
 S = TypeVar("S", bound=Settings)
 
 LEDGER_NODE = "model.reverse_etl.reverse_etl_ledger"
+_MADE_FOR = "reverse_etl_made_for"  # as dbt_project.yml of the package has it
 _OUR_MODELS = "model.reverse_etl."
 _OLDEST_MANIFEST = 12
 _DBT_TESTS = frozenset({"unique", "not_null", "accepted_values", "relationships"})
@@ -40,8 +41,9 @@ def profile_of(manifest: Node) -> str:
 
 
 def _of_ledger(manifest: Node, name: str) -> str:
-    ledger = manifest.get("nodes", {}).get(LEDGER_NODE, {})
-    return next((str(block[name]) for block in _blocks(ledger) if block and block.get(name)), "")
+    config = manifest.get("nodes", {}).get(LEDGER_NODE, {}).get("config") or {}
+    made_for = (config.get("meta") or {}).get(_MADE_FOR)
+    return str(made_for.get(name) or "") if isinstance(made_for, Mapping) else ""
 
 
 def syncs(manifest: Node) -> list[Sync]:

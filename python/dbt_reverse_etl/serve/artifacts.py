@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from dbt_reverse_etl.base.durable import sync_directory, write
+from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
 from dbt_reverse_etl.delivery.fault_points import no_step
@@ -18,7 +19,6 @@ from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run
 from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
 
-_QUOTES = str.maketrans("", "", '`"')
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
 
 
@@ -29,7 +29,7 @@ def ledger_of(folder: Path) -> str:
 
 def _ledger_in(manifest: Mapping[str, Any]) -> str:
     nodes = manifest.get("nodes") or {}
-    return str((nodes.get(LEDGER_NODE) or {}).get("relation_name") or "").translate(_QUOTES).lower()
+    return plain_relation(str((nodes.get(LEDGER_NODE) or {}).get("relation_name") or ""))
 
 
 class Artifacts:

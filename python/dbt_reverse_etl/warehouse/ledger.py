@@ -292,7 +292,8 @@ def _of_target(
     """The records of one kind that belong to no run, with what this version knows of them; an older one kept no relation."""
     found = [(row, json.loads(row.body)) for row in rows if row.fact == fact]
     for row, known in sorted(found, key=lambda one: bool(one[1].get("relation"))):
-        if known.get("relation", "") in ("", relations.get(row.sync, "")):
+        of = sql.plain_relation(known.get("relation", ""))
+        if of in ("", sql.plain_relation(relations.get(row.sync, ""))):
             yield row, {name: value for name, value in known.items() if name in kind.__dataclass_fields__}
 
 

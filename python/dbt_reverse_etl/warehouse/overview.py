@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.position import State
 
@@ -46,7 +47,7 @@ class Request:
 
     def concerns(self, exposures: Collection[str], relation: str) -> bool:
         """Whether it is for one of these exposures, over this relation of the changelog."""
-        return self.exposure in ("", *exposures) and self.relation in ("", relation)
+        return self.exposure in ("", *exposures) and plain_relation(self.relation) in ("", plain_relation(relation))
 
 
 @dataclass(frozen=True)

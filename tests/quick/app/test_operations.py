@@ -234,9 +234,12 @@ def test_an_adopt_of_a_changelog_that_was_replaced_is_carried_out_for_no_other(
 
 def test_a_request_at_another_target_which_has_the_changelog_elsewhere_is_not_carried_out() -> None:
     one = sync("people", "orders")
-    asked = [Request(where, "people", "forget", NOW, relation=where) for where in ("", "orders", "`dev`.`orders`")]
+    asked = [
+        Request(where, "people", "forget", NOW, relation=where)
+        for where in ("", "orders", '"Orders"', "`dev`.`orders`")
+    ]
     push = SyncPush(pusher(), one, Overview(requests={"people": asked}))
-    assert [request.id for request in push._requests("new")] == ["", "orders"]
+    assert [request.id for request in push._requests("new")] == ["", "orders", '"Orders"'], "quoting has changed since"
 
 
 def test_an_adopt_of_a_changelog_that_was_replaced_is_over_once_a_run_of_the_other_has_begun() -> None:

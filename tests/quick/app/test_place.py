@@ -57,7 +57,7 @@ def test_a_session_is_that_of_the_dbt_profile_that_the_manifest_was_made_with_un
     (project / "profiles.yml").write_text(PROFILE + other)
 
     def session(made_with: str) -> object:
-        meta = {"reverse_etl": {"target": "dev", "profile": made_with}}
+        meta = {"reverse_etl_made_for": {"target": "dev", "profile": made_with}}
         (project / "target").mkdir(exist_ok=True)
         nodes = {LEDGER_NODE: {"config": {"meta": meta}}}
         (project / "target" / "manifest.json").write_text(json.dumps({"nodes": nodes, "metadata": {}}))

@@ -155,10 +155,23 @@ dbt_reverse_etl: {projects: [shop], outputs: {default: {}, only_dev: {}}, MORE}
     def test_the_profile_is_the_one_that_the_manifest_was_made_with(self, tmp_path: Path) -> None:
         asked = manifest({"crm_c": {"destination": "crm"}})
         self.asked(tmp_path, "shop_prod", more="profiles: [shop_prod]")
-        meta = {"reverse_etl": {"target": "default", "profile": "shop_dev"}}
+        meta = {"reverse_etl_made_for": {"target": "default", "profile": "shop_dev"}}
         asked["nodes"][LEDGER_NODE] = {"unique_id": LEDGER_NODE, "name": "l", "config": {"meta": meta}}
         with pytest.raises(ConfigurationError, match="found the destinations of shop_prod; expected those of shop_dev"):
             configure(asked, [tmp_path], "default", {}, tmp_path)
+
+    @pytest.mark.guarantee("Configuration")
+    def test_tables_of_another_target_than_that_of_the_command_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "profiles.yml").write_text("dbt_reverse_etl: {outputs: {dev: plan, prod: plan}}")
+        asked = manifest({"crm_c": {"destination": "crm"}})
+        of_ledger = {"unique_id": LEDGER_NODE, "name": "l", "config": {"meta": {}}}
+        asked["nodes"][LEDGER_NODE] = of_ledger
+        assert configure(asked, [tmp_path], "prod", {}, tmp_path).syncs, "an older build of the package told of none"
+        # Of a root project that has `models: +meta: {reverse_etl: ...}`.
+        of_ledger["config"] = {"meta": {"reverse_etl": {"x": 1}, "reverse_etl_made_for": {"target": "dev"}}}
+        assert configure(asked, [tmp_path], "dev", {}, tmp_path).syncs
+        with pytest.raises(ConfigurationError, match=r"tables of target dev, .*those of prod, .*--no-partial-parse"):
+            configure(asked, [tmp_path], "prod", {}, tmp_path)
 
 
 class TestTargets:

@@ -42,7 +42,21 @@ def test_a_config_that_dbt_databricks_uses_for_every_model_is_refused_under_othe
 ) -> None:
     (name,) = config
     assert problems("databricks", config) == []
-    assert problems("spark", config) == [f"{name}: has no meaning for a changelog; expected it to be absent; remove it"]
+    (problem,) = problems("spark", config)
+    assert problem.startswith(f"{name}: has no meaning for a changelog; expected it to be absent; remove it; if")
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize(
+    "config", [{"incremental_strategy": "merge"}, {"partition_by": ["day"]}, {"re_data_monitored": True}]
+)
+def test_a_config_of_the_whole_project_is_taken_back_for_a_changelog_as_its_refusal_says(
+    config: dict[str, Any],
+) -> None:
+    (name,), (problem,) = config, problems("spark", config)
+    assert problem.startswith(f"{name}: has no meaning for a changelog; ")
+    assert problem.endswith("set it to '' for this one")
+    assert problems("spark", {name: ""}) == []
 
 
 @pytest.mark.parametrize("config", [{"on_error": "continue"}, {"latest_version_pointer": {"enabled": False}}])

@@ -26,20 +26,32 @@ class Relation(str):
         return path["identifier"]
 
 
+LEDGER = {
+    "unique_id": "model.reverse_etl.reverse_etl_ledger",
+    "config": {"meta": {"of": "the user", "reverse_etl_made_for": {"target": "prod"}}},
+}
+
+
 def handed_over(target: str, **env: str) -> tuple[dict[str, Any], list[str]]:
     """The exposures, and what the log has."""
+    written, logged = all_handed_over(target, {}, **env)
+    return written["exposures"], logged
+
+
+def all_handed_over(target: str, args: dict[str, Any], **env: str) -> tuple[dict[str, Any], list[str]]:
+    """What the table has, and the log."""
     macros = Macros(
         target=SimpleNamespace(name=target, type="databricks"),
         env_var=env.get,
-        graph=SimpleNamespace(nodes={}, exposures={"exposure.shop.crm": SYNC}),
+        graph=SimpleNamespace(nodes={LEDGER["unique_id"]: LEDGER}, exposures={"exposure.shop.crm": SYNC}),
         model=SimpleNamespace(name="push_customers", depends_on=SimpleNamespace(nodes=["model.shop.log"])),
         flags=SimpleNamespace(WHICH="build", EMPTY=False),
         invocation_id="1",
-        invocation_args_dict={},
+        invocation_args_dict=args,
         this=Relation("push_customers"),
     )
     (text,) = re.findall(r"select '(.*)' as syncs", macros.hand_over_syncs(), re.DOTALL)
-    return json.loads(text.replace("\\\\", "\\").replace("\\'", "'"))["exposures"], macros.logged
+    return json.loads(text.replace("\\\\", "\\").replace("\\'", "'")), macros.logged
 
 
 @pytest.mark.guarantee("dbt and its commands")
@@ -57,6 +69,7 @@ def test_a_pull_request_or_a_developer_with_the_default_target_of_dbt_cloud_hand
 def test_a_production_job_or_a_target_with_a_name_of_its_own_hands_its_syncs_over(target: str, context: str) -> None:
     exposures, logged = handed_over(target, **({CLOUD: context} if context else {}))
     assert ([one["name"] for one in exposures.values()], logged) == (["crm"], [])
+    assert [one["config"]["meta"] for one in exposures.values()] == [SYNC["config"]["meta"]]
 
 
 @pytest.mark.guarantee("dbt and its commands")
@@ -68,3 +81,11 @@ def test_the_switch_of_the_environment_in_which_dbt_runs_keeps_its_syncs() -> No
     assert (exposures, "set it on the cluster" in line) == ({}, True)
     with pytest.raises(Exception, match="found 'fasle'; expected off, plan or on"):
         handed_over("prod", DBT_REVERSE_ETL_PUSH="fasle")
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_what_the_command_excludes_and_the_target_of_the_manifest_are_handed_over() -> None:
+    written, _ = all_handed_over("prod", {"exclude": ("exposure:crm",), "exclude_resource_types": [], "threads": 1})
+    assert written["args"] == {"exclude": ["exposure:crm"]}
+    (ledger,) = written["nodes"].values()
+    assert ledger["config"]["meta"] == {"reverse_etl_made_for": {"target": "prod"}}

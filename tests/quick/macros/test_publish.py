@@ -1,4 +1,4 @@
-"""Which snapshot the hook `publish` shows after `dbt test` alone: none that was committed once the tests had begun."""
+"""Which snapshot the hook `publish` shows: none after a failed test, and after `dbt test` alone none that was committed once the tests had begun."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jinja2
 import pytest
 
 from tests.support import ROOT
+from tests.support.dbt.macros import Macros
 
 NOW = datetime.now(timezone.utc)
 BEGAN = NOW - timedelta(minutes=10)
@@ -70,3 +71,40 @@ def test_a_snapshot_that_was_committed_after_the_tests_began_is_not_published_in
     commits: list[Commit], zone: timezone | None, *, is_so: bool
 ) -> None:
     assert is_newer(commits, zone) is is_so
+
+
+THINGS = {
+    "unique_id": "model.shop.things",
+    "name": "things",
+    "resource_type": "model",
+    "config": {"materialized": "changelog", "meta": {"reverse_etl": {"publish": "live"}}},
+}
+TEST = {
+    "unique_id": "test.shop.no_negative",
+    "name": "no_negative",
+    "resource_type": "test",
+    "config": {},
+    "depends_on": {"nodes": ["model.shop.things"]},
+}
+
+
+def result(node: Mapping[str, Any], status: str) -> dict[str, Any]:
+    return {"node": node, "status": status, "adapter_response": {}}
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("status", ["fail", "error"])
+def test_after_a_failed_unit_test_which_the_graph_does_not_hold_the_snapshot_is_not_published(status: str) -> None:
+    macros = Macros(
+        graph={"nodes": {one["unique_id"]: one for one in (THINGS, TEST)}},
+        flags=SimpleNamespace(EMPTY=False),
+        invocation_args_dict={},
+    )
+    unit = {**TEST, "resource_type": "unit_test", "unique_id": "unit_test.shop.things.adds", "name": "adds"}
+    macros.publish([result(TEST, "pass"), result(unit, status)])
+    assert macros.logged == [f"publish things: not published, for tests did not pass: adds ({status})"]
+    elsewhere = {**unit, "depends_on": {"nodes": ["model.shop.others"]}}
+    tests = {"test.shop.no_negative": "pass", unit["unique_id"]: status}
+    node = {**THINGS, "defer_relation": None}
+    assert macros._not_publishable(node, [TEST["unique_id"]], tests, [elsewhere]) == ""
+    assert macros._not_publishable(node, [TEST["unique_id"]], {**tests, unit["unique_id"]: "pass"}, [unit]) == ""

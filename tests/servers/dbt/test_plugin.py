@@ -124,6 +124,27 @@ def test_without_artifacts_a_failed_test_is_recorded_by_the_manifest_of_this_com
     assert asked == ([recorded] if status == "fail" else [])
 
 
+@pytest.mark.guarantee("dbt and its commands", "A dbt that ends with an error, as of a hook, forgets no failed test")
+@pytest.mark.parametrize("error", [RuntimeError("a hook failed"), SystemExit(143)])
+def test_where_an_error_ends_dbt_nothing_is_pushed_and_its_failed_tests_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], error: BaseException
+) -> None:
+    flags(monkeypatch, WRITE_JSON=True)
+    ended, remembered = listener(CHANGELOG), list[bool]()
+    monkeypatch.setattr(ended, "_remember_tests", lambda: remembered.append(True))
+    ended_by = "was interrupted" if isinstance(error, SystemExit) else "ended with an error"
+    failed = Future[None]()
+    failed.set_exception(ExceptionExit(error))  # type: ignore[arg-type]  # as dbt does it
+    try:
+        failed.result()
+    except ExceptionExit:
+        assert not ended._push()
+    assert said == [f"dbt-reverse-etl: dbt {ended_by}, so nothing is pushed; the next run pushes what was captured."]
+    assert remembered == [True]
+    assert listener()._push(), "dbt stopped before it ran anything"
+    assert listener(CHANGELOG, has_syncs=False)._push(), "it ran nothing of ours"
+
+
 class Told:
     """A project whose dbt says what it says, as a user reads it."""
 
@@ -303,14 +324,15 @@ def raised(ask):
 """
 
 
-def test_an_interrupt_that_the_caller_of_dbt_handles_did_not_end_dbt() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_that_the_caller_of_dbt_handles_did_not_end_dbt(error: BaseException) -> None:
     dbt: dict[str, Any] = {"__name__": "dbt.cli.requires"}
     exec(DBT, dbt)
     interrupted = Future[None]()
-    interrupted.set_exception(KeyboardInterrupt())
+    interrupted.set_exception(error)
     try:
         interrupted.result()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         assert not dbt["returned"](host.is_interrupted)
         assert dbt["raised"](host.is_interrupted)
 

@@ -46,3 +46,14 @@ def test_tests_that_an_older_version_recorded_block_until_they_pass(ledger: Delt
     assert overview_of(ledger, known).failing == {PEOPLE: ("test.shop.unique",)}
     ledger.record_tests({PEOPLE: []}, "newer", NOW)
     assert overview_of(ledger, known).failing == {PEOPLE: ()}
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_tests_that_failed_before_quoting_changed_block_until_they_pass(ledger: DeltaLedger) -> None:
+    known = [sync("crm_people", PEOPLE)]
+    other = PEOPLE.replace("`", "").upper()
+    ledger.record_tests({PEOPLE: ["test.shop.not_null"]}, "first", NOW)
+    ledger.record_tests({other: ["test.shop.unique"]}, "second", NOW)
+    assert overview_of(ledger, known).failing == {PEOPLE: ("test.shop.unique",)}
+    ledger.record_tests({PEOPLE: []}, "third", NOW)
+    assert overview_of(ledger, known).failing == {PEOPLE: ()}

@@ -365,6 +365,7 @@ def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts
     assert (prod.heard, dev.heard) == ({"crm": Heard("failing")}, {"crm": Heard("recovered")}), "each target its own"
     assert prod.refusals["crm"] == Refusal("blocked", "many", NOW, "a1", 2)
     assert dev.refusals["crm"] == Refusal("blocked", "few", NOW, "d4", 1)
+    assert ledger.overview(["crm"], (), {"crm": "Dev.people"}).refusals == dev.refusals, "quoting has changed since"
 
 
 @pytest.mark.full
