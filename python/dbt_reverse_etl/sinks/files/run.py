@@ -18,7 +18,11 @@ Piece = tuple[Part, bytes]
 
 
 class FencedError(Exception):
-    """The manifest belongs to a newer run, to another sync, or to nobody any more; the text is a reason."""
+    """The manifest belongs to a newer run, or to nobody any more; the text is a reason."""
+
+
+class OtherSyncError(FencedError):
+    """It belongs to another sync."""
 
 
 class FilesRun:
@@ -88,7 +92,7 @@ def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     if before is None:
         return Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
     if before.sync_id != task.sync_id:
-        raise FencedError("an object that belongs to another sync")
+        raise OtherSyncError("an object that belongs to another sync")
     if before.fence > task.fence:
         raise FencedError(_BUSY)
     return before.model_copy(update={"fence": task.fence, "key": list(task.key)})
