@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from dbt_reverse_etl.sinks.files.store import TEMPORARY, Store
+from dbt_reverse_etl.base.workers import at_once
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, TEMPORARY, Store
 
 MANIFEST = "manifest.json"
 
@@ -146,9 +147,8 @@ class Manifest(BaseModel):
         )
 
     def repeats(self, claim: str, events: str) -> bool:
-        """Whether this batch is the one that the claim got last: a repeat, which adds nothing."""
-        parts = (*reversed(self.pending), *reversed(self.parts))
-        return next((part.events == events for part in parts if part.claim == claim), False)
+        """Whether the claim has got this batch before, perhaps with others since: a repeat, which adds nothing."""
+        return any((part.claim, part.events) == (claim, events) for part in (*self.pending, *self.parts))
 
 
 def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:
@@ -197,10 +197,13 @@ class ManifestFile:
             named = (*manifest.parts, *manifest.pending, *manifest.superseded) if manifest else ()
             # Of a folder, a file system that ignores case knows one spelling for all; the name of a file is unique by itself.
             kept = {_file_of(part.name) for part in named}
-            for name in self._store.names():
-                file = _file_of(name)
-                if file.startswith(TEMPORARY) or (is_part(name) and file not in kept):
-                    self._store.remove(name)
+            names = self._store.names()
+            at_once(AT_ONCE, self._store.remove, [name for name in names if _is_left(name, kept, is_part)], "remove")
+
+
+def _is_left(name: str, kept: set[str], is_part: Callable[[str], bool]) -> bool:
+    file = _file_of(name)
+    return file.startswith(TEMPORARY) or (is_part(name) and file not in kept)
 
 
 def _file_of(name: str) -> str:

@@ -9,9 +9,8 @@ from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile, Part
 from dbt_reverse_etl.sinks.files.parts import is_part
-from dbt_reverse_etl.sinks.files.store import ReplacedError, Store
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, ReplacedError, Store
 
-_WRITERS = 8  # parts of one batch that are written at once
 _BUSY = "a newer run holds this sync"
 
 Piece = tuple[Part, bytes]
@@ -45,7 +44,7 @@ class FilesRun:
         return self._file.change(lambda manifest: by(_held(manifest, self.task)))
 
     def record(self, batch: Batch, pieces: Sequence[Piece], refused: int) -> None:
-        """Write the parts of a batch and put them on record; a repeat of the batch before adds none."""
+        """Write the parts of a batch and put them on record; a repeat of a batch adds none."""
         new = [] if self._is_repeat(pieces) else pieces
         self._write(new)
         parts, left_out = [part for part, _ in new], batch.left_out + refused
@@ -70,7 +69,7 @@ class FilesRun:
             return False
         part = pieces[0][0]
         if self.task.full_load:
-            return bool(self._loaded) and self._loaded[-1].events == part.events
+            return any(one.events == part.events for one in self._loaded)
         manifest = self._file.read()
         return manifest is not None and manifest.repeats(part.claim, part.events)
 
@@ -78,7 +77,7 @@ class FilesRun:
         if len(pieces) == 1:
             self._write_one(pieces[0])
         elif pieces:
-            at_once(_WRITERS, self._write_one, pieces, "write")
+            at_once(AT_ONCE, self._write_one, pieces, "write")
 
     def _write_one(self, piece: Piece) -> None:
         part, content = piece

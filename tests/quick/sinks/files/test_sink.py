@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -153,6 +154,34 @@ def test_repeating_a_batch_lists_its_rows_once(tmp_path: Path) -> None:
         for _ in range(3):
             assert sink.deliver(inserted(task, 1, 2)).results == ()
     assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+@pytest.mark.parametrize("full_load", [False, True])
+def test_a_batch_that_is_repeated_after_another_one_is_listed_once(tmp_path: Path, *, full_load: bool) -> None:
+    task = replace(task_of(), full_load=full_load)
+    with opened(sink_at(tmp_path), task) as sink:
+        for number in (1, 2, 1):
+            assert sink.deliver(inserted(task, number, last=False)).results == ()
+        if full_load:
+            sink.swap("c1")
+        sink.finish()
+    assert [part["rows"] for part in manifest(tmp_path)["parts"]] == [1, 1]
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+def test_files_that_nobody_lists_are_removed_several_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, remove = threading.Barrier(2, timeout=10), disk.DirectoryStore.remove
+
+    def together(store: disk.DirectoryStore, name: str) -> None:
+        both.wait()  # one after the other, the first would wait in vain
+        remove(store, name)
+
+    (tmp_path / "people").mkdir()
+    for number in range(2):
+        (tmp_path / "people" / f".tmp-{number}-x").touch()
+    monkeypatch.setattr(disk.DirectoryStore, "remove", together)
+    with opened(sink_at(tmp_path), task_of()):
+        assert not [*(tmp_path / "people").glob(".tmp-*")]
 
 
 @pytest.mark.guarantee("Files")
