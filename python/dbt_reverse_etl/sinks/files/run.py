@@ -62,7 +62,7 @@ class FilesRun:
 
     def finish(self, claim: str, kept_from: datetime | None) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
-        self.change(lambda manifest: manifest.finished(claim, kept_from, first=self.task.first))
+        self.change(lambda manifest: manifest.finished(claim, kept_from, self.task))
 
     def _is_repeat(self, pieces: Sequence[Piece]) -> bool:
         if not pieces:
@@ -89,12 +89,15 @@ class FilesRun:
 
 def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     if before is None:
-        return Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
+        before = Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
     if before.sync_id != task.sync_id:
         raise OtherSyncError("an object that belongs to another sync")
     if before.fence > task.fence:
         raise FencedError(_BUSY)
-    return before.model_copy(update={"fence": task.fence, "key": list(task.key)})
+    taken = before.model_copy(update={"fence": task.fence, "key": list(task.key)})
+    # What an operation states, such as adopt, ends a resend that was cut off.
+    kept = None if task.first else before.resent_from
+    return taken.model_copy(update={"resent_from": task.fence if task.sends == "all" else kept})
 
 
 def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:
