@@ -301,6 +301,12 @@ def test_an_endpoint_with_a_login_a_query_or_no_host_is_refused_without_showing_
         assert FilesSettings.model_validate({"path": "s3://bucket", "storage": {"endpoint": right}})
 
 
+@pytest.mark.parametrize("endpoint", ["https://ref.example.com/storage/v1/s3", "https://id.r2.example.com/bucket"])
+def test_an_endpoint_with_a_path_which_would_be_ignored_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match=r"found a path, which would be ignored.*into path"):
+        FilesSettings.model_validate({"path": "s3://bucket", "storage": {"endpoint": endpoint}})
+
+
 @pytest.mark.parametrize("foreign", [b'{"metadata": {}}', b"[]", b"{"])
 def test_a_manifest_of_another_tool_is_told_before_anything_is_sent(foreign: bytes, tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
