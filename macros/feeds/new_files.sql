@@ -121,7 +121,8 @@
     {%- set rows, names = [], [] -%}
     {%- for file in files -%}
         {%- set part = reverse_etl._quote(landing.identifier ~ '_' ~ loop.index) -%}
-        {%- set all = {'path': file[0]} -%}
+        {#- A listed name is no pattern: with [, { or * in it, Spark's file sources would find nothing. Other sources ignore the option. -#}
+        {%- set all = {'path': file[0], '__globPaths__': 'false'} -%}
         {%- do all.update(options) -%}
         {%- do run_query('create or replace temporary view ' ~ part ~ (' (' ~ schema ~ ')' if schema else '') ~ ' using ' ~ format ~ ' ' ~ reverse_etl._source_options(all)) -%}
         {%- do views.append('view ' ~ part) -%}

@@ -282,7 +282,6 @@ class OneSync:
             model=self._resolved.sync.changelog.name,
             mark=said.marks.get(self.id, "") if said else "",
             captures={**captures, **(said.captures if said else {})},
-            replaces=self._settings.owns_object and self.sink.full_loads,
         )
 
     def _newest(self, known: HeadOfModel) -> int:

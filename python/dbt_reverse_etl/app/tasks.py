@@ -28,6 +28,7 @@ def task_of(resolved: ResolvedSync, sync_id: str, spec: Spec | None, project_dir
         schema=spec.arrow_schema() if spec else pa.schema([]),
         options=resolved.options,
         project_dir=project_dir,
+        owns_object=settings.owns_object and resolved.destination.sink.full_loads,
     )
 
 

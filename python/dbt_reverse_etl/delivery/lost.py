@@ -143,7 +143,7 @@ def _ways_out(job: Job, sink: Sink) -> str:
 def _remains(job: Job, sink: Sink) -> str:
     if not job.task.mode.deletes:
         return ""
-    if job.replaces:
+    if job.task.owns_object:
         return ", which replaces the whole object"
     remain = ": rows that are gone from the model may remain"
     if sink.can_be_read():

@@ -99,7 +99,6 @@ class Job:
         model: name of the changelog.
         mark: of the ledger whose positions hold, as the changelog says; empty: it does not say, or was not asked.
         captures: uuid of the capture that made a snapshot, as far as the changelog was asked.
-        replaces: a full load puts all rows in place of whatever the object holds.
         only: send this row and no other; what else is pending in its bucket is listed as undelivered.
     """
 
@@ -116,7 +115,6 @@ class Job:
     model: str = ""
     mark: str = ""
     captures: Mapping[int, str] = field(default_factory=dict)
-    replaces: bool = False
     only: OneRow | None = None
 
 

@@ -125,6 +125,13 @@ class State:
         return all(place.snapshot == 0 for place in self.positions)
 
     @property
+    def sends_all(self) -> bool:
+        """The next run sends every row: nothing was acknowledged, or all that was is asked for again."""
+        asked = [(claim.lo, claim.hi) for claim in self.claims if claim.ordered]
+        never = [(place.lo, place.hi) for place in self.positions if not place.snapshot]
+        return union([*asked, *never]) == ((0, BUCKETS),)
+
+    @property
     def position(self) -> int:
         """The newest snapshot to which every key was delivered."""
         return min(place.snapshot for place in self.positions)

@@ -102,6 +102,8 @@ class SinkTask:
         texts: contents of those files, where the task is another machine's that has no project: `Sink.texts`.
         full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
+        owns_object: a full load replaces whatever the object holds, so that nothing of it is anybody else's.
+        sends: of a run: every row (`all`: nothing was delivered, or all of it was asked for again), `one` row by its key, or `changes`.
         wrote: of `Sink.missing` alone: the run of `fence` has written, so that no record of it is older.
         known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
             names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
@@ -119,6 +121,8 @@ class SinkTask:
     project_dir: Path | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     full_load: bool = False
+    owns_object: bool = False
+    sends: Literal["all", "one", "changes"] = "changes"
     wrote: bool = False
     known: Literal["key", "names", "types"] = "types"
 

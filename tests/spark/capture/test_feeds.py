@@ -88,6 +88,18 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
     assert_nothing_left(project, "all_changelog")
 
 
+def test_a_file_whose_name_looks_like_a_pattern_is_read_by_any_data_source(project: Project) -> None:
+    landing = project.folder / "landing"
+    landing.mkdir()
+    (landing / "a[1]{x}*.csv").write_text("id,op,number\n1,I,1\n")
+    form = "org.apache.spark.sql.execution.datasources.csv.CSVFileFormat"  # none of those that a table is made over
+    options = "options={'header': 'true'}, schema='id bigint, op string, number bigint'"
+    source = f"reverse_etl.new_files('{landing}', format='{form}', {options})"
+    settings = {"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
+    project.changelog("orders", f"select * from {{{{ {source} }}}}", settings=settings)
+    assert project.run().messages["orders"] == "+1 ~0 -0, snapshot 1"
+
+
 @pytest.mark.full
 def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project: Project) -> None:
     landing = project.folder / "landing"
@@ -99,7 +111,9 @@ def test_sheets_without_a_schema_are_read_by_the_names_of_their_columns(project:
         write_sheet(project.folder / "written" / name, frame).rename(landing / f"{name}.xlsx")
 
     lands("a", f"select {columns} from values ('1', 'Ann', 'Lee') as v(ID, first, last)")
-    lands("b", "select last, 'I' as op, id as number, first, id from values ('2', 'Kim', 'Bob') as v(id, last, first)")
+    lands(
+        "b [1]", "select last, 'I' as op, id as number, first, id from values ('2', 'Kim', 'Bob') as v(id, last, first)"
+    )
     (landing / "~$a.xlsx").write_bytes(b"")  # somebody has it open
 
     def changelog(*formats: str) -> None:

@@ -33,7 +33,7 @@ class Desk:
         self.source: type[DictSource] = DictSource
         self.interrupted: Callable[[], bool] = never
         self.step: Step = no_step
-        self.full_loads = False
+        self.full_loads = self.owns_object = False
         self.mode = Mode.MIRROR
         self.allowed: int | None = 0
 
@@ -49,7 +49,7 @@ class Desk:
 
     def _job(self) -> Job:
         self.runs += 1
-        task = SinkTask("s", "sync", 0, "object", self.mode, ("key",), SCHEMA)
+        task = SinkTask("s", "sync", 0, "object", self.mode, ("key",), SCHEMA, owns_object=self.owns_object)
         owner = f"run{self.runs}"
         return Job(owner, self.changelog_id, self.changelog.head, self.spec.id, "{}", task, owner)
 

@@ -16,7 +16,9 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from dbt_reverse_etl.sinks.files.store import TEMPORARY, Store
+from dbt_reverse_etl.base.workers import at_once
+from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, TEMPORARY, Store
 
 MANIFEST = "manifest.json"
 
@@ -66,6 +68,7 @@ class Manifest(BaseModel):
     Attributes:
         whole_from: the fence of the newest run that wrote every row, or 0; None: some parts since then are no longer listed, so that
             the parts do not make the whole object. A reader begins anew when it is another one.
+        resent_from: the fence of a run that began to write every row; `whole_from` once a run has reached the end.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,6 +79,7 @@ class Manifest(BaseModel):
     key: list[str]
     fence: int
     whole_from: int | None = 0
+    resent_from: int | None = None
     claims: dict[str, Claim] = Field(default_factory=dict)
     parts: list[Part] = Field(default_factory=list)
     pending: list[Part] = Field(default_factory=list)
@@ -118,22 +122,23 @@ class Manifest(BaseModel):
                 "pending": [],
                 "superseded": self.superseded + old,
                 "whole_from": self.fence,
+                "resent_from": None,
             }
         )
 
-    def finished(self, claim: str, kept_from: datetime | None = None, *, first: bool = False) -> Manifest:
+    def finished(self, claim: str, kept_from: datetime | None, task: SinkTask) -> Manifest:
         """Parts written before `kept_from` are listed no more; of superseded ones without it, none is.
 
         Args:
             claim: is acknowledged later; every other is, and no record of it is needed.
-            first: this run delivered every row.
         """
         listed = self._listing(lambda _part: True)
-        kept = [part for part in listed.parts if not _is_before(part.written, kept_from)]
-        gone = [part.fence for part in listed.parts if _is_before(part.written, kept_from)]
-        whole_from = self.fence if first else self.whole_from
-        if whole_from is not None and max(gone, default=-1) >= whole_from:
-            whole_from = None
+        is_resent = self.resent_from is not None and task.sends != "one"
+        whole_from = self.resent_from if is_resent else self.whole_from
+        # An owner's image is no change that a reader applies once: it stays with what follows until another replaces it.
+        needed_from = (whole_from or 0) if task.owns_object else None
+        kept = [part for part in listed.parts if not _is_over(part, kept_from, needed_from)]
+        gone = max((part.fence for part in listed.parts if _is_over(part, kept_from, needed_from)), default=-1)
         return listed.model_copy(
             update={
                 "claims": {name: one for name, one in self.claims.items() if name == claim},
@@ -141,14 +146,23 @@ class Manifest(BaseModel):
                 "superseded": [
                     part for part in self.superseded if kept_from and not _is_before(part.superseded, kept_from)
                 ],
-                "whole_from": whole_from,
+                "whole_from": _unless_gone(whole_from, gone),
+                "resent_from": None if is_resent else _unless_gone(self.resent_from, gone),
             }
         )
 
     def repeats(self, claim: str, events: str) -> bool:
-        """Whether this batch is the one that the claim got last: a repeat, which adds nothing."""
-        parts = (*reversed(self.pending), *reversed(self.parts))
-        return next((part.events == events for part in parts if part.claim == claim), False)
+        """Whether the claim has got this batch before, perhaps with others since: a repeat, which adds nothing."""
+        return any((part.claim, part.events) == (claim, events) for part in (*self.pending, *self.parts))
+
+
+def _unless_gone(whole_from: int | None, gone: int) -> int | None:
+    """None: of what was written since, a part is listed no more."""
+    return None if whole_from is None or gone >= whole_from else whole_from
+
+
+def _is_over(part: Part, kept_from: datetime | None, needed_from: int | None) -> bool:
+    return _is_before(part.written, kept_from) and (needed_from is None or part.fence < needed_from)
 
 
 def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:
@@ -197,10 +211,13 @@ class ManifestFile:
             named = (*manifest.parts, *manifest.pending, *manifest.superseded) if manifest else ()
             # Of a folder, a file system that ignores case knows one spelling for all; the name of a file is unique by itself.
             kept = {_file_of(part.name) for part in named}
-            for name in self._store.names():
-                file = _file_of(name)
-                if file.startswith(TEMPORARY) or (is_part(name) and file not in kept):
-                    self._store.remove(name)
+            names = self._store.names()
+            at_once(AT_ONCE, self._store.remove, [name for name in names if _is_left(name, kept, is_part)], "remove")
+
+
+def _is_left(name: str, kept: set[str], is_part: Callable[[str], bool]) -> bool:
+    file = _file_of(name)
+    return file.startswith(TEMPORARY) or (is_part(name) and file not in kept)
 
 
 def _file_of(name: str) -> str:

@@ -9,16 +9,19 @@ from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile, Part
 from dbt_reverse_etl.sinks.files.parts import is_part
-from dbt_reverse_etl.sinks.files.store import ReplacedError, Store
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, ReplacedError, Store
 
-_WRITERS = 8  # parts of one batch that are written at once
 _BUSY = "a newer run holds this sync"
 
 Piece = tuple[Part, bytes]
 
 
 class FencedError(Exception):
-    """The manifest belongs to a newer run, to another sync, or to nobody any more; the text is a reason."""
+    """The manifest belongs to a newer run, or to nobody any more; the text is a reason."""
+
+
+class OtherSyncError(FencedError):
+    """It belongs to another sync."""
 
 
 class FilesRun:
@@ -41,7 +44,7 @@ class FilesRun:
         return self._file.change(lambda manifest: by(_held(manifest, self.task)))
 
     def record(self, batch: Batch, pieces: Sequence[Piece], refused: int) -> None:
-        """Write the parts of a batch and put them on record; a repeat of the batch before adds none."""
+        """Write the parts of a batch and put them on record; a repeat of a batch adds none."""
         new = [] if self._is_repeat(pieces) else pieces
         self._write(new)
         parts, left_out = [part for part, _ in new], batch.left_out + refused
@@ -59,14 +62,14 @@ class FilesRun:
 
     def finish(self, claim: str, kept_from: datetime | None) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
-        self.change(lambda manifest: manifest.finished(claim, kept_from, first=self.task.first))
+        self.change(lambda manifest: manifest.finished(claim, kept_from, self.task))
 
     def _is_repeat(self, pieces: Sequence[Piece]) -> bool:
         if not pieces:
             return False
         part = pieces[0][0]
         if self.task.full_load:
-            return bool(self._loaded) and self._loaded[-1].events == part.events
+            return any(one.events == part.events for one in self._loaded)
         manifest = self._file.read()
         return manifest is not None and manifest.repeats(part.claim, part.events)
 
@@ -74,7 +77,7 @@ class FilesRun:
         if len(pieces) == 1:
             self._write_one(pieces[0])
         elif pieces:
-            at_once(_WRITERS, self._write_one, pieces, "write")
+            at_once(AT_ONCE, self._write_one, pieces, "write")
 
     def _write_one(self, piece: Piece) -> None:
         part, content = piece
@@ -86,12 +89,15 @@ class FilesRun:
 
 def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     if before is None:
-        return Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
+        before = Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
     if before.sync_id != task.sync_id:
-        raise FencedError("an object that belongs to another sync")
+        raise OtherSyncError("an object that belongs to another sync")
     if before.fence > task.fence:
         raise FencedError(_BUSY)
-    return before.model_copy(update={"fence": task.fence, "key": list(task.key)})
+    taken = before.model_copy(update={"fence": task.fence, "key": list(task.key)})
+    # What an operation states, such as adopt, ends a resend that was cut off.
+    kept = None if task.first else before.resent_from
+    return taken.model_copy(update={"resent_from": task.fence if task.sends == "all" else kept})
 
 
 def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:

@@ -21,6 +21,10 @@ _NO_ENDPOINT = (
     "found a login, a query or no host; expected https://host[:port]; "
     "next: correct it, and put a login into access_key and secret_key"
 )
+_NO_PATH = (
+    "found a path, which would be ignored; expected https://host[:port]; next: leave it out, "
+    "and put a bucket, as at the end of the URL that Cloudflare R2 shows, into path"
+)
 
 
 class StorageSettings(Settings):
@@ -51,6 +55,8 @@ class StorageSettings(Settings):
             is_place = False
         if not is_place or "@" in endpoint or "?" in endpoint or "#" in endpoint:
             raise ValueError(_NO_ENDPOINT)
+        if url.path not in ("", "/"):
+            raise ValueError(_NO_PATH)
         if url.scheme == "https" or (url.scheme == "http" and is_loopback(url.hostname or "")):
             return endpoint
         raise ValueError("found an endpoint without TLS; expected https:// away from this machine; next: correct it")
@@ -102,7 +108,8 @@ class FilesSettings(Settings):
         format: of the parts.
         compression: default `zstd` for parquet, `none` for the others. jsonl and csv take `none` and `gzip`.
         keep_days: when a run ends, older parts leave the manifest; the next run deletes their files, so that readers can end
-            first. Files that a full load replaced stay as long; without `keep_days`, until the next run.
+            first. With `owns_object`, only parts that a full load or a resync replaced. Files that a full load replaced stay as long;
+            without `keep_days`, until the next run.
     """
 
     path: str = Field(pattern=r"\S")

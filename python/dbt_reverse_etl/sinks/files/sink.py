@@ -31,6 +31,7 @@ from dbt_reverse_etl.sinks.base import (
     Sink,
     SinkTask,
     refuse_newer,
+    refuse_older,
 )
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
@@ -38,7 +39,7 @@ from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifes
 from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
 from dbt_reverse_etl.sinks.files.parts import encoded, not_encodable
 from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
-from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, Piece
+from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, OtherSyncError, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
 from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
 from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
@@ -55,6 +56,13 @@ _DAMAGED = (
     f"a damaged {MANIFEST}",
     "one written by this sink",
     "restore it, or remove it and run dbt run-operation resync for this sync",
+)
+
+_OTHER_SYNC = (
+    f"a {MANIFEST} of another sync, or of this one with another name, path or endpoint",
+    "an object of this sync alone",
+    "set renamed_from if it had another name, or name another object; "
+    f"if nobody pushes there any more, remove {MANIFEST}: the next run deletes its parts",
 )
 
 
@@ -132,8 +140,10 @@ class FilesSink(Sink):
             manifest = ManifestFile(self._store(task)).read()
         if manifest is None:
             return None if task.first else f"{MANIFEST} of object {task.object}"
-        if manifest.sync_id == task.sync_id:
-            refuse_newer(manifest.fence, task)
+        if manifest.sync_id != task.sync_id:
+            raise self._problem(*_OTHER_SYNC)
+        refuse_newer(manifest.fence, task)
+        refuse_older(manifest.fence, task)
         return None
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
@@ -225,9 +235,11 @@ class FilesSink(Sink):
         """Errors of the place as problems in three parts."""
         try:
             yield
+        except OtherSyncError:
+            raise self._problem(*_OTHER_SYNC) from None
         except FencedError as fenced:
             raise self._problem(
-                str(fenced), "an object of this sync alone", "let the other run end, or rename"
+                str(fenced), "an object of this run alone", "let the other run end, then push"
             ) from None
         except UnreadableError as error:
             raise self._problem(*error.args) from None

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 TEMPORARY = ".tmp-"
+AT_ONCE = 8  # files that are written or removed at once
 _CODE = re.compile(r"(?:AWS Error (?:UNKNOWN \(HTTP status )?|Azure Error: \[)(\w+)")
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,6 +156,34 @@ def test_repeating_a_batch_lists_its_rows_once(tmp_path: Path) -> None:
     assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
 
 
+@pytest.mark.parametrize("full_load", [False, True])
+def test_a_batch_that_is_repeated_after_another_one_is_listed_once(tmp_path: Path, *, full_load: bool) -> None:
+    task = replace(task_of(), full_load=full_load)
+    with opened(sink_at(tmp_path), task) as sink:
+        for number in (1, 2, 1):
+            assert sink.deliver(inserted(task, number, last=False)).results == ()
+        if full_load:
+            sink.swap("c1")
+        sink.finish()
+    assert [part["rows"] for part in manifest(tmp_path)["parts"]] == [1, 1]
+    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+
+
+def test_files_that_nobody_lists_are_removed_several_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, remove = threading.Barrier(2, timeout=10), disk.DirectoryStore.remove
+
+    def together(store: disk.DirectoryStore, name: str) -> None:
+        both.wait()  # one after the other, the first would wait in vain
+        remove(store, name)
+
+    (tmp_path / "people").mkdir()
+    for number in range(2):
+        (tmp_path / "people" / f".tmp-{number}-x").touch()
+    monkeypatch.setattr(disk.DirectoryStore, "remove", together)
+    with opened(sink_at(tmp_path), task_of()):
+        assert not [*(tmp_path / "people").glob(".tmp-*")]
+
+
 @pytest.mark.guarantee("Files")
 def test_orphans_are_swept_when_the_object_is_opened_and_nothing_else_is(tmp_path: Path) -> None:
     task = task_of()
@@ -175,7 +204,7 @@ def test_orphans_are_swept_when_the_object_is_opened_and_nothing_else_is(tmp_pat
 def test_an_object_of_another_sync_is_refused(tmp_path: Path) -> None:
     with opened(sink_at(tmp_path), task_of()):
         pass
-    with pytest.raises(DestinationError, match="another sync"):
+    with pytest.raises(DestinationError, match=r"another sync.*renamed_from"):
         sink_at(tmp_path).open(task_of(sync_id="b2"))
 
 
@@ -270,6 +299,12 @@ def test_an_endpoint_with_a_login_a_query_or_no_host_is_refused_without_showing_
         assert "s3cr3tvalue" not in str(refused.value)
     for right in (None, "", "https://minio.example.com", "https://minio.example.com:9000/", "http://127.0.0.1:9000"):
         assert FilesSettings.model_validate({"path": "s3://bucket", "storage": {"endpoint": right}})
+
+
+@pytest.mark.parametrize("endpoint", ["https://ref.example.com/storage/v1/s3", "https://id.r2.example.com/bucket"])
+def test_an_endpoint_with_a_path_which_would_be_ignored_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match=r"found a path, which would be ignored.*into path"):
+        FilesSettings.model_validate({"path": "s3://bucket", "storage": {"endpoint": endpoint}})
 
 
 @pytest.mark.parametrize("foreign", [b'{"metadata": {}}', b"[]", b"{"])
