@@ -25,7 +25,7 @@
     {%- set stored = reverse_etl._stored_changes(capture, plan, read, problems) if not problems else {} -%}
     {%- set changes = {} -%}
     {%- for node in plan.nodes.values() if node.table in stored -%}{%- do changes.update({node.name: stored[node.table]}) -%}{%- endfor -%}
-    {%- set indexes = reverse_etl._fresh_indexes(plan, since) if not problems else {} -%}
+    {%- set indexes = reverse_etl._fresh_indexes(plan, since, positions) if not problems else {} -%}
     {{ return({
         'problem': problems | join('; ') or none,
         'positions': positions,
@@ -69,7 +69,7 @@
         {%- set read = known.split(':') -%}
         {%- set problem = reverse_etl._changelog_problem(name, table, read, head) -%}
         {%- set changes = reverse_etl._images_between(table, read[1] | int, head.snapshot_id) if not problem and head.snapshot_id > read[1] | int else none -%}
-        {{ return({'position': head.changelog_uuid ~ ':' ~ head.snapshot_id, 'problem': problem, 'changes': changes, 'unreadable': none}) }}
+        {{ return({'position': reverse_etl._changelog_position(head), 'problem': problem, 'changes': changes, 'unreadable': none}) }}
     {%- elif told == 'cdf' -%}
         {{ return(reverse_etl._delta_feed(table, known, 'wide_table, the changes of ' ~ name)) }}
     {%- endif -%}
@@ -77,16 +77,22 @@
 {% endmacro %}
 
 
-{# Why the changelog does not tell what changed after the snapshot that was read (uuid, id); or none. #}
+{# How far a changelog has come: what was put back from a copy has the same ids, made by other captures. #}
+{% macro _changelog_position(head) %}{{ return([head.changelog_uuid, head.snapshot_id, head.capture_uuid] | join(':')) }}{% endmacro %}
+
+
+{# Why the changelog does not tell what changed after the snapshot that was read (uuid, id, capture; of an earlier build without the capture); or none. #}
 {% macro _changelog_problem(name, table, read, head) %}
-    {%- if read | length != 2 -%}{{ return(name ~ ' was not read before') }}{%- endif -%}
+    {%- if read | length < 2 -%}{{ return(name ~ ' was not read before') }}{%- endif -%}
     {%- if read[0] != head.changelog_uuid or head.snapshot_id < read[1] | int -%}{{ return(name ~ ' was made anew') }}{%- endif -%}
-    {%- if head.snapshot_id == read[1] | int -%}{{ return(none) }}{%- endif -%}
+    {%- set replaced = name ~ ' was put back from a copy' -%}
+    {%- if head.snapshot_id == read[1] | int -%}{{ return(replaced if head.capture_uuid != read[2] | default(head.capture_uuid) else none) }}{%- endif -%}
     {%- set headers = table ~ " where _change in ('snapshot', 'pruned') and _snapshot_id >= " ~ read[1] | int ~ ' and _snapshot_id <= ' ~ head.snapshot_id -%}
-    {%- set kept, retyped = run_query(
+    {%- set kept, retyped, captured_by = run_query(
         "select count_if(_change = 'snapshot' and _snapshot_id > " ~ read[1] | int ~ '), (select count(*) from ('
-        ~ 'select lower(name) from (select inline(_header.columns) from ' ~ headers ~ ') group by 1 having count(distinct type) > 1)) from ' ~ headers
+        ~ 'select lower(name) from (select inline(_header.columns) from ' ~ headers ~ ') group by 1 having count(distinct type) > 1)), max(_header.capture_uuid) filter (where _snapshot_id = ' ~ read[1] | int ~ ') from ' ~ headers
     ).rows[0].values() -%}
+    {%- if captured_by != read[2] | default(captured_by) -%}{{ return(replaced) }}{%- endif -%}
     {%- if kept | int != head.snapshot_id - read[1] | int -%}{{ return('snapshots of ' ~ name ~ ' after ' ~ read[1] ~ ' were pruned') }}{%- endif -%}
     {#- Values that are computed from a column may change with its type, and no row of it does. -#}
     {{ return('a column of ' ~ name ~ ' has another type' if retyped | int else none) }}
@@ -109,8 +115,12 @@
 {% macro _not_incremental(plan, options) %}
     {%- if options.recompute == 'full' -%}{{ return(['recompute: full']) }}{%- endif -%}
     {%- set problems = reverse_etl._wide_outside(plan) -%}
-    {%- if options.recompute != 'affected' and reverse_etl._without_comments(model.compiled_code) != reverse_etl._without_comments(reverse_etl._wide_query(plan, plan.relations)) -%}
+    {%- set sql, wide = reverse_etl._without_comments(model.compiled_code), reverse_etl._without_comments(reverse_etl._wide_query(plan, plan.relations)) -%}
+    {%- if options.recompute != 'affected' and sql != wide -%}
         {%- do problems.append('the model adds SQL to its wide table; if each row follows from the row with the same key alone, say capture.recompute: affected') -%}
+    {#- The SQL of a generated leaf calls no wide_table. -#}
+    {%- elif wide | trim not in sql and 'macro.reverse_etl.wide_table' in model.depends_on.macros -%}
+        {%- do problems.append('the SQL of the model joins another tree than its meta.reverse_etl.wide_table') -%}
     {%- endif -%}
     {{ return(problems) }}
 {% endmacro %}

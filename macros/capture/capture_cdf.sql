@@ -19,19 +19,27 @@
 {#
   How far a Delta table has come, and what changed in it after the position that is known: {position, problem: why the changes are not known,
   changes: all images of the changed rows, behind `from`, or none where nothing changed; unreadable: why, where they cannot be read: VACUUM and the retention
-  of the log may have removed files, of which the history does not tell}. A position is version:seconds since 1970, the same in every time zone.
+  of the log may have removed files, of which the history does not tell}. A position is version:seconds since 1970, the same in every time zone, #hash of
+  the columns and their types; an earlier build left the hash out.
 #}
 {% macro _delta_feed(table, known, option) %}
     {%- if not known -%}{%- do reverse_etl._expect_delta(table, option) -%}{%- endif -%}
+    {#- A cache of the session may hold older rows than the version that is noted. In Databricks the statement would run the pipeline of a table that has one. -#}
+    {%- if target.type != 'databricks' -%}{%- do run_query('refresh table ' ~ table) -%}{%- endif -%}
+    {#- The columns first: those of a later version are then seen to be others the next time. -#}
+    {%- set columns = local_md5(tojson(reverse_etl._columns_of(table))) -%}
     {%- set newest = reverse_etl._delta_commits(table, 1)[0] -%}
+    {%- set at, _, columns_then = known.partition('#') -%}
     {#- A version of the same time is the same one: that of a table that was made anew has another. -#}
-    {%- if newest.position == known -%}{{ return({'position': known, 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
-    {%- set read = known.split(':', 1)[0] | int -%}
-    {%- set problem = reverse_etl._cdf_problem(table, known, newest.version) -%}
+    {%- if newest.position == at -%}{{ return({'position': known, 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
+    {%- set read = at.split(':')[0] | int -%}
+    {%- set problem = reverse_etl._cdf_problem(table, at, newest.version) -%}
+    {#- Values that are computed from a column may change with its type, and no row of it does. -#}
+    {%- if not problem and columns_then not in ['', columns] -%}{%- set problem = 'a column of ' ~ table ~ ' is new or has another type' -%}{%- endif -%}
     {%- set changes = '(select * from table_changes(' ~ reverse_etl._string(table | string) ~ ', ' ~ (read + 1) ~ ', ' ~ newest.version ~ '))' -%}
     {{ return({
-        'position': newest.position, 'problem': problem, 'changes': none if problem else changes,
-        'unreadable': 'files of the change feed of ' ~ table ~ ' after version ' ~ read ~ ' are gone',
+        'position': newest.position ~ '#' ~ columns, 'problem': problem, 'changes': none if problem else changes,
+        'unreadable': 'the change feed of ' ~ table ~ ' after version ' ~ read ~ ' cannot be read: its files are gone, a right is missing, or the columns changed',
     }) }}
 {% endmacro %}
 

@@ -25,7 +25,7 @@
 {% endmacro %}
 
 
-{# The newest header as a dict, or none before the first snapshot. #}
+{# The newest header as a dict, or none before the first snapshot; `session`: that of this query. #}
 {% macro _head(target) %}
     {%- set newest = run_query('select max(_snapshot_id) from ' ~ target).rows[0][0] -%}
     {%- if newest is none -%}{{ return(none) }}{%- endif -%}
@@ -56,17 +56,26 @@
     {%- for name in reverse_etl._header_fields() -%}{%- do header.update({name: none}) -%}{%- endfor -%}
     {%- do header.update({'quarantined': [], 'positions': {}, 'undone': []}) -%}
     {%- do header.update(fromjson(rows[0][0])) -%}
+    {%- do header.update({'session': rows[0][3]}) -%}
     {{ return(header) }}
 {% endmacro %}
 
 
-{# What shows the settings under which our SQL would mean something else, as columns of a query. #}
-{% macro _session_probe() %}typeof(cast(null as timestamp)), length('\u0041'){% endmacro %}
+{#
+  As columns of a query: what shows the settings under which our SQL would mean something else, and, as a text, those under which the SQL of a model would:
+  under ANSI a text plus 1 is a whole number, the legacy formatter has no microseconds, and with case a lambda may not use another's name.
+#}
+{% macro _session_probe() -%}
+    typeof(cast(null as timestamp)), length('\u0041'), concat(current_timezone(), if(typeof('1' + 1) = 'bigint', ', ANSI', ''),
+        if(date_format(timestamp '2000-01-01 00:00:00.123456', 'SSSSSS') = '123456', '', ', timeParserPolicy LEGACY'),
+        if(transform(array(1), a -> transform(array(2), A -> a)[0])[0] = 2, '', ', caseSensitive'))
+{%- endmacro %}
 
-{# Before anything of a first capture is made; what its feed has read already goes. #}
+{# Before anything of a first capture is made; what its feed has read already goes. Returns the session's other settings, as text. #}
 {% macro _check_first_session(target) %}
     {%- set session = run_query('select ' ~ reverse_etl._session_probe()).rows[0] -%}
     {%- do reverse_etl._check_session(target, session[0], session[1], reverse_etl._feed_inputs('kafka') + reverse_etl._feed_inputs('files')) -%}
+    {{ return(session[2]) }}
 {% endmacro %}
 
 {% macro _check_session(target, time, length, made=[]) %}

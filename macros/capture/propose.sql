@@ -25,7 +25,7 @@
     {%- do known.pop('reverse_etl/inputs', none) -%}
     {%- if options.strategy == 'compare' -%}
         {#- Should a strategy come back that goes on from these positions. -#}
-        {%- if known -%}{%- do known.update({'reverse_etl/query': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
+        {%- if known -%}{%- do known.update(reverse_etl._way_of_rows(reverse_etl._sql_of_rows(), settings.session)) -%}{%- endif -%}
         {%- if query.inputs -%}{%- do known.update({'reverse_etl/inputs': query.inputs}) -%}{%- endif -%}
         {{ return({'facts': {'kind': 'capture', 'positions': known, 'unfinished': true}, 'note': '', 'drift_against': none, 'temporary': []}) }}
     {%- endif -%}
@@ -76,18 +76,24 @@
     {%- set known, now = head.positions.get('reverse_etl/query'), proposal.positions['reverse_etl/query'] -%}
     {%- set other_sql = 'the last capture left rows behind' if head.quarantined else 'the last capture was by a feed, left rows behind, or is of an earlier build' if not known
         else 'the SQL of the model or of a view is another one' if known != now else none -%}
+    {%- set session_then, session = head.positions.get('reverse_etl/session'), proposal.positions.get('reverse_etl/session') -%}
+    {%- set other_session = 'the session has other settings: ' ~ session ~ '; before: ' ~ session_then if session and session_then and session != session_then else none -%}
     {%- set other_columns = head.columns | map(attribute='name') | map('lower') | sort != columns.names | map('lower') | sort -%}
     {{ return([
-        proposal.problem, other_sql or ('the columns of the model are others' if other_columns else none),
+        proposal.problem, other_session, other_sql or ('the columns of the model are others' if other_columns else none),
     ] | select | join('; ') or none) }}
 {% endmacro %}
 
 
 {% macro _asked(target, head, columns, query, settings, labels) %}
     {{ return({
-        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'labels': labels, 'sql': none,
+        'relation': target, 'columns': columns, 'query': query, 'options': settings.capture, 'since': head.positions if head is not none else none, 'label': settings.label, 'labels': labels, 'sql': none, 'session': settings.session,
     }) }}
 {% endmacro %}
+
+
+{# Positions that name what decides the rows beside the inputs: the SQL, and the settings of the session, where they are known. #}
+{% macro _way_of_rows(sql, session) %}{{ return({'reverse_etl/query': sql, 'reverse_etl/session': session} if session else {'reverse_etl/query': sql}) }}{% endmacro %}
 
 
 {# What the strategy says, every field present. #}
@@ -105,7 +111,7 @@
     {#- Rows that did not change are as the SQL before gave them. -#}
     {%- if not proposal.only_changes -%}
         {%- if asked.sql is none -%}{%- do asked.update({'sql': reverse_etl._sql_of_rows()}) -%}{%- endif -%}
-        {%- do proposal.positions.update({'reverse_etl/query': asked.sql}) -%}
+        {%- do proposal.positions.update(reverse_etl._way_of_rows(asked.sql, asked.session)) -%}
     {%- endif -%}
     {{ return(proposal) }}
 {% endmacro %}

@@ -133,16 +133,19 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
     {%- set outside = [
         'over', 'select', 'table', '(from', 'limit', 'rand', 'randn', 'random', 'randstr', 'uniform', 'uuid', 'shuffle', 'now', 'curdate', 'getdate', 'current_date', 'current_time',
         'current_timestamp', 'localtimestamp', 'unix_timestamp', 'user', 'current_user', 'session_user', 'monotonically_increasing_id', 'input_file_name', 'spark_partition_id',
+        'input_file_block_start', 'input_file_block_length', '_metadata', 'current_catalog', 'current_schema', 'current_database', 'is_member', 'is_account_group_member',
     ] -%}
     {#- Spark takes such a text for the time wherever it becomes a date. -#}
     {%- set time = "(?:\\b(?:date|timestamp\\w*)\\s*)?r?['\"]\\s*(?:now|today|tomorrow|yesterday)\\b[^'\"]*['\"]" -%}
     {%- set strings = ["\\br'[^']*'", '\\br"[^"]*"', "'(?:[^'\\\\]|\\\\.)*'", '"(?:[^"\\\\]|\\\\.)*"'] -%}
+    {#- A variable of the session, not a field of a struct. -#}
+    {%- set variable = '(?<![.\\w])(?:system\\s*[.]\\s*)?session\\s*[.]' -%}
     {#- A comment in another one ends where Spark says; what stands in it is not told from SQL. -#}
     {%- set comments = ['--[^\\r\\n]*', '/[*](?:(?!/[*]).)*?[*]/', '/[*]'] -%}
     {%- set found = [] -%}
-    {%- for token in modules.re.findall('(?s)' ~ ([time] + strings + comments + ['`[^`]*`\\s*[(]?', '[(]\\s*from\\b', '\\w+']) | join('|'), sql) -%}
+    {%- for token in modules.re.findall('(?s)' ~ ([time] + strings + comments + [variable, '`[^`]*`\\s*[(]?', '[(]\\s*from\\b', '\\w+']) | join('|'), sql) -%}
         {%- set word = token.split('`')[1] if token.startswith('`') and token.endswith('(') else token.split() | join if token.startswith('(') else token -%}
-        {%- if word in outside + ['/*'] or modules.re.fullmatch(time, token) -%}{%- do found.append(word) -%}{%- endif -%}
+        {%- if word in outside + ['/*'] or modules.re.fullmatch(time ~ '|' ~ variable, token) -%}{%- do found.append(word) -%}{%- endif -%}
     {%- endfor -%}
     {{ return(found) }}
 {% endmacro %}

@@ -10,7 +10,11 @@ from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.trees import declared
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
-_SAME = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "text": "string"}
+_SAME = {
+    **{"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float", "bool": "boolean"},
+    **{"dec": "decimal", "numeric": "decimal", "timestamp_ltz": "timestamp"},
+    **dict.fromkeys(("text", "varchar", "char", "character"), "string"),
+}
 
 Node = Mapping[str, Any]
 
@@ -103,7 +107,7 @@ class Inputs:
         for name, described in (self._known[table].get("columns") or {}).items():
             if name.lower() == column.lower():
                 told = str(described.get("data_type") or "").lower().partition("(")[0].strip()
-                return "string" if told in ("varchar", "char") else _SAME.get(told, told)
+                return _SAME.get(told, told)
         return ""
 
     def _is_changelog(self, table: str) -> bool:

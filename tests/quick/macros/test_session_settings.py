@@ -1,4 +1,4 @@
-"""Settings of a session under which our SQL would mean something else: refused before anything is written."""
+"""Settings of a session: those under which our SQL would mean something else are refused, others make a capture compare everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(time: str, 
         CompilationError, match=f"found spark.sql.*{found} in .*expected Spark's default; nothing was"
     ) as refused:
         macros._check_first_session("log")
-    assert (macros.run, dropped) == ([f"select {PROBE}"], ["log__kafka_1", "log__files_1"])
+    assert macros.run[0].startswith(f"select {PROBE}, concat(current_timezone(), ")
+    assert dropped == ["log__kafka_1", "log__files_1"]
     assert ("cast(... as timestamp_ntz)" in str(refused.value)) == (time != "timestamp")
 
     macros = Macros(lambda _: [{"header": "{}", "time": time, "length": length}])
@@ -31,7 +32,22 @@ def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(time: str, 
 
 
 def test_a_header_is_read_without_its_nulls_whatever_the_session_does_with_them() -> None:
-    macros = Macros(lambda _: [{"header": '{"label": "a"}', "time": "timestamp", "length": 1}])
+    macros = Macros(lambda _: [{"header": '{"label": "a"}', "time": "timestamp", "length": 1, "session": "UTC"}])
     found = macros._header("log", 7)
-    assert (found["label"], found["undone"], found["drift"]) == ("a", [], None)
+    assert (found["label"], found["undone"], found["drift"], found["session"]) == ("a", [], None, "UTC")
     assert "_header.*), map('ignoreNullFields', 'true'))" in macros.run[0]
+
+
+@pytest.mark.guarantee("Capture")
+def test_another_session_makes_a_strategy_compare_everything_where_that_of_the_last_capture_is_known() -> None:
+    macros = Macros()
+
+    def why(before: str | None, now: str | None) -> str | None:
+        columns = SimpleNamespace(names=["ID"])
+        head = {"quarantined": [], "columns": [{"name": "id"}], "positions": macros._way_of_rows("sql", before)}
+        proposal = {"only_changes": False, "problem": None, "positions": macros._way_of_rows("sql", now)}
+        found: str | None = macros._unknown_since(head, columns, proposal)
+        return found
+
+    assert why("UTC", "Asia/Tokyo, ANSI") == "the session has other settings: Asia/Tokyo, ANSI; before: UTC"
+    assert [why("UTC", "UTC"), why(None, "UTC"), why("UTC", None)] == [None] * 3

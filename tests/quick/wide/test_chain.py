@@ -80,3 +80,21 @@ def test_a_key_that_is_shown_in_another_case_is_no_column_twice(shown: dict[str,
     selected = leaf.partition("\nfrom ")[0].removeprefix("select").lower().split(",")
     names = [one.split(" as ")[-1].strip() for one in selected]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("numeric(9,2)", "DEC"),
+        ("real", "float"),
+        ("bool", "boolean"),
+        ("timestamp_ltz", "timestamp"),
+        ("character(3)", "text"),
+    ],
+)
+def test_a_type_by_another_of_its_names_is_the_same_type(names: tuple[str, str]) -> None:
+    tables = {
+        "customers": table("customers", types={"region_id": names[0]}),
+        "regions": table("regions", types={"id": names[1]}),
+    }
+    assert generated({"root": "customers", "nodes": [CUSTOMERS, REGION]}, **tables)

@@ -198,6 +198,12 @@ def test_what_is_no_declaration_is_refused(given: Any, words: str) -> None:
         ("x /* a /* b */ don't */ > 1", ["/*"]),
         ("`over` > 1 and `user` = 'a `now`() b'", []),
         ("`now`() > at", ["now"]),
+        ("_metadata.file_path > 'a' and input_file_block_start() > 0", ["_metadata", "input_file_block_start"]),
+        ("input_file_block_length() > 0 and is_member('a')", ["input_file_block_length", "is_member"]),
+        ("is_account_group_member('a') or a = current_catalog()", ["is_account_group_member", "current_catalog"]),
+        ("a in (current_schema(), current_database())", ["current_schema", "current_database"]),
+        ("at > session.day or at > System.Session . day", ["session.", "system.session ."]),
+        ("a.session.x = 1 and my_session = 1 and session = 2 and `session`.x = 1", []),
     ],
 )
 def test_what_changes_without_a_change_of_its_rows_is_seen_in_the_declaration(where: str, found: list[str]) -> None:

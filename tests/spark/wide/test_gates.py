@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from urllib.parse import urlparse
+
 import pytest
 
 from tests.support.dbt.project import Project
@@ -73,6 +77,64 @@ def test_whatever_may_hide_a_change_makes_the_run_compare_everything_and_say_why
     del gates.customer["changes"]
     untold = "what changed in app.customers is not known: it is no changelog and has no changes: cdf"
     assert gates.reason(rename.format("F")) == untold
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
+def test_a_changelog_from_a_copy_another_session_or_tree_and_a_cached_or_widened_table_hide_no_change(
+    project: Project,
+) -> None:
+    gates, conf = Gates(project), project.spark.conf
+    gates.body = "select *, upper(note) as shout from ({{ reverse_etl.wide_table() }})"
+    gates.recompute = {"recompute": "affected"}
+    note = "update {{s}}.orders set note = '{}' where id = '{}'"
+    gates.reason()
+    copy = shutil.copytree(folder_of(project, "orders_log"), project.folder / "copy")
+    assert gates.reason(note.format("b", "001")) == ""
+    put_back = ("drop table {s}.orders_log", f"create table {{s}}.orders_log using delta location '{copy}'")
+    assert gates.reason(*put_back, note.format("c", "002")) == "orders_log was put back from a copy"
+    conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        other = gates.reason(note.format("d", "003"))
+    finally:
+        conf.set("spark.sql.session.timeZone", "UTC")
+    assert other == "the session has other settings: Asia/Tokyo; before: UTC"
+    assert gates.reason() == "the session has other settings: UTC; before: Asia/Tokyo"
+
+    project.rows(f"create table {{s}}.elsewhere (id int, name string) using delta {FEED}")
+    project.rows("insert into {s}.elsewhere values (2, 'Cyd')")
+    project.rows("insert into {s}.orders values ('009', 2, 'of Cyd')")
+    project.rows("cache table {s}.customers")
+    written_by_another_program(project, "elsewhere", "customers")
+    assert project.rows("select * from {s}.customers where id = 2") == [], "the cache hides the row"
+    assert gates.reason() == ""
+    assert "Cyd" in str(project.image("wide", "customer"))
+
+    project.rows("uncache table {s}.customers")
+    project.rows("alter table {s}.customers set tblproperties ('delta.enableTypeWidening' = 'true')")
+    project.rows("create table {s}.wider using delta as select 7L as id, 'Gus' as name")
+    assert gates.reason() == ""
+    merge = "merge with schema evolution into {s}.customers c using {s}.wider w on c.id = w.id when not matched then insert *"
+    customers = f"{project.schema}.customers"
+    assert gates.reason(merge).replace(customers, "it") == "a column of it is new or has another type"
+
+    other_tree = {"root": "orders", "nodes": [gates.root, gates.customer | {"where": "id < 5"}]}
+    gates.body = gates.body.replace("wide_table()", f"wide_table({other_tree})")
+    assert "joins another tree than its meta.reverse_etl.wide_table" in gates.reason()
+
+
+def folder_of(project: Project, table: str) -> Path:
+    return Path(urlparse(project.rows(f"describe detail {{s}}.{table}")[0].location).path)
+
+
+def written_by_another_program(project: Project, table: str, to: str) -> None:
+    """The newest commit of a table, also in another one: of this the session hears nothing."""
+    here, there = folder_of(project, table), folder_of(project, to)
+    for file in here.glob("*.parquet"):
+        shutil.copy(file, there)
+    newest = project.rows(f"describe history {{s}}.{to} limit 1")[0].version
+    log = sorted((here / "_delta_log").glob("*.json"))[-1]
+    shutil.copy(log, there / "_delta_log" / f"{newest + 1:020}.json")
 
 
 @pytest.mark.full

@@ -40,6 +40,9 @@ class Answer:
     def __getitem__(self, at: int | str) -> Any:
         return list(self._values.values())[at] if isinstance(at, int) else self._values[at]
 
+    def values(self) -> list[Any]:
+        return list(self._values.values())
+
     def dict(self) -> Mapping[str, Any]:
         return self._values
 
