@@ -23,6 +23,7 @@ from pydantic import (
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
+from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -72,8 +73,8 @@ class Basic(Settings):
     """
 
     type: Literal["basic"]
-    user: str
-    password: SecretStr
+    user: OneLine
+    password: SecretLine
 
     def header(self) -> tuple[str, str]:
         pair = f"{self.user}:{self.password.get_secret_value()}".encode()
@@ -117,8 +118,8 @@ class OAuth2(Settings):
 
     type: Literal["oauth2"]
     token_url: str
-    client_id: str = Field(min_length=1)
-    client_secret: SecretStr
+    client_id: OneLine = Field(min_length=1)
+    client_secret: SecretLine
     scope: str | None = None
     client_auth: Literal["basic", "form"] = "basic"
     parameters: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
