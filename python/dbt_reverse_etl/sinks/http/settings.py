@@ -248,6 +248,7 @@ class HttpSettings(Settings):
     Attributes:
         preset: defaults for a known API: `braze`, `hubspot`, `hubspot_records`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
         url: base URL; https, except to this machine.
+        identity: a name for the place, where the path of `url` is a secret that changes. Default: `url`.
         account: a name for the account behind the credentials, where one URL serves many: another one is another destination.
         headers: additional headers of each request.
         auth: how requests prove who sends them.
@@ -261,6 +262,7 @@ class HttpSettings(Settings):
 
     preset: str | None = None
     url: str
+    identity: str | None = Field(default=None, min_length=1)
     account: str | None = Field(default=None, min_length=1)
     headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
     auth: (

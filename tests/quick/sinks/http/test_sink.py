@@ -238,8 +238,12 @@ class TestSettings:
         assert identity("https://API.Example.com/v1/", **secret) == "https://api.example.com:443/v1"
         assert identity("http://[::1]:8080") == "http://[::1]:8080"
         assert identity("https://a.example", account="eu", **secret) == "https://a.example:443 of eu"
+        assert identity("https://hooks.example/T0/secret", identity="sales channel") == "sales channel"
+        assert identity("https://hooks.example/T0/other", identity="sales", account="eu") == "sales of eu"
         with pytest.raises(ValidationError):
             identity("https://a.example", account="")
+        with pytest.raises(ValidationError):
+            identity("https://a.example", identity="")
 
     def test_a_path_that_is_a_secret_itself_is_in_no_message(self) -> None:
         sink = HttpSink(settings_of(f"http://127.0.0.1:{free_port()}/services/T0/B0/{CANARY}"))
