@@ -134,6 +134,17 @@ class OAuth2(Settings):
             )
         return url
 
+    @field_validator("parameters")
+    @classmethod
+    def _has_no_refresh_token(cls, parameters: Secret[dict[str, str]]) -> Secret[dict[str, str]]:
+        form = parameters.get_secret_value()
+        if "refresh_token" in (*form, form.get("grant_type")):
+            raise ValueError(
+                "found a refresh token, of which most issuers give a new one each time; expected a grant without one; "
+                "next: use client credentials, or auth: {type: python} with a class that keeps the new one"
+            )
+        return parameters
+
     def header(self) -> None:
         """None: the token is not a setting."""
 
