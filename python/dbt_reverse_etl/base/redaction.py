@@ -36,8 +36,9 @@ _IN_TEXT = re.compile(r"\b(bearer|basic|token)\s+(?=[^\s{]{16})[^\s{\d]*\d", re.
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     frozenset({"fields", "columns", "join_on", "codes"}),
     ("capture", "key"),
-    frozenset({"where", "label", "object", "fields", "codes", "missing_except", "error", "results"}),
+    frozenset({"where", "label", "object"}),
 )
+_BELOW_WORDS = frozenset({"fields", "codes", "missing_except", "error", "results"})
 _FREE = frozenset({"headers", "constants"})  # below them, names are the user's own
 # `Ocp-Apim-Subscription-Key`, but not what places or tells requests apart.
 _PLAIN_KEYS = "idempotency|partition|routing|surrogate|cache|dedupe|sort"
@@ -145,7 +146,8 @@ def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple
             and leaf_path[:2] != _CAPTURE_KEY
         )
         rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
-        scheme = [_IN_HEADER if "headers" in leaf_path else _IN_TEXT] if _OF_WORDS.isdisjoint(ours) else []
+        has_scheme = _BELOW_WORDS.isdisjoint(ours) and _OF_WORDS.isdisjoint(ours[len(leaf_path) - 1 :])
+        scheme = [_IN_HEADER if "headers" in leaf_path else _IN_TEXT] if has_scheme else []
         if (named and rest.strip()) or any(pattern.search(text) for pattern in (*_CREDENTIAL_TEXT, *scheme)):
             yield leaf_path
 

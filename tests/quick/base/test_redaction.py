@@ -181,6 +181,7 @@ class TestRedaction:
             {"path": "/x?token=%41bc"},
             {"where": "url = 'https://h/x?token=abc'"},
             {"constants": {"note": "Bearer abcdefghijklmno1"}},
+            {"where": {"a": "Bearer canary-5772156649"}},
             {"constants": {"codes": {"api_key": "abc"}}},
             {"upsert": {"headers": {"error": "Bearer abc"}}},
             {"headers": {"fields": "Basic abc"}},
