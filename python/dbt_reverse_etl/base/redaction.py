@@ -32,7 +32,7 @@ _CREDENTIAL_TEXT = (
 )
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
 # `Basic monthly` and `Token count` are plain words in a constant.
-_IN_TEXT = re.compile(r"\b(bearer|basic|token)\s+(?=[^\s{]{16})[^\s{\d]*\d", re.IGNORECASE)
+_IN_TEXT = re.compile(r"\b(bearer|basic|token)\s+(?=[^\s{]{12})[^\s{\d]*\d", re.IGNORECASE)
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     frozenset({"fields", "columns", "join_on", "codes"}),
     ("capture", "key"),
