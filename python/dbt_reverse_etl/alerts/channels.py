@@ -28,6 +28,8 @@ from dbt_reverse_etl.config.validation import Place, described, mapping_of, secr
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.answer import Failure
+from dbt_reverse_etl.sinks.http.settings import SecretHeader
+from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile
 
 TIMEOUT = 10.0  # seconds for one message: a push must not wait for its messenger
@@ -90,7 +92,7 @@ class Webhook(_Channel):
 
     type: Literal["webhook"]
     url: Url
-    token: SecretStr | None = None
+    token: SecretHeader | None = None
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
         """One request. Returns what the console shall add.
@@ -142,8 +144,8 @@ class Mail(_Channel):
     host: str = Field(min_length=1)
     port: int = Field(default=587, ge=1, le=65535)
     security: Literal["starttls", "tls", "none"] = "starttls"
-    user: str | None = None
-    password: SecretStr | None = None
+    user: OneLine | None = None
+    password: SecretLine | None = None
     sender: Address
     to: list[Address] = Field(min_length=1)
 

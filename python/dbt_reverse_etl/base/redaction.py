@@ -6,7 +6,9 @@ import base64
 import json
 import re
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -14,24 +16,30 @@ MASK = "***"
 
 _SECRET_NAME = re.compile(
     r"(password|passwd|passphrase|(^|_)(pwd|secret|token|api_?key|(access|private|secret|account|signing|auth)_?key"
-    r"|credentials?|authorization|auth_?token|cookie|dsn))$"
+    r"|credentials?(_json)?|key_?file_json|private_key_(pem|p8|base64)|authorization|auth_?token|cookie|dsn))$"
 )
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
     re.compile(
-        r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature|hmac)|([\w.-]*[-_.])?(sig|pass|auth))=[^&{\s]",
+        # What follows in `'%?token=%'` is a wildcard or the end of SQL's text.
+        r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature|hmac)|([\w.-]*[-_.])?(sig|pass|auth))="
+        r"(?!%(?![0-9a-f]{2}))[^&{\s'\"]",
         re.IGNORECASE,
     ),
     # `key=external_id2` and `code=2024-01-31` are plain words: a secret is longer, and has a digit.
     re.compile(r"[?&]([\w.-]*[-_.])?(key|code)=(?=[^&{\s]{16})[^&{\s\d]*\d", re.IGNORECASE),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE),
 )
+_IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
+# `Basic monthly` and `Token count` are plain words in a constant.
+_IN_TEXT = re.compile(r"\b(bearer|basic|token)\s+(?=[^\s{]{12})[^\s{\d]*\d", re.IGNORECASE)
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
-    frozenset({"fields", "columns", "join_on"}),
+    frozenset({"fields", "columns", "join_on", "codes"}),
     ("capture", "key"),
     frozenset({"where", "label", "object"}),
 )
+_BELOW_WORDS = frozenset({"fields", "codes", "missing_except", "error", "results"})
+_FREE = frozenset({"headers", "constants"})  # below them, names are the user's own
 # `Ocp-Apim-Subscription-Key`, but not what places or tells requests apart.
 _PLAIN_KEYS = "idempotency|partition|routing|surrogate|cache|dedupe|sort"
 _SECRET_HEADER = re.compile(rf"^(?!(.*-)?({_PLAIN_KEYS})-key$).*-(key|auth)$", re.IGNORECASE)
@@ -41,30 +49,48 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 # Fewer characters than this say too little about a secret, and would blank out ordinary words.
 _SHORTEST_FRAGMENT = 8
 SHORTEST = 4
+_MOST_FOR_NOW = 64
 
 
 class Redactor:
     """Replaces registered values, and the forms in which they travel, by `***`; safe to use from threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while it is held, and its handler may log
         self._forms: set[str] = set()
+        self._newest: deque[str] = deque(maxlen=_MOST_FOR_NOW)
         self._pattern: re.Pattern[str] | None = None
+        self._is_new = False
 
-    def register(self, secret: str) -> None:
-        """Remember a value. A shorter one than `SHORTEST` is ignored: it would blank out words, and so tell what it is."""
+    def register(self, secret: str, *, for_now: bool = False) -> None:
+        """Remember a value; of those for now, such as tokens, only the newest, or a long run would hold all.
+
+        A shorter one than `SHORTEST` is ignored: it would blank out words, and so tell what it is.
+        """
         if len(secret.strip()) < SHORTEST:
             return
         with self._lock:
-            self._forms |= set(_forms(secret))
-            # The longest first, or a form would be cut short by one that it begins with.
-            ordered = sorted(self._forms, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+            if for_now and secret not in self._newest:
+                self._newest.append(secret)
+            elif not for_now:
+                self._forms |= set(_forms(secret))
+            self._is_new = True
 
     def redact(self, text: str) -> str:
         """The text without any registered value."""
-        pattern = self._pattern
+        pattern = self._compiled() if self._is_new else self._pattern
         return pattern.sub(MASK, text) if pattern else text
+
+    def _compiled(self) -> re.Pattern[str] | None:
+        """Only where a text is shown: an issuer may renew its token with each request."""
+        with self._lock:
+            if self._is_new:
+                forms = self._forms.union(*map(_forms, self._newest))
+                # The longest first, or a form would be cut short by one that it begins with.
+                ordered = sorted(forms, key=len, reverse=True)
+                self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+                self._is_new = False
+            return self._pattern
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -109,17 +135,20 @@ def names_a_secret(name: str) -> bool:
 def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The key paths at which a value looks like a secret. A placeholder for a column, `{token}`, is none.
 
-    A column in `fields`, `columns`, `join_on` or `capture.key` may be called `token`, and so may a word of SQL or of an object's name.
+    A column in `fields`, `columns`, `join_on` or `capture.key`, and a code in `codes`, may be called `token`, and so may a word
+    of SQL, of an object's name or of an answer.
     """
     for leaf_path, text in text_leaves(value, path):
+        ours = tuple(takewhile(lambda name: name not in _FREE, leaf_path))
         named = (
             (any(map(names_a_secret, leaf_path)) or _is_secret_header(leaf_path))
-            and _OF_COLUMNS.isdisjoint(leaf_path)
+            and _OF_COLUMNS.isdisjoint(ours)
             and leaf_path[:2] != _CAPTURE_KEY
         )
         rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
-        patterns = _CREDENTIAL_TEXT[:-1] if leaf_path and leaf_path[-1] in _OF_WORDS else _CREDENTIAL_TEXT
-        if (named and rest.strip()) or any(pattern.search(text) for pattern in patterns):
+        has_scheme = _BELOW_WORDS.isdisjoint(ours) and _OF_WORDS.isdisjoint(ours[len(leaf_path) - 1 :])
+        scheme = [_IN_HEADER if "headers" in leaf_path else _IN_TEXT] if has_scheme else []
+        if (named and rest.strip()) or any(pattern.search(text) for pattern in (*_CREDENTIAL_TEXT, *scheme)):
             yield leaf_path
 
 

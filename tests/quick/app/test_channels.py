@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from dbt_reverse_etl.alerts import channels
-from dbt_reverse_etl.alerts.channels import Mail, Slack
+from dbt_reverse_etl.alerts.channels import Mail, Slack, Webhook
 
 MAIL: dict[str, Any] = {"type": "email", "host": "smtp.example.com", "sender": "a@example.com", "to": ["b@example.com"]}
 
@@ -19,6 +19,18 @@ def test_mail_over_port_465_without_tls_from_the_first_byte_is_refused_with_what
         Mail(**MAIL, port=465)
     assert Mail(**MAIL, port=465, security="tls").port == 465
     assert Mail(**MAIL).security == "starttls"
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_line_break_at_the_end_of_a_login_is_found_before_an_alert_is_due() -> None:
+    hint = "look for a line break at the end of the variable"
+    webhook: dict[str, Any] = {"type": "webhook", "url": "https://example.com/alerts"}
+    assert Webhook(**webhook, token="abc").token
+    with pytest.raises(ValidationError, match=hint):
+        Webhook(**webhook, token="abc\n")
+    for login in ({"user": "me\n", "password": "abc"}, {"user": "me", "password": "abc\n"}):
+        with pytest.raises(ValidationError, match=hint):
+            Mail(**MAIL, **login)
 
 
 @pytest.mark.guarantee("Report and alerts")

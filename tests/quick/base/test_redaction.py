@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.redaction import MASK, Redactor, literal_secrets, names_a_secret
 from dbt_reverse_etl.config.destinations import redact, register_secret
+
+_COMPILE = re.compile
 
 
 class TestRedaction:
@@ -78,6 +81,27 @@ class TestRedaction:
         redactor.register("four")
         assert redactor.redact("a key of four") == f"a key of {MASK}"
 
+    def test_the_newest_of_the_values_that_are_renewed_are_found_beside_the_others(self) -> None:
+        redactor = Redactor()
+        redactor.register("hunter2!")
+        for number in range(1000):
+            redactor.register(f"token-{number:04}", for_now=True)
+            redactor.register(f"token-{number:04}", for_now=True)
+        assert redactor.redact("hunter2! token-0999 token-0937 token-0000") == f"{MASK} {MASK} {MASK} token-0000"
+        assert len(redactor._pattern.pattern) < 100_000 if redactor._pattern else False
+        redactor.register("is", for_now=True)
+        assert redactor.redact("this is it") == "this is it"
+
+    def test_values_are_joined_only_where_a_text_is_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        compiled: list[str] = []
+        monkeypatch.setattr(re, "compile", lambda pattern, *_: compiled.append(pattern) or _COMPILE(pattern))
+        redactor = Redactor()
+        for number in range(100):
+            redactor.register(f"token-{number:04}", for_now=True)
+        assert compiled == []
+        assert {redactor.redact("token-0099") for _ in range(3)} == {MASK}
+        assert len(compiled) == 1
+
     def test_each_line_of_a_key_file_is_a_secret(self) -> None:
         register_secret("-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\nzzzz1111yyyy2222\n-----END KEY-----\n")
         assert "MIIEpAIBAAKCAQEA" not in redact("bad line: MIIEpAIBAAKCAQEA")
@@ -93,11 +117,19 @@ class TestRedaction:
             "accessToken",
             "Authorization",
             "client_secret",
+            "credentials_json",
+            "keyfile_json",
+            "private_key_pem",
         ],
     )
     def test_names_of_secrets(self, name: str) -> None:
         assert names_a_secret(name)
-        assert not any(map(names_a_secret, ["object", "key", "token_url", "secretary", "path", "monkey", "compass"]))
+        assert not any(
+            map(
+                names_a_secret,
+                ["object", "key", "token_url", "secretary", "path", "monkey", "compass", "credentials_path"],
+            )
+        )
 
     @pytest.mark.parametrize(
         "value",
@@ -119,6 +151,12 @@ class TestRedaction:
                 "path": "/contacts?key=email&code=DE&sort-key=created&key={key}&code=2024-01-31&match_key=external_id_2&sig={sig}&author=me&compass=north"
             },
             {"path": "https://h/contacts/{id}?page=1", "token": 5, "secret": None, "password": ""},
+            {"options": {"error": "error.code", "codes": {"invalid_token": "fatal", "bad_api_key": "fatal"}}},
+            {"fields": {"price": "Basic Price", "n": "Token Count", "b": "Basic internationalprice2"}},
+            {"fields": ["Basic Price", "Bearer"]},
+            {"options": {"constants": {"plan": "basic monthly", "unit": "Token per month"}}},
+            {"options": {"missing_except": "Token not found", "results": {"ok": {"in": ["Token accepted"]}}}},
+            {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},
         ],
     )
     def test_a_placeholder_or_a_column_name_is_no_literal_secret(self, value: Any) -> None:
@@ -140,6 +178,13 @@ class TestRedaction:
             {"path": "/x?hmac=abc"},
             {"path": "/x?pass=abc"},
             {"path": "/x?auth=abc"},
+            {"path": "/x?token=%41bc"},
+            {"where": "url = 'https://h/x?token=abc'"},
+            {"constants": {"note": "Bearer abcdefghijklmno1"}},
+            {"where": {"a": "Bearer canary-5772156649"}},
+            {"constants": {"codes": {"api_key": "abc"}}},
+            {"upsert": {"headers": {"error": "Bearer abc"}}},
+            {"headers": {"fields": "Basic abc"}},
         ],
     )
     def test_what_stands_elsewhere_is_one(self, value: Any) -> None:

@@ -252,6 +252,15 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"dsn": "host=db1 password=x"}, {"dsn": "host=db2 password=x"}),
     ({"env": {"PGHOST": "db1"}}, {"env": {"PGHOST": "db2"}}),
+    (
+        {"connection_string": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=eA=="},
+        {"connection_string": "DefaultEndpointsProtocol=https;AccountName=b;AccountKey=eA=="},
+    ),
+    (
+        {"service_account": '{"project_id": "a", "private_key": "x"}'},
+        {"service_account": '{"project_id": "b", "private_key": "x"}'},
+    ),
+    ({"credentials_path": "/a"}, {"credentials_path": "/b"}),
 ]
 SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
@@ -265,6 +274,30 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (
         {"env": {"AWS_ACCESS_KEY_ID": "x", "TRACEPARENT": "1", "PATH": "/a"}},
         {"env": {"AWS_ACCESS_KEY_ID": "y", "TRACEPARENT": "2", "PATH": "/b"}},
+    ),
+    *(
+        ({"host": "db", name: "x"}, {"host": "db", name: "y"})
+        for name in (
+            "aws_access_key_id",
+            "credentials",
+            "credentials_json",
+            "keyfile_json",
+            "private_key_pem",
+            "pat",
+            "pass",
+        )
+    ),
+    (
+        {"service_account": '{"project_id": "a", "private_key_id": "1", "private_key": "x"}'},
+        {"service_account": '{"private_key": "y",\n "private_key_id": "2", "project_id": "a"}'},
+    ),
+    *(
+        ({"connection_string": f"{place}={before}"}, {"connection_string": f"{place}={now}"})
+        for place, before, now in (
+            ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey", "x/+==", "y=="),
+            ("BlobEndpoint=https://a.blob.core.windows.net/;SharedAccessSignature", "sv=1&sig=x", "sv=2&sig=y"),
+            ("Endpoint=sb://a.servicebus.windows.net/;SharedAccessKeyName=b;SharedAccessKey", "x=", "y="),
+        )
     ),
     ({"url": "https://a.example.com/c?sv=1&se=2&sig=x"}, {"url": "https://a.example.com/c?sv=1&se=3&sig=y"}),
 ]

@@ -23,7 +23,7 @@ from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE, OAuth2
 
 Post = Callable[[Mapping[str, str], bytes], Answer | Failure]
 
-_AGAIN = frozenset({408, 425, 429})
+_PASSING = frozenset({408, 425, 429})
 _BEARER = frozenset({"bearer", "bearertoken"})  # the second is Apigee's
 _NO_EXPIRY = 300.0
 
@@ -89,6 +89,11 @@ def _request(settings: OAuth2) -> tuple[dict[str, str], bytes]:
     return headers, urlencode(form).encode()
 
 
+def is_passing(status: int) -> bool:
+    """Whether a login that was answered with this status may succeed later."""
+    return status >= 500 or status in _PASSING
+
+
 def _token(answer: Answer | Failure, now: float) -> Token | Failure:
     """A request for a token changes nothing at the destination: every failure leaves the rows surely not applied."""
     where = "the token endpoint"
@@ -97,7 +102,7 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
         return Failure(outcome, f"{where}: {answer.reason}")
     document = loaded(answer)
     document = document if isinstance(document, dict) else {}
-    if answer.status >= 500 or answer.status in _AGAIN:
+    if is_passing(answer.status):
         pause = retry_after(answer.headers, datetime.now(timezone.utc))
         return Failure(Outcome.RETRYABLE, f"{where}: HTTP {answer.status}", pause)
     if answer.status not in (200, 201):
@@ -108,17 +113,18 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
     bearer = str(document.get("token_type") or "bearer").lower() in _BEARER
     if not isinstance(text, str) or not HEADER_VALUE.fullmatch(text) or not bearer:
         return Failure(Outcome.FATAL, f"{where}: HTTP {answer.status}, but no bearer token")
-    register_secret(text)
+    register_secret(text, for_now=True)
     return Token(text, now + _lifetime(document.get("expires_in")))
 
 
 def _lifetime(expires_in: object) -> float:
-    """Seconds until the renewal: a tenth of the life, at most a minute, before its end."""
+    """Seconds until the renewal: a tenth of the life, at most a minute, before its end. Zero is no life: some issuers mean none by it."""
     try:
         seconds = float(expires_in) if isinstance(expires_in, int | float | str) else _NO_EXPIRY
     except ValueError:
         seconds = _NO_EXPIRY
-    return max(0.0, seconds - min(60.0, seconds / 10))
+    seconds = seconds if seconds > 0 else _NO_EXPIRY
+    return seconds - min(60.0, seconds / 10)
 
 
 def signature(key: bytes, event: str, seconds: int, body: bytes) -> dict[str, str]:

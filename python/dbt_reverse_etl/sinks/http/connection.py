@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
@@ -127,6 +127,15 @@ class _Response(HTTPResponse):
 
 class _Connection(HTTPConnection):
     response_class = _Response
+
+    def connect(self) -> None:
+        """What ends or hangs in a TLS handshake, too, is no connection: no byte of a request has left."""
+        try:
+            super().connect()
+        except TimeoutError as error:
+            raise ConnectTimeoutError from error
+        except OSError as error:
+            raise NewConnectionError(self, "") from error
 
     def _new_conn(self) -> socket.socket:
         """Check the address of the connection before the first byte: a name may resolve to another address each time."""

@@ -23,6 +23,7 @@ from pydantic import (
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
+from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -72,8 +73,8 @@ class Basic(Settings):
     """
 
     type: Literal["basic"]
-    user: str
-    password: SecretStr
+    user: OneLine
+    password: SecretLine
 
     def header(self) -> tuple[str, str]:
         pair = f"{self.user}:{self.password.get_secret_value()}".encode()
@@ -117,8 +118,8 @@ class OAuth2(Settings):
 
     type: Literal["oauth2"]
     token_url: str
-    client_id: str = Field(min_length=1)
-    client_secret: SecretStr
+    client_id: OneLine = Field(min_length=1)
+    client_secret: SecretLine
     scope: str | None = None
     client_auth: Literal["basic", "form"] = "basic"
     parameters: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
@@ -132,6 +133,17 @@ class OAuth2(Settings):
                 "found http:// for a secret; expected https:// (http only to this machine); next: change it"
             )
         return url
+
+    @field_validator("parameters")
+    @classmethod
+    def _has_no_refresh_token(cls, parameters: Secret[dict[str, str]]) -> Secret[dict[str, str]]:
+        form = parameters.get_secret_value()
+        if "refresh_token" in (*form, form.get("grant_type")):
+            raise ValueError(
+                "found a refresh token, of which most issuers give a new one each time; expected a grant without one; "
+                "next: use client credentials, or auth: {type: python} with a class that keeps the new one"
+            )
+        return parameters
 
     def header(self) -> None:
         """None: the token is not a setting."""
@@ -247,6 +259,7 @@ class HttpSettings(Settings):
     Attributes:
         preset: defaults for a known API: `braze`, `hubspot`, `hubspot_records`, `iterable`, `jsonapi`, `salesforce`, `slack`. It may set `url`.
         url: base URL; https, except to this machine.
+        identity: a name for the place, where the path of `url` is a secret that changes. Default: `url`.
         account: a name for the account behind the credentials, where one URL serves many: another one is another destination.
         headers: additional headers of each request.
         auth: how requests prove who sends them.
@@ -260,6 +273,7 @@ class HttpSettings(Settings):
 
     preset: str | None = None
     url: str
+    identity: str | None = Field(default=None, min_length=1)
     account: str | None = Field(default=None, min_length=1)
     headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict)
     auth: (

@@ -53,7 +53,7 @@ class HttpSink(Sink):
 
     @property
     def identity(self) -> str:
-        place = self._settings.origin + self._settings.base.path.rstrip("/")
+        place = self._settings.identity or self._settings.origin + self._settings.base.path.rstrip("/")
         return f"{place} of {self._settings.account}" if self._settings.account else place
 
     @property

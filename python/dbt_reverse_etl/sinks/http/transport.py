@@ -22,10 +22,11 @@ from requests.auth import AuthBase
 from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnectionError, ReadTimeoutError
 
+from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure
-from dbt_reverse_etl.sinks.http.auth import Tokens, signature
+from dbt_reverse_etl.sinks.http.auth import Tokens, is_passing, signature
 from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session, too_large
 from dbt_reverse_etl.sinks.http.python_auth import auth_of
 from dbt_reverse_etl.sinks.http.request import Request
@@ -71,7 +72,10 @@ class Client:
         try:
             session = self._idle.pop()
         except IndexError:
-            session = self._new_session()
+            try:
+                session = self._new_session()
+            except Exception as error:  # of the auth class
+                return _unauthenticated(error)
         try:
             with self.bounded():
                 return self._exchanged(session, _prepared(method, url, headers, body), wants_body)
@@ -91,8 +95,7 @@ class Client:
                 prepared.prepare_cookies({})  # some look for them
                 prepared.prepare_auth(session.auth)
         except Exception as error:  # it may raise anything
-            outcome = Outcome.RETRYABLE if isinstance(error, OSError) else Outcome.FATAL
-            return Failure(outcome, f"the auth class raises {type(error).__name__}")
+            return _unauthenticated(error)
         answers: list[requests.Response] = []
         prepared.hooks["response"].insert(0, lambda response, **_: answers.append(response))
         try:
@@ -145,6 +148,7 @@ class Transport:
         self._tls = tls_context(settings)
         auth = partial(auth_of, self._auth, settings.origin) if isinstance(self._auth, PythonAuth) else None
         self._client = Client(timeout.connect, timeout.read, self._tls, body_cap, auth)
+        self._was_let_in = False
         self._secret_headers = settings.secret_headers()
         self._tokens = (
             Tokens(self._auth, partial(self._client.send, "POST", self._auth.token_url))
@@ -167,9 +171,16 @@ class Transport:
                 return self._send(request, None, wants_body=wants_body)
             token = self._tokens.get()
             answer = self._send(request, token, wants_body=wants_body)
-            if isinstance(token, str) and isinstance(answer, Answer) and answer.status == 401:
+            if not isinstance(token, str):
+                return answer
+            if isinstance(answer, Answer) and answer.status == 401:
                 # 401 says that nothing was applied: once more, with a token that the destination may not have revoked.
-                answer = self._send(request, self._tokens.get(refused=token), wants_body=wants_body)
+                renewed = self._tokens.get(refused=token)
+                answer = self._send(request, renewed, wants_body=wants_body)
+                if isinstance(answer, Answer) and answer.status == 401 and renewed != token and self._was_let_in:
+                    # Another sender of the same client may have renewed in between, where only its newest token lives.
+                    return Failure(Outcome.RETRYABLE, "HTTP 401 to a new token, after others were accepted")
+            self._was_let_in |= isinstance(answer, Answer) and answer.status != 401
             return answer
 
     def close(self) -> None:
@@ -192,6 +203,20 @@ class Transport:
             key = quote(self._auth.value.get_secret_value(), safe="")
             url += f"{'&' if '?' in url else '?'}{self._auth.query}={key}"
         return self._client.send(request.method, url, headers, request.body, wants_body=wants_body)
+
+
+# Of a login that had no connection, by requests and by what auth classes use instead.
+_OFFLINE = (requests.ConnectionError, requests.Timeout, ConnectionError, TimeoutError, socket.gaierror)
+
+
+def _unauthenticated(error: Exception) -> Failure:
+    """Why an auth class that may raise anything failed before a request was sent. Its text may quote a secret."""
+    causes = list(_causes(error))
+    responses = [cause.response for cause in causes if isinstance(cause, requests.HTTPError)]
+    statuses = [response.status_code for response in responses if response is not None]
+    again = is_passing(statuses[0]) if statuses else any(isinstance(cause, _OFFLINE) for cause in causes)
+    raised = error.__context__ or error if isinstance(error, DestinationError) else error  # of `auth_of`
+    return Failure(Outcome.RETRYABLE if again else Outcome.FATAL, f"the auth class raises {type(raised).__name__}")
 
 
 def _unreadable(error: Exception) -> tuple[str, bool]:

@@ -26,11 +26,14 @@ _PLACE = re.compile(
     r"|service|endpoint|url|uri|dsn|catalog|destination_path|odbc_connect|^options)$",
     re.IGNORECASE,
 )
+# Other names under which a login is found here, where no column of a model is.
+_OF_LOGIN = re.compile(r"(^|_)(pass|pat|(access|private|api|secret)_key_id)$", re.IGNORECASE)
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
-    r"\b(pwd|\w*password|passwd)\s*=\s*('(\\.|[^'])*'|\{[^}]*\}|[^;\s]*)", re.IGNORECASE
-)  # of libpq and ODBC
+    r"\b(pwd|\w*password|passwd|accountkey|sharedaccess(key|signature))\s*=\s*('(\\.|[^'])*'|\{[^}]*\}|[^;\s]*)",
+    re.IGNORECASE,
+)  # of libpq, ODBC and Azure
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
 # Settings of singer-io's target-csv, which makes a file of its own in each process; that of MeltanoLabs has none of them.
@@ -53,7 +56,7 @@ class SingerSettings(Settings):
             an absolute path.
         config: the target's own configuration; its relative paths are those of the project. It is never shown; the target gets it in a file that only this user can read.
         identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
-            and of the places in `env`, without secrets.
+            and of the places in `env`, without what has the usual name or form of a login.
         env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
         batch_rows: most rows of a batch; each batch is one process.
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
@@ -183,8 +186,23 @@ def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
         return
     for key, inner in entries:
-        if str(key).lower() == "dsn" or not names_a_secret(str(key)):
-            yield from _told(inner, f"{path}/{key}")
+        if not _is_login(str(key)):
+            yield from _told(_unwrapped(inner), f"{path}/{key}")
+
+
+def _is_login(name: str) -> bool:
+    return name.lower() != "dsn" and (names_a_secret(name) or _OF_LOGIN.search(name) is not None)
+
+
+def _unwrapped(value: Any) -> Any:
+    """A text that is a mapping in JSON with a secret, such as the key file of a service account, as this mapping."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, dict) and any(map(_is_login, found)) else value
 
 
 def _without_login(text: str) -> str:
@@ -199,4 +217,4 @@ def _without_login(text: str) -> str:
     query = urlencode(sorted(named))
     if url.netloc:
         return url._replace(netloc=url.netloc.rpartition("@")[2], query=query).geturl()
-    return "?".join([text.partition("?")[0], *([query] if query else [])])
+    return "?".join([_PASSWORD.sub("", text.partition("?")[0]), *([query] if query else [])])

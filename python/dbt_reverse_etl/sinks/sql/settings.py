@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.lines import one_line
 from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile, in_project
 
 PostgresTls = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
@@ -59,6 +60,11 @@ class ServerSettings(Settings):
         if isinstance(value, str) and "\0" in value:
             raise ValueError("found a NUL character; expected a plain text; next: remove it")
         return value
+
+    @field_validator("host", "database", "user", "password")
+    @classmethod
+    def _is_one_line(cls, value: str | SecretStr | None) -> str | SecretStr | None:
+        return one_line(value)
 
     @model_validator(mode="after")
     def _adds_columns_to_its_own(self) -> ServerSettings:

@@ -114,6 +114,46 @@ class TestOAuth2:
         assert tokens.given == 2
 
     @pytest.mark.guarantee("HTTP")
+    def test_where_only_the_newest_token_lives_a_sender_that_another_one_overtook_comes_back(
+        self, server: HttpServer
+    ) -> None:
+        server.default = tokens = TokenServer()
+        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
+        sink.open(task_of())
+        assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
+        tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
+        (late,) = sink.deliver(batch_of(task_of(), inserts(2))).results
+        assert (late.outcome, late.reason) == (RETRYABLE, "HTTP 401 to a new token, after others were accepted")
+        assert sink.deliver(batch_of(task_of(), inserts(2))).results == ()
+        sink.close()
+
+    @pytest.mark.guarantee("HTTP")
+    def test_a_second_401_is_fatal_where_the_issuer_gives_the_refused_token_again(self, server: HttpServer) -> None:
+        given = json_reply({"access_token": "the-same-token"})
+        server.script(given, Reply(200), Reply(401), given, Reply(401))
+        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
+        sink.open(task_of())
+        assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
+        (refused,) = sink.deliver(batch_of(task_of(), inserts(2))).results
+        sink.close()
+        assert (refused.outcome, refused.reason) == (FATAL, "HTTP 401")
+
+    @pytest.mark.parametrize("life", [0, -1, "0"])
+    def test_a_token_without_a_life_is_not_asked_for_before_each_request(self, life: Any, server: HttpServer) -> None:
+        server.default = tokens = TokenServer(expires_in=life)
+        assert send(server.url, task_of(), *inserts(*range(5)), auth=oauth(server.url)).results == ()
+        assert tokens.given == 1
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize("parameters", [{"grant_type": "refresh_token"}, {"refresh_token": CANARY}])
+    def test_a_refresh_token_which_the_next_answer_replaces_is_refused_with_what_keeps_it(
+        self, parameters: dict[str, str]
+    ) -> None:
+        with pytest.raises(ValidationError, match="type: python") as caught:
+            settings_of("https://example.com", auth=oauth("https://login.example.com", parameters=parameters))
+        assert CANARY not in str(caught.value)
+
+    @pytest.mark.guarantee("HTTP")
     def test_threads_that_meet_a_revoked_token_renew_it_once(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()
         task = task_of()

@@ -6,6 +6,7 @@ import base64
 import logging
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -217,19 +218,61 @@ class TestBounds:
             assert other.connections == 0
 
 
+def refused_with(status: int) -> requests.HTTPError:
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(CANARY, response=response)
+
+
+class OfAnotherLibrary(Exception):
+    """Its cause says what happened."""
+
+
+def caused(cause: Exception) -> Exception:
+    error = OfAnotherLibrary(CANARY)
+    error.__cause__ = cause
+    return error
+
+
+BEFORE: dict[str, tuple[Exception, Outcome]] = {
+    "offline": (ConnectionError(CANARY), RETRYABLE),
+    "offline, by requests": (requests.ConnectionError(CANARY), RETRYABLE),
+    "offline, by another library": (caused(ConnectionRefusedError(CANARY)), RETRYABLE),
+    "late": (requests.Timeout(CANARY), RETRYABLE),
+    "no such host": (socket.gaierror(CANARY), RETRYABLE),
+    "refused": (refused_with(401), FATAL),
+    "limited": (refused_with(429), RETRYABLE),
+    "down": (refused_with(503), RETRYABLE),
+    "no answer": (requests.HTTPError(CANARY), FATAL),
+    "no file": (FileNotFoundError(CANARY), FATAL),
+}
+MADE_LATER: dict[str, tuple[Exception, Outcome]] = {
+    "made later, offline": (requests.ConnectionError(CANARY), RETRYABLE),
+    "made later": (KeyError(CANARY), FATAL),
+}
+MEETING = threading.Barrier(1)
+
+
 class Bad(AuthBase):
     """Fails as it is told."""
+
+    made = 0
 
     def __init__(self, how: str, port: int = 0) -> None:
         if how == "made":
             raise KeyError(CANARY)
+        Bad.made += 1
+        if Bad.made > 1 and how in MADE_LATER:
+            raise MADE_LATER[how][0]
         self._how, self._port = how, port
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         if self._how == "called":
             raise KeyError(CANARY)
-        if self._how == "offline":
-            raise ConnectionError(CANARY)
+        if self._how in BEFORE:
+            raise BEFORE[self._how][0]
+        if self._how in MADE_LATER:
+            MEETING.wait()
         r.register_hook("response", self._answered)
         return r
 
@@ -272,7 +315,12 @@ class TestFailures:
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
         ("how", "outcome", "sent"),
-        [("called", FATAL, 0), ("offline", RETRYABLE, 0), ("answered", UNKNOWN, 1), ("elsewhere", UNKNOWN, 1)],
+        [
+            ("called", FATAL, 0),
+            *((how, outcome, 0) for how, (_, outcome) in BEFORE.items()),
+            ("answered", UNKNOWN, 1),
+            ("elsewhere", UNKNOWN, 1),
+        ],
     )
     def test_a_class_that_fails_before_a_request_sent_nothing_and_after_an_answer_nobody_knows(
         self, how: str, outcome: Outcome, sent: int, server: HttpServer
@@ -280,6 +328,31 @@ class TestFailures:
         found, reason = one(server.url, auth=python("Bad", how=how, port=free_port()))
         assert (found, len(server.received)) == (outcome, sent)
         assert CANARY not in reason
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize("how", [*MADE_LATER])
+    def test_a_class_that_fails_while_it_is_made_for_a_later_connection_sent_nothing(
+        self, how: str, server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Bad, "made", 0)
+        error, outcome = MADE_LATER[how]
+        together, free = threading.Event(), threading.Event()
+
+        class Meeting:
+            def wait(self) -> None:
+                together.set()
+                assert free.wait(30)
+
+        monkeypatch.setitem(globals(), "MEETING", Meeting())
+        sink = HttpSink(settings_of(server.url, auth=python("Bad", how=how)))
+        sink.open(task_of())
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(sink.deliver, batch_of(task_of(), inserts(1)))
+            assert together.wait(30)
+            (failed,) = sink.deliver(batch_of(task_of(), inserts(2))).results
+            free.set()
+        sink.close()
+        assert (failed.outcome, failed.reason) == (outcome, f"the auth class raises {type(error).__name__}")
 
     @pytest.mark.parametrize(
         ("auth", "key", "found"),

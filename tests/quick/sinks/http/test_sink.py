@@ -213,6 +213,23 @@ class TestSettings:
         with pytest.raises(ValidationError):
             HttpOptions.model_validate(options)
 
+    @pytest.mark.parametrize("end", ["{}\n", "\r\n{}", "{}\r"])
+    @pytest.mark.parametrize(
+        "auth",
+        [
+            {"type": "basic", "user": CANARY, "password": "x"},
+            {"type": "basic", "user": "x", "password": CANARY},
+            {"type": "oauth2", "token_url": "https://a.example", "client_id": "x", "client_secret": CANARY},
+        ],
+    )
+    def test_a_login_with_a_line_break_at_an_end_is_refused_with_where_to_look(
+        self, auth: dict[str, str], end: str
+    ) -> None:
+        settings_of("https://a.example", auth=auth)
+        broken = {name: end.format(text) if text == CANARY else text for name, text in auth.items()}
+        with pytest.raises(ValidationError, match="look for a line break at the end of the variable"):
+            settings_of("https://a.example", auth=broken)
+
     def test_identity_names_the_destination_and_no_secret(self) -> None:
         def identity(url: str, **more: Any) -> str:
             return HttpSink(settings_of(url, **more)).identity
@@ -221,8 +238,12 @@ class TestSettings:
         assert identity("https://API.Example.com/v1/", **secret) == "https://api.example.com:443/v1"
         assert identity("http://[::1]:8080") == "http://[::1]:8080"
         assert identity("https://a.example", account="eu", **secret) == "https://a.example:443 of eu"
+        assert identity("https://hooks.example/T0/secret", identity="sales channel") == "sales channel"
+        assert identity("https://hooks.example/T0/other", identity="sales", account="eu") == "sales of eu"
         with pytest.raises(ValidationError):
             identity("https://a.example", account="")
+        with pytest.raises(ValidationError):
+            identity("https://a.example", identity="")
 
     def test_a_path_that_is_a_secret_itself_is_in_no_message(self) -> None:
         sink = HttpSink(settings_of(f"http://127.0.0.1:{free_port()}/services/T0/B0/{CANARY}"))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import logging
+import socket
 import ssl
+import struct
 import subprocess
+import threading
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +217,37 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             arguments = command.format(name, days).split()
             subprocess.run(["openssl", *arguments], cwd=home, check=True, capture_output=True)
     return {name: home / f"{name}.pem" for name in wanted}
+
+
+@pytest.mark.guarantee("HTTP")
+@pytest.mark.parametrize("end", ["closed", "reset", "silent", "no TLS"])
+def test_a_connection_that_ends_or_hangs_in_its_handshake_is_surely_not_sent(end: str) -> None:
+    done = threading.Event()
+
+    def accept() -> None:
+        connection = listener.accept()[0]
+        if end == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif end == "closed":
+            connection.recv(2**16)
+        elif end == "no TLS":
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif end == "silent":
+            assert done.wait(30)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        transport = Transport(settings_of(url, timeout={"connect": 0.3}))
+        request = Request("PUT", "contacts/1", {}, b"{}")
+        for connects in (transport.connect, lambda: transport.exchange(request)):
+            accepted = pool.submit(accept)
+            found = connects()
+            done.set()
+            accepted.result(30)
+            done.clear()
+            assert found == Failure(RETRYABLE, "no connection in time" if end == "silent" else "no connection")
+        transport.close()
 
 
 @pytest.mark.guarantee("HTTP")

@@ -52,6 +52,15 @@ def test_the_public_authorities_of_postgres_are_a_file_that_is_there_or_those_th
     assert named["sslrootcert"] == "/ca"
 
 
+@pytest.mark.parametrize("model", [PostgresSettings, MysqlSettings])
+@pytest.mark.parametrize("key", ["host", "database", "user", "password"])
+def test_a_line_break_at_an_end_is_refused_with_where_to_look(key: str, model: type[Settings]) -> None:
+    given = REMOTE | {"password": SECRET}
+    model.model_validate(given)
+    with pytest.raises(ValidationError, match="look for a line break at the end of the variable"):
+        model.model_validate(given | {key: f"{given[key]}\n"})
+
+
 WRONG: list[tuple[type[Settings], dict[str, Any]]] = [
     *((PostgresSettings, {"sslmode": mode}) for mode in ("disable", "allow", "prefer", "verify-ca")),
     (PostgresSettings, {"sslcert": "/a"}),

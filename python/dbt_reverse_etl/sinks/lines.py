@@ -1,0 +1,24 @@
+"""Settings of one line: a variable that was filled from a file often ends with a line break, and a login with it fails."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, SecretStr
+
+_T = TypeVar("_T", bound=str | SecretStr | None)
+
+
+def one_line(value: _T) -> _T:
+    """The text, if no line break is at its ends; there it was never meant."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if text is not None and text != text.strip("\r\n"):
+        raise ValueError(
+            "found a line break at an end; expected a text of one line; "
+            "next: look for a line break at the end of the variable"
+        )
+    return value
+
+
+OneLine = Annotated[str, AfterValidator(one_line)]
+SecretLine = Annotated[SecretStr, AfterValidator(one_line)]
