@@ -147,7 +147,7 @@
     {%- for name, value in model.config.items() -%}
         {%- if name not in honoured and value and value != defaults.get(name) -%}
             {#- dbt takes a null for no value of this model. -#}
-            {%- do problems.append(name ~ ": has no meaning for a changelog; expected it to be absent; " ~ instead.get(name, 'remove it') ~ "; if dbt_project.yml sets it for other models, too, set it to '' for this one") -%}
+            {%- do problems.append(name ~ ": has no meaning for a changelog; expected it to be absent; " ~ instead.get(name, 'remove it') ~ "; if dbt_project.yml sets it for other models, too, set it to '" ~ (defaults.get(name) or '') ~ "' for this one") -%}
         {%- endif -%}
     {%- endfor -%}
     {%- for column in model.columns.values() if column.get('constraints') -%}

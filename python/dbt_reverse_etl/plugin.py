@@ -148,9 +148,12 @@ class _Listener:
         if host.flag("EMPTY") or host.flag("SAMPLE"):
             return True
         if ended := self._ended_without_results():
-            host.say(f"dbt-reverse-etl: {ended}, so nothing is pushed; the next run pushes what was captured.", "warn")
             self._remember_tests()
-            return False
+            is_due = host.is_interrupted() or bool(self._due())
+            if is_due:
+                text = f"dbt-reverse-etl: {ended}, so nothing is pushed; the next run pushes what was captured."
+                host.say(text, "warn")
+            return not is_due
         if not host.flag("WRITE_JSON"):
             return self._without_artifacts()
         if self._artifacts is None and not (self._retried and self.configuration is not None):
@@ -163,15 +166,12 @@ class _Listener:
         return not self._has_spark() or self._push_from(folder)
 
     def _ended_without_results(self) -> str:
-        """What to say of it; empty: dbt told of its results, or has run nothing of ours."""
+        """What to say of it; empty: dbt told of its results, or has run nothing."""
         if host.is_interrupted():
             return "dbt was interrupted"
         failed = self._artifacts is None and host.flag("WRITE_JSON") and host.result_of_dbt() is None
         # A hook of on-run-end may have failed, after models and tests that ended well or not.
-        return "dbt ended with an error" if failed and self._finished and self._has_syncs() else ""
-
-    def _has_syncs(self) -> bool:
-        return self.configuration is not None and bool(self.configuration.syncs)
+        return "dbt ended with an error" if failed and self._finished else ""
 
     def _remember_tests(self) -> None:
         """Those that failed, for the artifacts do not name them all. `retry` shows its manifest to nobody, but writes it."""

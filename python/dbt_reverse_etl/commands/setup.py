@@ -41,6 +41,7 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments
     project = place.project(place.asked_target())
     manifest, source = checks.parsed(place, project.target, dbt_arguments), ""
     if manifest is None:
+        project = place.project()
         manifest, source = project.manifest(), str(project.artifacts / "manifest.json")
     configuration = project.configuration(manifest)
     asked = select(configuration.syncs, selectors)

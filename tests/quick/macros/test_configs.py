@@ -48,15 +48,21 @@ def test_a_config_that_dbt_databricks_uses_for_every_model_is_refused_under_othe
 
 @pytest.mark.guarantee("Configuration")
 @pytest.mark.parametrize(
-    "config", [{"incremental_strategy": "merge"}, {"partition_by": ["day"]}, {"re_data_monitored": True}]
+    ("config", "taken_back"),
+    [
+        ({"incremental_strategy": "merge"}, ""),
+        ({"partition_by": ["day"]}, ""),
+        ({"re_data_monitored": True}, ""),
+        ({"on_configuration_change": "fail"}, "apply"),  # dbt takes no '' for it
+    ],
 )
 def test_a_config_of_the_whole_project_is_taken_back_for_a_changelog_as_its_refusal_says(
-    config: dict[str, Any],
+    config: dict[str, Any], taken_back: str
 ) -> None:
     (name,), (problem,) = config, problems("spark", config)
     assert problem.startswith(f"{name}: has no meaning for a changelog; ")
-    assert problem.endswith("set it to '' for this one")
-    assert problems("spark", {name: ""}) == []
+    assert problem.endswith(f"set it to '{taken_back}' for this one")
+    assert problems("spark", {name: taken_back}) == []
 
 
 @pytest.mark.parametrize("config", [{"on_error": "continue"}, {"latest_version_pointer": {"enabled": False}}])

@@ -131,7 +131,7 @@ def test_where_an_error_ends_dbt_nothing_is_pushed_and_its_failed_tests_are_reme
 ) -> None:
     flags(monkeypatch, WRITE_JSON=True)
     ended, remembered = listener(CHANGELOG), list[bool]()
-    monkeypatch.setattr(ended, "_remember_tests", lambda: remembered.append(True))
+    monkeypatch.setattr(plugin._Listener, "_remember_tests", lambda _: remembered.append(True))
     ended_by = "was interrupted" if isinstance(error, SystemExit) else "ended with an error"
     failed = Future[None]()
     failed.set_exception(ExceptionExit(error))  # type: ignore[arg-type]  # as dbt does it
@@ -142,7 +142,13 @@ def test_where_an_error_ends_dbt_nothing_is_pushed_and_its_failed_tests_are_reme
     assert said == [f"dbt-reverse-etl: dbt {ended_by}, so nothing is pushed; the next run pushes what was captured."]
     assert remembered == [True]
     assert listener()._push(), "dbt stopped before it ran anything"
-    assert listener(CHANGELOG, has_syncs=False)._push(), "it ran nothing of ours"
+    if not isinstance(error, SystemExit):
+        said.clear()
+        assert listener(CHANGELOG, has_syncs=False)._push(), "no sync is in the project"
+        assert listener("model.shop.other")._push(), "it ran nothing of ours"
+        monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+        assert listener(CHANGELOG)._push(), "`dbt-reverse-etl run` pushes after it"
+        assert not said
 
 
 class Told:

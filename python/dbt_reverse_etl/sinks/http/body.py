@@ -13,11 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes, pass_context
 from jinja2 import Template as Jinja
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from dbt_reverse_etl.values.encoding import texts
 
 LONGEST = 256 * 2**20  # characters of a body
 _LONGEST_TRIED, _MEMORY, _CPU_SECONDS, _SECONDS = 16 * 2**20, 512 * 2**20, 3, 30
@@ -93,9 +96,9 @@ _ENVIRONMENT = _Sandbox(
 _jinjas_string = _ENVIRONMENT.filters["string"]
 
 
-def _string(value: object) -> str:
-    """As `encoding.texts` has it, by which an answer names a row: true, not True."""
-    return orjson.dumps(value).decode() if isinstance(value, (bool, float)) else str(_jinjas_string(value))
+def _string(value: object) -> Any:
+    """By the text of a key an answer names its row: true, not True, and 1e+15."""
+    return texts(pa.array([value]))[0] if isinstance(value, (bool, float)) else _jinjas_string(value)
 
 
 _ENVIRONMENT.filters["string"] = _string

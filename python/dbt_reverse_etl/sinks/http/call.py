@@ -68,7 +68,9 @@ class Call:
     @property
     def is_of_one_row(self) -> bool:
         """The request is about a single row, as is the status of its answer; not one to an endpoint of batches."""
-        return self.alone and not (self.template is not None and self.template.is_of_batches)
+        template = self.template
+        names_it = template is None or not template.is_of_batches or {*template.key} <= {*self.path.fields}
+        return self.alone and names_it
 
     @property
     def by_id(self) -> bool:

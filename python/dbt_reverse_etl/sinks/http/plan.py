@@ -63,7 +63,8 @@ def plan_of(
             if template is not None and tries:
                 wrong = _tried(template, call, f"{where}.body_template", written.body_template, task, options)
             call = replace(call, template=template)
-        problems += [*_call_problems(call, name, where, task), *wrong]
+        is_whole = written.body_template is None or call.template is not None
+        problems += [*(_call_problems(call, name, where, task) if is_whole else ()), *wrong]
         calls[operation] = call
     problems += _answer_problems(task, calls.values(), options)
     # What a preset offers beyond the mode is no mistake of the sync.

@@ -95,7 +95,14 @@ ANSWERS: dict[str, tuple[Any, Any]] = {  # one row delivered, one row refused
 
 @pytest.mark.parametrize(
     ("kind", "key", "text"),
-    [(pa.bool_(), True, "true"), (pa.float64(), 1e-5, "0.00001"), (pa.float64(), 2.0, "2.0"), (pa.int64(), 7, "7")],
+    [
+        (pa.bool_(), True, "true"),
+        (pa.float64(), 1e-5, "0.00001"),
+        (pa.float64(), 2.0, "2.0"),
+        (pa.float64(), 12345678901.5, "1.23456789015e+10"),
+        (pa.float64(), 1e15, "1e+15"),
+        (pa.int64(), 7, "7"),
+    ],
 )
 def test_a_key_that_is_no_text_has_one_text_in_the_request_and_for_the_answer(
     kind: pa.DataType, key: object, text: str, server: HttpServer

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.body import UnsafeError, compiled
 from dbt_reverse_etl.sinks.http.sink import HttpSink
@@ -80,6 +81,15 @@ class TestTemplates:
             (tmp_path / "body.json.j2").write_text(text)
             with pytest.raises(ConfigurationError, match="PUT with a path that does not name id"):
                 HttpSink(settings_of(server.url)).validate(task)
+
+    def test_a_template_of_rows_whose_path_names_the_key_is_of_one_row(
+        self, server: HttpServer, tmp_path: Path
+    ) -> None:
+        (tmp_path / "body.json.j2").write_text("{{ rows[0] }}")
+        update = {"method": "PUT", "path": "contacts/{id}", "body_template": "body.json.j2"}
+        task = task_of({"update": update}, mode=Mode.UPDATE_ONLY, project_dir=tmp_path)
+        server.default = Reply(404)
+        assert outcomes(send(server.url, task, *inserts(1)), 1) == [Outcome.NO_MATCH]
 
     def test_an_upsert_is_one_call_for_inserts_and_updates(self, server: HttpServer, tmp_path: Path) -> None:
         task = templated(tmp_path, "{{ rows }}", rows=10)
@@ -163,6 +173,17 @@ class TestTemplates:
         assert found in str(caught.value)
         assert "body_template" in str(caught.value)
         assert server.connections == 0
+
+    def test_a_mistake_in_a_file_for_batches_is_the_only_problem_that_is_named(
+        self, tmp_path: Path, server: HttpServer
+    ) -> None:
+        (tmp_path / "body.json.j2").write_text("{{ rows | nope }}")
+        upsert = {"method": "PUT", "path": "contacts", "body_template": "body.json.j2"}
+        with pytest.raises(ConfigurationError) as caught:
+            HttpSink(settings_of(server.url)).validate(
+                task_of({"upsert": upsert}, mode=Mode.UPSERT, project_dir=tmp_path)
+            )
+        assert {problem.found for problem in caught.value.problems} == {"no Jinja in line 1: No filter named 'nope'."}
 
     @pytest.mark.parametrize("name", ["../x.j2", "/etc/hostname", "nope.j2", ".", "link.j2", "preset:../http.py"])
     def test_a_file_that_is_not_one_of_the_project_is_refused(self, name: str, tmp_path: Path) -> None:
