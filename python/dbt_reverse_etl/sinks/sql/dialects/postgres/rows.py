@@ -25,7 +25,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
-from dbt_reverse_etl.sinks.sql.table import OURS, Name
+from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
 _STAGE = f'pg_temp."{STAGE}"'
@@ -114,7 +114,6 @@ def _array(numbers: Iterable[int]) -> str:
 class PostgresWriter(StagedWriter):
     """Everything at once; only if a row is refused, by a search in the server."""
 
-    now = "pg_catalog.now()"
     sorts = True
 
     @property
@@ -136,6 +135,12 @@ class PostgresWriter(StagedWriter):
         self.dialect.run(connection, f'CREATE TEMPORARY TABLE "{STAGE}" ({layout}) ON COMMIT DROP')
         with connection.cursor() as cursor, cursor.copy(f"COPY {_STAGE} FROM STDIN (FORMAT binary)".encode()) as copy:
             for piece in changes.data:
+    @property
+    def now(self) -> str:
+        """In UTC, where the column has no zone."""
+        column = self.table.columns[soft_delete(self.task) or ""]
+        return "pg_catalog.now()" if column.kind == "timestamptz" else "pg_catalog.timezone('UTC', pg_catalog.now())"
+
                 copy.write(piece)
 
     def already(self, connection: Any) -> Collection[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,10 +96,12 @@ class PostgresDialect(Dialect):
         wanted = {
             "lock_timeout": f"{round(self.settings.lock_timeout * 1000)}ms",
             "statement_timeout": f"{round(self.settings.statement_timeout * 1000)}ms",
-            "TimeZone": "UTC",
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
         }
+        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which would replace the server's zone.
+        if read_only or "PGTZ" in os.environ:
+            wanted["TimeZone"] = "UTC"
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
         self.run(connection, f"SELECT {', '.join([*calls, _DURABLE])}")
 
