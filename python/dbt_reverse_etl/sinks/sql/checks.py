@@ -62,7 +62,7 @@ def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -
         return [Problem(where, *found)]
     wrong = [_field_problem(field, table, name, task, dialect) for field in task.schema]
     wrong += [_soft_problem(table, name, task, dialect), _key_problem(table, name, task, dialect)]
-    if task.mode is not Mode.UPDATE_ONLY:
+    if task.mode is not Mode.UPDATE_ONLY and not table.fills:
         mapped = {dialect.fold(field) for field in task.schema.names}
         unmapped = [column for folded, column in table.columns.items() if folded not in mapped]
         wrong += [_unfilled(column.name) for column in unmapped if column.required]
@@ -99,7 +99,9 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
     if column is None:
         next_step = f"run: {add_column(dialect, name, field)}"
         return f"no column {field.name}", "a column for each field", next_step
-    if not column.writable:
+    # An update that has more fields than the key only looks for it.
+    only_found = task.mode is Mode.UPDATE_ONLY and field.name in task.key and {*task.schema.names} > {*task.key}
+    if not column.writable and not only_found:
         found = f"{column.name} is a generated column or GENERATED ALWAYS AS IDENTITY"
         return found, "a column to write", "leave the field out"
     wrong = dialect.column_problem(column, field, task, name)

@@ -77,8 +77,10 @@ def columns_of(
     fields = {}
     for name, column in columns.items():
         fields[name], wrong, unfit = _written(name, plain_array(one_array(batch.column(name))), column, dialect)
-        refused |= wrong | {row: reason for row, reason in unfit.items() if row not in gone}
-        absent |= gone & unfit.keys() if name in key else set()
+        unheld = wrong | unfit
+        if name in key:
+            absent |= gone & unheld.keys()
+        refused |= {row: reason for row, reason in unheld.items() if row not in gone}
     refused |= null_keys(batch, key)
     out = refused.keys() | absent
     kept = [row for row in range(batch.num_rows) if row not in out] if out else range(batch.num_rows)

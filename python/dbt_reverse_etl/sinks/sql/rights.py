@@ -20,12 +20,16 @@ class Need:
     Attributes:
         column: one of the table's.
         is_made: a push makes it where it is not there.
+        fields: columns that are surely written, or looked for.
+        has_all: there are no others.
     """
 
     table: Name
     column: str
     rights: tuple[str, ...]
     is_made: bool
+    fields: tuple[str, ...] = ()
+    has_all: bool = False
 
 
 def needs(
@@ -37,7 +41,8 @@ def needs(
         insert_only: the rights that this mode needs on the object.
     """
     is_made = create_object and task.mode is not Mode.UPDATE_ONLY
-    of_object = Need(table, task.key[0], _rights_on_object(task, insert_only), is_made)
+    fields, has_all = tuple(task.schema.names), task.known != "key"
+    of_object = Need(table, task.key[0], _rights_on_object(task, insert_only), is_made, fields, has_all)
     return [*(Need(one, "sync_id", ALL, is_made=True) for one in ours), of_object]
 
 

@@ -18,12 +18,15 @@ class StagedWriter(Writer):
     """Writes from the staging table `s`: `place` in the batch, `deleted`, then the fields c0, c1, ...; the object is `t`.
 
     Class attributes:
-        now: this moment, for `soft_delete`.
         sorts: rows are inserted in the order of their key.
     """
 
-    now: str = "now()"
     sorts = False
+
+    @property
+    def now(self) -> str:
+        """This moment, for `soft_delete`."""
+        return "now()"
 
     @property
     def stage_table(self) -> str:

@@ -109,6 +109,26 @@ def test_an_auto_increment_column_without_a_value_left_is_named_with_what_to_do(
     assert mysql.failure(error) == (FATAL, "no value is left for the AUTO_INCREMENT column (1467): make it bigint")
 
 
+@pytest.mark.parametrize(("code", "setting"), [(1969, "max_statement_time"), (3024, "max_execution_time")])
+def test_a_statement_that_the_server_ended_is_tried_again_and_the_words_name_the_setting(
+    code: int, setting: str
+) -> None:
+    outcome, reason = mysql.failure(pymysql.err.OperationalError(code, "Query execution was interrupted"))
+    assert outcome is RETRYABLE
+    assert f"({code})" in reason
+    assert setting in reason
+
+
+@pytest.mark.parametrize(
+    ("states", "is_replica"),
+    [((0, 0), False), ((1, 0), True), ((0, 1), True), (("OFF", 0), False), (("ON", 0), True), (("NO_LOCK", 0), True)],
+)
+def test_a_replica_is_known_by_a_number_and_by_a_word(states: tuple[Any, ...], is_replica: bool) -> None:
+    dialect = MysqlSink(MysqlSettings.model_validate(PLACE))._dialect
+    wrong = dialect.server_problem(Server({"VERSION()": ("12.0.2-MariaDB", *states)}))
+    assert (wrong is not None) is is_replica
+
+
 @pytest.mark.parametrize(("kind", "words"), [("SYSTEM VERSIONED", "a system-versioned table"), ("VIEW", "view")])
 def test_a_system_versioned_table_is_not_called_a_view(kind: str, words: str) -> None:
     table = read_table(Server({"TABLE_TYPE": (kind, "InnoDB")}), Name("crm", "people", "`"))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from dbt_reverse_etl.sinks.refusals import positions
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
-from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, condition, number, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, UTC, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
@@ -35,7 +35,6 @@ _NAMES = re.compile(r"(?:key|CONSTRAINT|constraint|column) ['`](.+?)['`](?= |$)"
 class MysqlWriter(StagedWriter):
     """Writes all rows at once; only if one is refused, halves: a statement that fails leaves nothing behind."""
 
-    now = "UTC_TIMESTAMP(6)"
     table: MysqlTable
 
     def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: MysqlTable, packet: int) -> None:
@@ -44,6 +43,14 @@ class MysqlWriter(StagedWriter):
         self._packet = packet - _ROOM
         self._changed = 0  # rows that the writes of a search have found
         self.looks = False  # until a row is missing: each look costs three statements more
+        written = {*map(dialect.fold, task.schema.names), dialect.fold(soft_delete(task) or "")}
+        is_zoned = any(column.kind == "timestamp" for name, column in table.columns.items() if name in written)
+        # A `timestamp` is read and written in the zone of the session; else defaults write local time as for anybody else.
+        self._zone = UTC if is_zoned else "DEFAULT"
+
+    @property
+    def now(self) -> str:
+        return "UTC_TIMESTAMP(6)"
 
     @property
     def counts(self) -> bool:
@@ -98,6 +105,7 @@ class MysqlWriter(StagedWriter):
             return
         cells = ", ".join(f"c{at} {of_type}" for at, of_type in enumerate(self._types))
         layout = f"place INT PRIMARY KEY, deleted TINYINT NOT NULL, {cells}"
+        run(connection, f"SET SESSION time_zone = {self._zone}")
         run(connection, f"DROP TEMPORARY TABLE IF EXISTS {self.stage_table}")
         run(connection, f"CREATE TEMPORARY TABLE {self.stage_table} ({layout}) ENGINE={ENGINE}")
         for piece in changes.data:

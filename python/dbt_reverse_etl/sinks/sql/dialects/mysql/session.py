@@ -23,8 +23,10 @@ UNREACHABLE = "the server cannot be reached"
 NO_CRYPTOGRAPHY = "this login without TLS needs the package cryptography: pip install 'PyMySQL[rsa]'"
 NONSENSE = "an answer that no MySQL server gives"
 
-# Nothing is rounded, cut or replaced silently, and 0 is a value of an AUTO_INCREMENT column.
-SQL_MODE = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+# Nothing is rounded, cut or replaced silently, and 0 is a value of an AUTO_INCREMENT column. Without NO_ZERO_DATE: old
+# tables have such defaults, and what we send has a year from 1 on.
+SQL_MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+UTC = "'+00:00'"
 
 OUT_OF_RANGE = 1690  # also that of our guard: the row of another key has a unique value of this one
 ROW_CLASSES = ("22", "23", "44", "45")
@@ -62,6 +64,8 @@ WORDS = {
     ER.TOO_BIG_ROWSIZE: "the row is too large for its table (1118)",
     1467: "no value is left for the AUTO_INCREMENT column (1467): make it bigint",  # another error's name in PyMySQL
     1644: "refused by a trigger (1644)",
+    1969: "the server ended a long statement (1969): raise its max_statement_time, or 0 for no limit",
+    3024: "the server ended a long query (3024): raise its max_execution_time, or 0 for no limit",
     OUT_OF_RANGE: "out of range (1690)",
 }
 
@@ -150,9 +154,11 @@ def _configure(connection: Connection[Any], settings: MysqlSettings) -> None:
     wait = settings.lock_timeout
     run(
         connection,
-        f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, "
+        f"SET SESSION time_zone = {UTC}, innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, "
         "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, completion_type = 0, "
-        "sql_quote_show_create = 1",
+        f"sql_quote_show_create = 1, sql_select_limit = {2**64 - 1}"
+        # Each server takes the other's comment for one; a limit would end a long batch in each attempt.
+        "/*M!100500 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */",
     )
 
 

@@ -84,12 +84,10 @@ class MysqlDialect(Dialect):
         return self.settings.state_database
 
     def server_problem(self, connection: Connection[Any]) -> Wrong | None:
-        version, read_only = run(connection, "SELECT VERSION(), @@read_only OR @@innodb_read_only").fetchone() or (
-            "",
-            0,
-        )
+        query = "SELECT VERSION(), @@read_only, @@innodb_read_only"
+        version, *read_only = run(connection, query).fetchone() or ("",)
         unfit = _too_old(version)
-        if unfit is None and read_only:
+        if unfit is None and not {*map(str, read_only)} <= {"0", "OFF"}:  # from MariaDB 12 on a word
             return "a server that takes no writes (a replica?)", "the primary", "name it as host"
         return unfit
 
@@ -148,7 +146,8 @@ class MysqlDialect(Dialect):
     def _text(self, field: pa.Field, *, is_number: bool) -> str:
         kind, column = plain_type(field.type), self.quoted(field.name)
         if is_bytes(kind):
-            return f"HEX({column})"
+            # It is NULL above max_allowed_packet; what is no number of base 16 is shown as unreadable.
+            return f"COALESCE(HEX({column}), IF({column} IS NULL, NULL, 'too long'))"
         if pt.is_floating(kind):
             return f"({column} + 0e0)"  # a FLOAT is written with six digits
         return f"({column} + 0)" if is_number else column  # ZEROFILL shows more of them

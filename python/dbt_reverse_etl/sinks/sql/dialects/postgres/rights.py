@@ -7,8 +7,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from dbt_reverse_etl.sinks.sql.rights import DELETE, Lack, Need, no_table
-from dbt_reverse_etl.sinks.sql.table import quoted
+from dbt_reverse_etl.sinks.sql.rights import DELETE, INSERT, Lack, Need, no_table
+from dbt_reverse_etl.sinks.sql.table import Name, quoted
 
 _SCHEMA = b"""
 SELECT pg_catalog.has_schema_privilege(oid, 'USAGE'), pg_catalog.has_schema_privilege(oid, 'CREATE')
@@ -18,6 +18,25 @@ SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid 
 WHERE n.nspname = %s AND c.relname = %s"""
 _ON_TABLE = b"SELECT pg_catalog.has_table_privilege(%s::pg_catalog.oid, %s)"
 _ON_A_COLUMN = b"SELECT pg_catalog.has_any_column_privilege(%s::pg_catalog.oid, %s)"
+# Of the types of these columns, or of their elements: SQL names them.
+_SCHEMAS = b"""
+SELECT DISTINCT n.nspname::pg_catalog.text FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type own ON own.oid = a.atttypid
+JOIN pg_catalog.pg_type t ON t.oid IN (CASE own.typtype WHEN 'd' THEN own.typbasetype ELSE own.oid END, own.typelem)
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE a.attrelid = %s::pg_catalog.oid AND a.attname = ANY (%s::pg_catalog.name[])
+    AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE') ORDER BY 1"""
+# Of which the default of another column takes a value; an identity column asks for no right.
+_SEQUENCES = b"""
+SELECT DISTINCT n.nspname::pg_catalog.text, s.relname::pg_catalog.text FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+JOIN pg_catalog.pg_depend on_it ON on_it.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND on_it.objid = d.oid
+    AND on_it.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+JOIN pg_catalog.pg_class s ON s.oid = on_it.refobjid AND s.relkind = 'S'
+JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+WHERE a.attrelid = %s::pg_catalog.oid AND a.attname <> ALL (%s::pg_catalog.name[])
+    -- Postgres may ask before it looks at the kind.
+    AND CASE s.relkind WHEN 'S' THEN NOT pg_catalog.has_sequence_privilege(s.oid, 'USAGE, UPDATE') END ORDER BY 1, 2"""
 _TEMPORARY = b"""
 SELECT pg_catalog.has_database_privilege(d, 'TEMPORARY'), d, current_user FROM pg_catalog.current_database() d"""
 
@@ -46,11 +65,21 @@ def _of_table(connection: Connection[Any], need: Need, to: str) -> Iterator[Lack
         if absent:
             rights = ", ".join(absent)
             yield f"no right {rights} on {name}", f"GRANT {rights} ON {name.sql} TO {to}"
+        yield from _of_columns(connection, need, found[0], to)
     elif not need.is_made:
         yield no_table(need)
     elif not create:
         grant = f"GRANT CREATE ON SCHEMA {_quoted(schema)} TO {to}, or make the table"
         yield f"no table {name}, and no right CREATE on schema {name.schema}", grant
+
+
+def _of_columns(connection: Connection[Any], need: Need, oid: int, to: str) -> Iterator[Lack]:
+    for (schema,) in connection.execute(_SCHEMAS, (oid, list(need.fields))).fetchall():
+        yield f"no right USAGE on schema {schema}, of a type", f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {to}"
+    if INSERT in need.rights and need.has_all:
+        for place in connection.execute(_SEQUENCES, (oid, list(need.fields))).fetchall():
+            sequence = Name(*place)
+            yield f"no right USAGE on sequence {sequence}", f"GRANT USAGE ON SEQUENCE {sequence.sql} TO {to}"
 
 
 def _has(connection: Connection[Any], oid: int, right: str) -> bool:

@@ -11,26 +11,30 @@ from typing import Any
 import pyarrow.types as pt
 from psycopg import sql
 
+from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
-from dbt_reverse_etl.sinks.sql.dialect import Fault
+from dbt_reverse_etl.sinks.sql.dialect import Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     CARDINALITY,
     NO_EFFECT,
     OTHER_CLASSES,
     OTHER_KEY_STATE,
+    UNSURE,
     condition,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
-from dbt_reverse_etl.sinks.sql.table import OURS, Name
+from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
 from dbt_reverse_etl.values.arrow import is_text, plain_type
 
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
 SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
+MOST_UNSURE = 100  # rows that are refused so before one is taken: all of a large batch would take minutes
+OF_VALUES = "22"  # the class of a value that its type cannot hold
 IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
 CREATE_REFUSED = (
     f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text) ON COMMIT DROP'
@@ -41,7 +45,7 @@ _SEARCH = """
 #variable_conflict use_column
 <<search>>
 DECLARE firsts int[] := {firsts}; afters int[] := {afters}; first int; after int; middle int; changed bigint;
-    expected bigint; state text; constr text; col text; depth int;
+    expected bigint; state text; constr text; col text; depth int; taken boolean := false; unsure int := 0;
 BEGIN
     LOOP
         depth := pg_catalog.cardinality(search.firsts);
@@ -54,10 +58,12 @@ BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
             {check}
+            taken := search.taken OR search.changed OPERATOR(pg_catalog.>) 0;
         EXCEPTION WHEN OTHERS OR assert_failure THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
             IF pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others})
-                    AND search.state OPERATOR(pg_catalog.<>) '{cardinality}' THEN
+                    AND search.state OPERATOR(pg_catalog.<>) '{cardinality}'
+                    AND search.state OPERATOR(pg_catalog.<>) ALL ({unsure}) THEN
                 RAISE;
             END IF;
             IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
@@ -65,6 +71,12 @@ BEGIN
                 firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
                 afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
             ELSE
+                IF search.state OPERATOR(pg_catalog.=) ANY ({unsure}) THEN
+                    unsure := search.unsure OPERATOR(pg_catalog.+) 1;
+                    IF NOT search.taken AND search.unsure OPERATOR(pg_catalog.>) {most_unsure} THEN
+                        RAISE;
+                    END IF;
+                END IF;
                 INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col);
             END IF;
         END;
@@ -90,8 +102,6 @@ SELECT conname::pg_catalog.text FROM pg_catalog.pg_constraint WHERE conname = AN
 UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_class
 WHERE relkind IN ('i', 'I') AND relname = ANY (%s::pg_catalog.name[])"""
 
-_OTHERS = f"'{{{','.join(sorted(OTHER_CLASSES))}}}'::text[]"
-
 
 def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
     """A block that finds the rows in these ranges that the table refuses, or a check after them, and carries out the others."""
@@ -102,7 +112,9 @@ def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
         check=check,
         refused=REFUSED,
         cardinality=CARDINALITY,
-        others=_OTHERS,
+        others=_texts(OTHER_CLASSES),
+        unsure=_texts(UNSURE),
+        most_unsure=MOST_UNSURE,
     )
     return f"DO {sql.Literal(body).as_string(None)}"
 
@@ -111,11 +123,20 @@ def _array(numbers: Iterable[int]) -> str:
     return f"'{{{','.join(map(str, numbers))}}}'::int[]"
 
 
+def _texts(texts: Iterable[str]) -> str:
+    return f"'{{{','.join(sorted(texts))}}}'::text[]"
+
+
 class PostgresWriter(StagedWriter):
     """Everything at once; only if a row is refused, by a search in the server."""
 
-    now = "pg_catalog.now()"
     sorts = True
+
+    @property
+    def now(self) -> str:
+        """In UTC, where the column has no zone."""
+        column = self.table.columns[soft_delete(self.task) or ""]
+        return "pg_catalog.now()" if column.kind == "timestamptz" else "pg_catalog.timezone('UTC', pg_catalog.now())"
 
     @property
     def stage_table(self) -> str:
@@ -159,15 +180,33 @@ class PostgresWriter(StagedWriter):
             self.dialect.run(connection, statement)
 
     def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
-        statement, check = self.statement(step, IN_RANGE), self._check if step is Step.WRITE else ""
+        if step is Step.WRITE:
+            return self._search(connection, self.statement(step, IN_RANGE), ranges, self._check)
+        found = self._search(connection, self.statement(step, IN_RANGE), ranges)
+        suspects = [range(place, place + 1) for place, fault in found.items() if fault[0][:2] == OF_VALUES]
+        if suspects:  # a trigger may raise the same
+            keys = ", ".join(map(self.value, self.task.key))
+            reading = f"PERFORM {keys} FROM {_STAGE} s WHERE {IN_RANGE}"
+            # The table has no such key, so there is nothing to do.
+            absent = self._search(connection, reading, suspects)
+            self.drop(connection, changes, absent)
+            found = {place: fault for place, fault in found.items() if place not in absent}
+        return found
+
+    def _search(self, connection: Any, statement: str, ranges: Sequence[range], check: str = "") -> Found:
         for start in range(0, len(ranges), SLICE):
-            block = search(statement, ranges[start : start + SLICE][::-1], check)
-            self.dialect.run(connection, block)
+            self.dialect.run(connection, search(statement, ranges[start : start + SLICE][::-1], check))
         found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
         return {
             place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
             for place, state, constraint, column in found
         }
+
+    def judge(self, changes: Changes, found: Found) -> None:
+        unsure = [fault[0] for fault in found.values() if fault[0] in UNSURE]
+        # A statement that may not run fails for each place, also for one without a row.
+        if unsure and len(found) >= changes.writes + changes.deletes:
+            raise RolledBack(condition(unsure[0]), Outcome.FATAL)
 
     @property
     def _check(self) -> str:

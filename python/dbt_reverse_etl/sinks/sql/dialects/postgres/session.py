@@ -23,8 +23,10 @@ CARDINALITY = "21000"
 # Postgres' own classes that do not speak of a row's values. One of nobody's is what a trigger made up for a row.
 OTHER_CLASSES = frozenset(
     """00 01 02 03 08 09 0A 0B 0F 0L 0P 0Z 10 20 21 24 25 26 27 28
-    2B 2D 2F 34 38 39 3B 3D 3F 40 42 53 55 57 58 72 F0 HV XX""".split()  # noqa: SIM905  (a list takes 39 lines)
+    2B 2D 2F 34 39 3B 3D 3F 40 42 53 55 57 58 72 F0 HV XX""".split()  # noqa: SIM905  (a list takes 39 lines)
 )
+# What triggers raise on purpose, and extensions in them, beside what the server says of a table, a right or itself.
+UNSURE = frozenset({"0A000", "42501", "55000", "XX000"})
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})

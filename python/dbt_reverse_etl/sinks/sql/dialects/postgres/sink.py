@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect, failure, is_doubtful, row_is_at_fault
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import UNSURE, connect, failure, is_doubtful, row_is_at_fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
 
 OLDEST_SERVER = 12
@@ -95,10 +96,12 @@ class PostgresDialect(Dialect):
         wanted = {
             "lock_timeout": f"{round(self.settings.lock_timeout * 1000)}ms",
             "statement_timeout": f"{round(self.settings.statement_timeout * 1000)}ms",
-            "TimeZone": "UTC",
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
         }
+        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which would replace the server's zone.
+        if read_only or "PGTZ" in os.environ:
+            wanted["TimeZone"] = "UTC"
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
         self.run(connection, f"SELECT {', '.join([*calls, _DURABLE])}")
 
@@ -106,7 +109,8 @@ class PostgresDialect(Dialect):
         return failure(error)
 
     def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
-        return (error.sqlstate,) if row_is_at_fault(error.sqlstate) else None
+        """If an error is unsure, the search decides."""
+        return (error.sqlstate,) if error.sqlstate in UNSURE or row_is_at_fault(error.sqlstate) else None
 
     def is_rolled_back(self, connection: Connection, error: psycopg.Error) -> bool:
         if connection.broken or is_doubtful(error):

@@ -116,15 +116,14 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE n.nspname = %s AND c.relname = %s"""
 
 # Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled.
-_REWRITES = b"""
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_trigger t
-    WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'
-        AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
-        AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
-        AND t.tgrelid OPERATOR(pg_catalog.=) ANY (
-            SELECT %(table)s::pg_catalog.oid
-            UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid)))"""
+_TRIGGERS = b"""
+SELECT t.tgtype OPERATOR(pg_catalog.&) 4 FROM pg_catalog.pg_trigger t
+WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'
+    AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
+    AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
+    AND t.tgrelid OPERATOR(pg_catalog.=) ANY (
+        SELECT %(table)s::pg_catalog.oid
+        UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%(table)s::pg_catalog.oid))"""
 
 # Columns of ON DELETE CASCADE, SET NULL or SET DEFAULT from the table to itself.
 _CASCADES = b"""
@@ -170,9 +169,10 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     is_rewritten = False in of_deletes
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
     wrong_deletes = _RULE if of_deletes else None
-    rewrites = connection.execute(_REWRITES, {"table": oid}).fetchone() == (True,)
+    before = [bool(of_insert) for (of_insert,) in connection.execute(_TRIGGERS, {"table": oid})]
     cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
-    return Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, rewrites=rewrites, cascades=cascades)
+    table = Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, cascades=cascades)
+    return replace(table, rewrites=bool(before), fills=True in before)
 
 
 # What it did instead would count as written, or deleted.

@@ -1,0 +1,256 @@
+"""What a table of somebody else does by itself: defaults in local time, triggers that refuse or fill, keys that it makes, limits."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.reading import UNREADABLE
+from dbt_reverse_etl.sinks.refusals import NO_ROW
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import connect, run
+from dbt_reverse_etl.sinks.sql.dialects.postgres import rows as postgres_rows
+from dbt_reverse_etl.sinks.sql.settings import SoftDeleteOptions
+from dbt_reverse_etl.testing import deliver, opened, person
+from tests.support.sinks.databases import SERVERS, TYPES, people_of, refused
+from tests.support.sinks.people import a_task, people
+
+DELIVERED, REJECTED, FATAL = Outcome.DELIVERED, Outcome.REJECTED, Outcome.FATAL
+servers = pytest.mark.parametrize("db", SERVERS, indirect=True)
+of_postgres = pytest.mark.parametrize("db", ["postgres"], indirect=True)
+of_mysql = pytest.mark.parametrize("db", ["mysql"], indirect=True)
+NOON = datetime(2024, 7, 1, 12, tzinfo=timezone.utc)
+INSTANT = pa.timestamp("us", "UTC")
+
+
+@pytest.fixture
+def zoned(db: Any) -> Any:
+    """Nine hours before UTC by its own clock."""
+    if db.kind == "postgres":
+        db.run(f"ALTER DATABASE {db.name} SET timezone = 'Asia/Tokyo'")
+        yield db
+        return
+    db.run("SET GLOBAL time_zone = '+09:00'")
+    yield db
+    db.run("SET GLOBAL time_zone = 'SYSTEM'")
+
+
+def hours(db: Any, column: str) -> int:
+    """How far a local time that was just written is from UTC."""
+    ((found,),) = db.rows(f"SELECT DISTINCT {column} FROM people WHERE {column} IS NOT NULL")
+    return round((found - datetime.now(timezone.utc).replace(tzinfo=None)) / timedelta(hours=1))
+
+
+@pytest.mark.guarantee(
+    "What is sent", "A column that is not mapped gets the local time that the server's own default gives"
+)
+@servers
+def test_a_default_writes_the_local_time_of_the_server(zoned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = "timestamp" if zoned.kind == "postgres" else "datetime"
+    zoned.table(people_of(zoned, f"made {local} DEFAULT CURRENT_TIMESTAMP"))
+    assert refused(zoned, people(person(1))) == {}
+    assert hours(zoned, "made") == 9
+    if zoned.kind == "postgres":
+        zoned.run("DELETE FROM people")
+        monkeypatch.setenv("PGTZ", "America/New_York")
+        assert refused(zoned, people(person(1)), fence=2) == {}
+        assert hours(zoned, "made") == 0, "nothing of the environment is read"
+
+
+@pytest.mark.guarantee("What is sent")
+@servers
+def test_in_whatever_zone_the_server_is_what_is_sent_and_marked_is_in_utc(zoned: Any) -> None:
+    postgres = zoned.kind == "postgres"
+    local, instant = ("timestamp", "timestamptz") if postgres else ("datetime(6)", "timestamp(6) NULL")
+    others = [] if postgres else [(instant, local), (local, local)]
+    for fence, (soft, at) in enumerate([(local, instant), (instant, instant), *others], 1):
+        many = ", many timestamptz[]" if postgres else ""
+        zoned.table(f"CREATE TABLE people (id bigint PRIMARY KEY, at {at}{many}, gone {soft})")
+        columns = [("id", pa.int64()), ("at", INSTANT), *([("many", pa.list_(INSTANT))] if postgres else [])]
+        task = a_task(pa.schema(columns), fence=fence, options=SoftDeleteOptions(soft_delete="gone"))
+        row = {"id": 1, "at": NOON, **({"many": [NOON]} if postgres else {})}
+        with opened(zoned.sink(), task) as sink:
+            assert deliver(sink, task, people(row, row | {"id": 2})) == [DELIVERED] * 2
+            assert [one for part in sink.read(task) for one in part.select(["at"]).to_pylist()] == [{"at": NOON}] * 2
+            assert deliver(sink, task, [("delete", {"id": 2})]) == [DELIVERED]
+        if postgres:
+            assert zoned.rows("SELECT at, many[1] FROM people WHERE id = 1") == [(NOON, NOON)]
+        shown = "gone AT TIME ZONE 'UTC'" if postgres else "CONVERT_TZ(gone, '+09:00', '+00:00')"
+        assert hours(zoned, "gone" if soft == local else f"({shown})") == 0
+        zoned.run("DROP TABLE people")
+
+
+def before(db: Any, body: str, events: str = "INSERT OR UPDATE") -> None:
+    db.run(
+        f"CREATE OR REPLACE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body} RETURN coalesce(new, old); END$$;"
+        f"CREATE OR REPLACE TRIGGER t BEFORE {events} ON people FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+
+
+@pytest.mark.guarantee(
+    "Refusals and outages", "A row that a trigger refuses with a state of the server's own stops no other row"
+)
+@pytest.mark.parametrize("state", ["38000", "XX000", "0A000", "42501", "55000"])
+@of_postgres
+def test_a_row_that_a_trigger_refuses_is_refused_alone_whatever_state_it_gives(state: str, db: Any) -> None:
+    db.table(people_of(db))
+    before(db, f"IF new.name = 'bad' THEN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END IF;")
+    found = refused(db, people(person(1, "a"), person(2, "bad"), person(3, "c")))
+    assert [*found] == [1]
+    assert state in found[1]
+    assert db.rows("SELECT id FROM people ORDER BY 1") == [(1,), (3,)]
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@of_postgres
+def test_a_right_that_a_push_lacks_stops_it_and_refuses_no_row(db: Any) -> None:
+    db.table(people_of(db))
+    db.run("INSERT INTO people (id, name) VALUES (9, 'x'); REVOKE DELETE ON people FROM crm_push")
+    rows = [*people(person(1), person(2)), ("delete", person(9))]
+    with opened(db.sink(), a_task()) as sink:
+        assert deliver(sink, a_task(), rows) == [FATAL] * 3, "although the writes would go well"
+    db.run("GRANT DELETE ON people TO crm_push; CREATE TABLE log (id int)")
+    before(db, "INSERT INTO log VALUES (1);")
+    with opened(db.sink(), task := a_task(fence=2)) as sink:
+        assert deliver(sink, task, rows[:2]) == [FATAL] * 2, "every row meets it"
+    assert db.rows("SELECT id FROM people") == [(9,)]
+
+
+@of_postgres
+def test_after_many_rows_that_a_trigger_refuses_so_before_one_is_taken_the_sync_stops(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.table(people_of(db))
+    before(db, "IF new.id < 4 THEN RAISE EXCEPTION 'no' USING ERRCODE = '42501'; END IF;")
+    rows = people(*map(person, range(10)))
+    with opened(db.sink(), task := a_task()) as sink:
+        with monkeypatch.context() as patched:
+            patched.setattr(postgres_rows, "MOST_UNSURE", 2)
+            assert deliver(sink, task, rows) == [FATAL] * 10
+        assert deliver(sink, task, rows) == [REJECTED] * 4 + [DELIVERED] * 6
+
+
+@pytest.mark.guarantee("Refusals and outages")
+@of_postgres
+def test_the_delete_of_a_key_that_its_column_cannot_hold_is_done_and_one_that_a_trigger_refuses_is_not(db: Any) -> None:
+    db.table("CREATE TABLE people (id int PRIMARY KEY, name text)")
+    db.run("INSERT INTO people VALUES (1, 'a'), (2, 'b')")
+    before(db, "IF old.id = 2 THEN old.id := 1 / 0; END IF;", "DELETE")
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    rows = [("delete", {"id": key}) for key in (3_000_000_000, 1, 2)]
+    found = refused(db, rows, schema=schema)
+    assert [*found] == [2]
+    assert "22012" in found[2]
+    assert db.rows("SELECT id FROM people") == [(2,)]
+    db.run("DROP TABLE people")
+    db.table("CREATE TABLE people (id uuid PRIMARY KEY, name text)")
+    texts = pa.schema([("id", pa.string()), ("name", pa.string())])
+    gone = [("delete", {"id": key}) for key in ("n/a", "a\0b")]
+    assert refused(db, gone, schema=texts, fence=2) == {}
+
+
+@of_postgres
+def test_a_column_that_a_trigger_fills_need_not_be_mapped(db: Any) -> None:
+    db.table(people_of(db, "x int NOT NULL"))
+    before(db, "new.x := 7;", "UPDATE")
+    with pytest.raises(DestinationError, match="x is NOT NULL"):
+        db.sink().open(a_task())
+    before(db, "new.x := 7;", "INSERT")
+    assert refused(db, people(person(1)), fence=2) == {}
+    assert db.rows("SELECT id, x FROM people") == [(1, 7)]
+
+
+GENERATED = {
+    "postgres": "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "mysql": "n bigint, id bigint AS (n) STORED UNIQUE",
+    "sqlite": "n bigint, id bigint AS (n) STORED UNIQUE",
+}
+
+
+@pytest.mark.parametrize("db", [*GENERATED], indirect=True)
+def test_update_only_finds_rows_by_a_key_that_the_table_makes(db: Any) -> None:
+    n = "" if db.kind == "postgres" else "n, "
+    end = " CHARACTER SET utf8mb4" if db.kind == "mysql" else ""
+    db.table(f"CREATE TABLE people ({GENERATED[db.kind]}, name varchar(9), score {TYPES[db.kind]['double']}){end}")
+    db.run(f"INSERT INTO people ({n}name) VALUES ({'1, ' if n else ''}'old')")
+    task = a_task(mode=Mode.UPDATE_ONLY)
+    with opened(db.sink(), task) as sink:
+        rows = [("update", person(1, "new")), ("update", person(5, "new"))]
+        assert deliver(sink, task, rows) == [DELIVERED, Outcome.NO_MATCH]
+    assert db.rows("SELECT id, name FROM people") == [(1, "new")]
+    for other in (a_task(fence=2), a_task(pa.schema([("id", pa.int64())]), mode=Mode.UPDATE_ONLY, fence=3)):
+        with pytest.raises(DestinationError, match="id is a generated column"):
+            db.sink().open(other)
+
+
+@pytest.mark.guarantee("Configuration")
+@of_postgres
+def test_the_rights_on_the_sequence_of_a_default_and_on_the_schema_of_a_type_are_named_and_cure_it(db: Any) -> None:
+    db.run("CREATE SCHEMA ext; CREATE TYPE ext.mood AS ENUM ('Ada'); CREATE SCHEMA seq; CREATE SEQUENCE seq.taken")
+    own = "n serial, m int DEFAULT nextval('seq.taken'), i int GENERATED ALWAYS AS IDENTITY"
+    db.table(f"CREATE TABLE people (id serial PRIMARY KEY, name ext.mood, score float, {own})")
+
+    def lacks(**task: Any) -> list[tuple[str, str]]:
+        return [(one.found, one.next_step) for one in db.sink().rights(a_task(**task)).missing]
+
+    (schema, of_schema), *sequences = lacks(known="names")
+    assert schema == "no right USAGE on schema ext, of a type"
+    names = [found for found, _ in sequences]
+    assert names == [f"no right USAGE on sequence {name}" for name in ("public.people_n_seq", "seq.taken")]
+    assert len(lacks(known="names", mode=Mode.UPDATE_ONLY)) == 1
+    assert lacks(known="key", schema=pa.schema([("id", pa.int64())])) == [], "the model may have the other columns"
+    with opened(db.sink(), task := a_task()) as sink:
+        assert deliver(sink, task, people(person(1))) == [FATAL]
+        db.run(of_schema)
+        assert deliver(sink, task, people(person(1))) == [FATAL]
+        for _, grant in sequences:
+            db.run(grant)
+        assert lacks(known="names") == []
+        assert deliver(sink, task, people(person(1))) == [DELIVERED]
+
+
+@of_mysql
+def test_an_old_default_of_a_date_of_zeros_refuses_no_row(db: Any) -> None:
+    end = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    ddl = f"CREATE TABLE people (id bigint PRIMARY KEY, name text, score double, z datetime NOT NULL DEFAULT 0) {end}"
+    db.table(f"SET SESSION sql_mode = ''\n{ddl}")
+    assert refused(db, people(person(1))) == {}
+    assert db.rows("SELECT CAST(z AS char) FROM people") == [("0000-00-00 00:00:00",)]
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+@of_mysql
+def test_no_limit_of_the_server_cuts_our_answers_or_ends_long_statements(db: Any) -> None:
+    db.make(a_task())
+    try:
+        db.run("SET GLOBAL sql_select_limit = 2\nSET GLOBAL max_statement_time = 0.2")
+        with closing(connect(db.sink()._settings)) as connection:
+            assert len(run(connection, "SELECT 1 UNION SELECT 2 UNION SELECT 3").fetchall()) == 3
+            assert run(connection, "SELECT SLEEP(0.5)").fetchone() == (0,)
+        found = refused(db, [("update", person(key)) for key in range(5)], mode=Mode.UPDATE_ONLY)
+        assert found == dict.fromkeys(range(5), NO_ROW)
+    finally:
+        db.run(f"SET GLOBAL sql_select_limit = {2**64 - 1}\nSET GLOBAL max_statement_time = 0")
+
+
+@pytest.mark.guarantee("MySQL and MariaDB")
+@of_mysql
+def test_bytes_that_the_server_cannot_show_in_one_packet_are_unreadable_not_null(db: Any) -> None:
+    schema = pa.schema([("id", pa.int64()), ("data", pa.binary())])
+    db.table("CREATE TABLE people (id int PRIMARY KEY, data longblob)")
+    db.run("INSERT INTO people VALUES (1, REPEAT('x', 600000)), (2, 'ab'), (3, NULL)")
+    ((before,),) = db.rows("SELECT @@max_allowed_packet")
+    try:
+        db.run(f"SET GLOBAL max_allowed_packet = {2**20}")
+        with closing(db.sink()) as sink:
+            (part,) = sink.read(a_task(schema))
+    finally:
+        db.run(f"SET GLOBAL max_allowed_packet = {before}")
+    read = {row["id"]: (row["data"], row[UNREADABLE]) for row in part.to_pylist()}
+    assert read == {1: (None, True), 2: (b"ab", False), 3: (None, False)}
