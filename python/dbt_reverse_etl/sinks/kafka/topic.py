@@ -29,7 +29,7 @@ _REFUSED = ("_AUTHENTICATION", "_SSL")
 _PLAIN_WORDS = (*_REFUSED, "_RESOLVE", "_TRANSPORT", "_ALL_BROKERS_DOWN")  # they say more than "timed out"
 _UNKNOWN_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _COMPACTED = {"cleanup.policy": "compact"}
-_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1"}
+_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _Answer = TypeVar("_Answer")
 
 
