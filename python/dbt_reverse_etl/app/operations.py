@@ -28,7 +28,7 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
         OtherLedger: the ledger was restored after this was asked, and so may have forgotten that it was carried out.
         DestinationError: of the sink.
     """
-    refuse_second(job, ports, state)
+    refuse_second(job, ports, state, policy)
     started = _begin(request, state, job, ports, policy)
     try:
         # A destination that lost its record may start anew with this fence.

@@ -224,7 +224,8 @@ class OneSync:
             spec = earlier[0]
         else:
             spec = resolve(self._shared.spark, self._resolved.sync, self._head().columns)
-        spec = replace(spec.after(earlier), key_form=self.sink.key_form(self._task(None)))
+        task = self._task(None)
+        spec = replace(spec, key_form=self.sink.key_form(task), key_place=self.sink.key_place(task)).after(earlier)
         # Of another changelog, with a key of its own, the positions say nothing anyway.
         if not anew and is_ours:
             self._refuse_another_key(spec, earlier)

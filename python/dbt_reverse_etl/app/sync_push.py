@@ -69,7 +69,7 @@ class SyncPush(OneSync):
         spec = self._spec(known, anew=_begins_anew(requests))
         job = self._valid_job(known, spec)
         if self._is_overtaken(known, job):
-            refuse_second(job, self._ports(spec, self._head), self.state)
+            refuse_second(job, self._ports(spec, self._head), self.state, self._policy)
             return self._left_to_a_later_run(known)
         if self._is_behind_others(known, spec):
             return self._superseded(known, "another sync of this object was pushed at a newer snapshot")

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -125,9 +126,20 @@ def unexpected(error: BaseException, where: str) -> Problem:
     """A problem for an exception that is not ours. Its text may hold row values, so only its type and its frames are kept, in a file."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     try:
-        with tempfile.NamedTemporaryFile(prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
-            file.write(f"{type(error).__name__}\n{frames}".encode(errors="backslashreplace"))
-        next_step = f"report it with {file.name}, which holds no row values"
+        name = _file_of(f"{type(error).__name__}\n{frames}")
+        next_step = f"report it with {name}, which holds no row values"
     except OSError:  # if it got out, Python would print the text of the first error with it
         next_step = "free the disk, or set TMPDIR to a folder that can be written, and run it again"
     return Problem(where, f"an unexpected {type(error).__name__}", "none", next_step)
+
+
+_files: dict[str, str] = {}  # text -> name: an error that every sync meets fills no disk
+
+
+def _file_of(text: str) -> str:
+    """The file with this text, written once by this process."""
+    if text not in _files or not Path(_files[text]).exists():
+        with tempfile.NamedTemporaryFile(prefix="dbt-reverse-etl-", suffix=".txt", delete=False) as file:
+            file.write(text.encode(errors="backslashreplace"))
+        _files[text] = file.name
+    return _files[text]

@@ -12,12 +12,12 @@ from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
 
 
-def refuse(job: Job, ports: Ports, state: State) -> None:
+def refuse(job: Job, ports: Ports, state: State, policy: Policy) -> None:
     """Positions that say nothing, another run, a destination that lost what it had: a run must not even start."""
     lost = why_lost(job, state, ports.sink)
     if lost is not None:
         raise lost
-    refuse_second(job, ports, state)
+    refuse_second(job, ports, state, policy)
     lost = cut_off(job, ports, state)
     if lost is not None:
         raise lost
@@ -27,10 +27,14 @@ def refuse(job: Job, ports: Ports, state: State) -> None:
         raise DestinationError(gone)
 
 
-def refuse_second(job: Job, ports: Ports, state: State) -> None:
-    """While another run of this sync lives and holds its lease, none may start."""
-    until = state.lease_until
-    if not state.finished and until is not None and ports.clock.now() < until and ports.owner_alive(state.owner):
+def refuse_second(job: Job, ports: Ports, state: State, policy: Policy) -> None:
+    """While another run of this sync lives and holds its lease, none may start.
+
+    A lease that no clock near ours has written holds nobody up: its run, if it lives, loses its fence, and records a doubt.
+    """
+    until, now = state.lease_until, ports.clock.now()
+    held = until is not None and now < until <= now + policy.lease + policy.clocks_apart
+    if until is not None and held and not state.finished and ports.owner_alive(state.owner):
         raise busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
 
 

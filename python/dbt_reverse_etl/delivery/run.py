@@ -67,7 +67,7 @@ def run(job: Job, ports: Ports, policy: Policy) -> RunResult:
     """
     state = ports.ledger.read(job.task.sync_id).for_spec(job.spec, job.spec_text)
     ports.step("state.read")
-    refuse(job, ports, state)
+    refuse(job, ports, state, policy)
     if job.only is None and rests(job, state, policy, ports.clock.now()):
         return RunResult(Status.IDLE, state.fence, state=state, left=remaining(job, ports.sink, state.leftovers))
     return _Run(job, ports, policy, state).execute()

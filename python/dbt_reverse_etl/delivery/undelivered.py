@@ -188,6 +188,7 @@ def _failed(
     if same is not None and same.attempts and not was_unknown and not failure.attempts:
         return _placed(row, same)
     unknown = failure.outcome is Outcome.UNKNOWN
+    in_doubt = unknown or failure.in_part
     first = same.first_failed_at if same else now
     # Each kind is counted in a row: what nobody knows parks no row, and makes none wait.
     attempts = same.attempts if same and was_unknown == unknown else 0
@@ -202,9 +203,9 @@ def _failed(
         outcome, next_attempt = PARKED, None
     return _entry(
         row,
-        maybe=row[MAYBE] or (unknown and row[AFTER] is not None),
-        doubt=row[DOUBT] or unknown,
-        in_flight=row[IN_FLIGHT] or unknown,
+        maybe=row[MAYBE] or (in_doubt and row[AFTER] is not None),
+        doubt=row[DOUBT] or in_doubt,
+        in_flight=row[IN_FLIGHT] or in_doubt,
         outcome=outcome,
         reason=failure.reason,
         attempts=attempts,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome
+from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
 from dbt_reverse_etl.delivery.policy import Policy
@@ -29,11 +29,13 @@ class RowFailure:
         outcome: of all attempts together.
         reason: without row values.
         attempts: requests that carried the row; 0: never sent.
+        in_part: the destination refuses the row, and may have a part of it.
     """
 
     outcome: Outcome
     reason: str
     attempts: int
+    in_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,9 @@ class Wave:
                 self._refused_as_one(rows)
                 return
             self._mark(rows, DELIVERED)
+            in_part = frozenset(() if delivery.refused_whole else delivery.maybe_applied)
             for result in delivery.results:
-                self._fail(rows[result.index], result.outcome, result.reason)
+                self._fail(rows[result.index], result, in_part=result.index in in_part)
             for row in rows if self._failures else ():
                 if self._marks[row] == DELIVERED:
                     self._failures.pop(row, None)
@@ -217,12 +220,15 @@ class Wave:
             attempts = before.attempts if before else 0
             self._failures[row] = RowFailure(outcome, "refused together with other rows", attempts + 1)
 
-    def _fail(self, row: int, outcome: Outcome, reason: str) -> None:
+    def _fail(self, row: int, result: RowResult, *, in_part: bool) -> None:
+        outcome, reason = result.outcome, result.reason
         if outcome is Outcome.NO_MATCH and not self._part.may_miss:
             outcome = Outcome.REJECTED  # a row that is to be there
         before = self._failures.get(row)
         joined = before.outcome.then(outcome) if before else outcome
-        self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1)
+        self._failures[row] = RowFailure(
+            joined, reason, (before.attempts if before else 0) + 1, in_part and joined is Outcome.REJECTED
+        )
         self._marks[row] = FAILED
         # Of a batch that is parked as one, most rows may be well.
         self._refused += outcome in self._breaking and not (outcome is Outcome.UNKNOWN and row in self._maybe)

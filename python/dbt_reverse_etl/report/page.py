@@ -99,6 +99,7 @@ def _ago(value: datetime, now: datetime) -> str:
 
 
 def _duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)  # a clock may have been set back meanwhile
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, hours = int(seconds // 60), int(seconds // 3600)

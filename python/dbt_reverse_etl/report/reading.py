@@ -130,13 +130,23 @@ def _sync(
 
 
 def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, list[Row]]:
-    """The newest runs of each sync, oldest first."""
+    """The newest runs of each sync, oldest first. Of all others only the ends are read: a ledger keeps every run for good."""
+    ledger, of_syncs = pusher.ledger.relation, f"sync_id in ({_literals(names)})"
+    numbered = f"""
+        select sync_id, fence, row_number() over (partition by sync_id order by fence desc) as _n
+        from {ledger} where fact = 'run_started' and {of_syncs}
+    """  # noqa: S608
+    facts = f"""(
+        select * from {ledger} as fact left semi join (select * from ({numbered}) where _n <= {int(newest)}) as run
+        on fact.sync_id = run.sync_id and fact.fence = run.fence
+    )"""  # noqa: S608
     query = f"""
-        select * from (
-            select *, row_number() over (partition by sync_id order by fence desc) as _n,
-                max(if(ended_well, finished_at, null)) over (partition by sync_id) as last_success_at
-            from {sql.view("reverse_etl_runs", pusher.ledger.relation)} where sync_id in ({_literals(names)})
-        ) where _n <= {int(newest)} order by fence
+        select run.*, success.last_success_at from {sql.view("reverse_etl_runs", facts)} as run
+        left join (
+            select sync_id, max(finished_at) as last_success_at from {sql.view("reverse_etl_runs", ledger)}
+            where ended_well and {of_syncs} group by sync_id
+        ) as success on run.sync_id = success.sync_id
+        order by run.fence
     """  # noqa: S608
     found: dict[str, list[Row]] = {}
     for row in _collected(pusher.spark, query, names):

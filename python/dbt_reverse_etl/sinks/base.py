@@ -332,6 +332,10 @@ class Sink(ABC):
         """By which of its options the destination knows a key: with another one it takes each row for a new one. Empty: by none."""
         return ""
 
+    def key_place(self, task: SinkTask) -> str:  # noqa: ARG002  (a sink may depend on the options)
+        """Which of its options decide where in the object a key is: with others every row is sent again. Empty: none."""
+        return ""
+
     def is_nan_null(self, task: SinkTask) -> bool:  # noqa: ARG002  (a sink may depend on the options)
         """Whether NaN and Infinity arrive as NULL: what `read` gives is compared so."""
         return False

@@ -39,7 +39,7 @@ class Spec:
         fields: column, field and Spark type, in order.
         given: the settings that it was made from, before columns were filled in.
         zone: of the session, if the filter depends on it.
-        key_form: see `Sink.key_form`; None: an older version did not keep it.
+        key_form, key_place: see `Sink.key_form` and `Sink.key_place`; None: an older version did not keep it.
         stopped: fields that earlier specs sent: the destination holds values of them that are no longer kept up.
         turn: how many specs came before: one that comes again after another one needs ids of its own for the same changes.
     """
@@ -52,6 +52,7 @@ class Spec:
     zone: str = ""
     turn: int = 0
     key_form: str | None = field(default=None, compare=False)
+    key_place: str | None = field(default=None, compare=False)
 
     @staticmethod
     def of(text: str) -> Spec:
@@ -59,7 +60,7 @@ class Spec:
         read = json.loads(text)
         fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
         more = {"stopped": stopped, "zone": read.get("zone", ""), "key_form": read.get("key_form")}
-        more["turn"] = read.get("turn", 0)
+        more |= {"turn": read.get("turn", 0), "key_place": read.get("key_place")}
         return Spec(fields, read["where"], Mode(read["mode"]), read["given"], **more)
 
     @property
@@ -73,6 +74,7 @@ class Spec:
     def text(self) -> str:
         said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
         more = {"stopped": self.stopped, "zone": self.zone, "turn": self.turn, "key_form": self.key_form}
+        more["key_place"] = self.key_place
         return json.dumps({**said, **{name: value for name, value in more.items() if value}})
 
     @property
@@ -96,7 +98,7 @@ class Spec:
         sent = {name for spec in earlier for name in (*spec.names, *spec.stopped)}
         turn = max((spec.turn for spec in earlier), default=0)
         mine = replace(self, stopped=tuple(sorted(sent - self.names)), turn=turn)
-        goes_on = not earlier or any(spec.id == mine.id for spec in earlier)
+        goes_on = not earlier or any(spec.id == mine.id and not mine.moves_keys(spec) for spec in earlier)
         return mine if goes_on else replace(mine, turn=turn + 1)
 
     def seen_by(self, other: Spec) -> Spec:
@@ -105,13 +107,17 @@ class Spec:
 
     def sends_all_after(self, earlier: Spec) -> bool:
         """Whether the destination may hold something else than the rows of the earlier one: its mode sent only some operations, or events
-        in place of rows, or some of its fields paused.
+        in place of rows, some of its fields paused, or its keys were in other places.
         """
         if self.mode is Mode.INSERT_ONLY:
             return False
         partial = {Mode.INSERT_ONLY, Mode.UPDATE_ONLY} - {self.mode}
         is_other_form = Mode.CHANGELOG in {self.mode} ^ {earlier.mode}
-        return earlier.mode in partial or is_other_form or self.resumes(earlier)
+        return earlier.mode in partial or is_other_form or self.resumes(earlier) or self.moves_keys(earlier)
+
+    def moves_keys(self, earlier: Spec) -> bool:
+        """Whether keys have other places in the object than by the earlier spec, as far as it was kept."""
+        return earlier.key_place is not None and self.key_place != earlier.key_place
 
     def resumes(self, earlier: Spec) -> bool:
         """Whether it sends a field that was stopped, has another type, or another case in its name: no image, and no hash, tells what the

@@ -1,10 +1,12 @@
-"""Where the report is written: refused before any work, and a full disk leaves the former page."""
+"""What the report is written to: refused before any work, a full disk leaves the former page; and a clock that went back."""
 
 from __future__ import annotations
 
 import errno
 import os
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,8 @@ from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.report import page, reading
+from tests.support.report.data import NOW, syncs
+from tests.support.report.data import report as a_report
 
 
 @pytest.fixture
@@ -72,3 +76,11 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_work(out: Path, m
 @pytest.mark.parametrize(("syncs", "newest"), [(0, 100), (1, 100), (30, 100), (100, 30), (500, 10)])
 def test_a_page_of_many_syncs_shows_fewer_runs_of_each(syncs: int, newest: int) -> None:
     assert reading.usual_newest(syncs) == newest
+
+
+def test_a_run_during_which_the_clock_was_set_back_took_no_time_and_not_less_than_none() -> None:
+    first, *others = syncs()
+    run = replace(first.runs[-1], started_at=NOW, finished_at=NOW - timedelta(hours=2))
+    written = page.render(a_report(syncs=(replace(first, runs=(run,)), *others)))
+    assert "0.0 s" in written
+    assert "-7200" not in written

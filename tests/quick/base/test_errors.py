@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from dbt_reverse_etl.base import errors
 from dbt_reverse_etl.base.errors import unexpected
 from tests.support import ROOT
 
 ROW = "jane.doe@example.com"
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_files", {})
 
 
 def raised() -> BaseException:
@@ -35,6 +41,18 @@ def test_of_an_unexpected_error_only_its_type_and_frames_are_kept(
     assert str(kept) in problem.next_step
     assert "in fails" in kept.read_text()
     assert ROW not in kept.read_text() + str(problem)
+
+
+def test_an_error_that_each_sync_meets_fills_one_file_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert len({unexpected(raised(), f"sync {number}").next_step for number in range(3)}) == 1
+    (kept,) = tmp_path.iterdir()
+    kept.unlink()  # as /tmp is cleared
+    next_step = unexpected(raised(), "push").next_step
+    (again,) = tmp_path.iterdir()
+    assert str(again) in next_step
 
 
 @pytest.mark.guarantee("Secrets and row values")

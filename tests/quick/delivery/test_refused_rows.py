@@ -146,6 +146,34 @@ def test_whatever_share_is_refused_every_other_row_is_delivered_within_some_push
         assert {*left} <= {*bad}, f"seed {seed}"
 
 
+class ByHalf(Choosy):
+    """Applies a delete of what it does not like, and refuses it all the same, as a topic takes an event and not its tombstone."""
+
+    def deliver(self, batch: Batch) -> Delivery:
+        rows = batch.rows.to_pylist()
+        half = tuple(i for i, row in enumerate(rows) if row["key"] in self.bad and row["_operation"] == "delete")
+        self.came += [row["key"] for row in rows]
+        for row in rows:
+            self.destination.put(row)
+        return Delivery(tuple(RowResult(i, Outcome.REJECTED, "half of it") for i in half), maybe_applied=half)
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_delete_that_is_refused_by_half_waits_and_a_row_that_comes_back_as_it_was_is_sent_again() -> None:
+    desk = Desk(ByHalf)
+    assert isinstance(desk.sink, ByHalf)
+    desk.push({"k1": 1, "k2": 2})
+    desk.sink.bad, desk.sink.came = {"k1"}, []
+    desk.push({"k2": 2})
+    for _ in range(5):
+        desk.push()
+    assert desk.sink.came == ["k1"], "it waits"
+    assert {row.outcome for row in desk.state().undelivered.values()} == {Outcome.REJECTED}
+    desk.push({"k1": 1, "k2": 2})
+    assert desk.sink.destination.rows == {"k1": 1, "k2": 2}
+    assert not desk.state().undelivered
+
+
 def plan(rnd: random.Random, bad: Sequence[str], tasks: int) -> Plan:
     """Of a push into a destination that refuses these rows whenever they come, one alone or with its batch."""
     script = {key: ["rejected"] * 99 for key in bad}

@@ -11,9 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from dbt_reverse_etl.app.sync import OneSync
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.delivery.position import BUCKETS, Range, State
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.warehouse.spec import Spec, resolve
+from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from tests.support.delivery.pushers import sync as a_sync
 
 
@@ -143,6 +145,33 @@ def test_another_form_of_the_key_is_refused_but_not_after_an_older_version_which
             OneSync._refuse_another_key(sync, spec_now, [earlier])
     else:
         OneSync._refuse_another_key(sync, spec_now, [earlier])
+
+
+@pytest.mark.guarantee("What is sent", "With another number of partitions every row is sent to its new place")
+def test_after_another_place_of_the_keys_every_row_is_sent_but_not_after_an_older_version_which_did_not_keep_it() -> (
+    None
+):
+    def pushed(place: str, earlier: Spec) -> tuple[Spec, list[Range]]:
+        """The spec of a push with this place, where everything was delivered by the earlier one; and what it sends whole."""
+        at = Range(0, BUCKETS, 7, earlier.id)
+        state = State(1, "c", (at,), specs={earlier.id: earlier.text})
+        sync = Mock(state=state, _earlier=[earlier], _settings=Mock(fields={}, where=None, mode=earlier.mode))
+        sync.sink = Mock(key_form=lambda _: "options.key: json", key_place=lambda _: place)
+        now = OneSync._spec(sync, Mock(changelog="c", snapshot=7))
+        return now, SyncPush._unsure(state, now)
+
+    before = spec(ID, A)
+    before = replace(before, given=given_spec(Mock(fields={}, where=None, mode=before.mode)))
+    first, sent = pushed("options.partitions: 12", before)
+    assert (first.id, first.key_place, sent) == (before.id, "options.partitions: 12", [])
+    same, sent = pushed("options.partitions: 12", first)
+    assert (same.id, sent) == (first.id, [])
+    for place in ("options.partitions: 24", "options.partitions: 12"):
+        moved, sent = pushed(place, first)
+        assert (moved.id != first.id, len(sent)) == (True, 1)
+        assert moved.after([moved, first]) == moved, "a crash left keys at the spec before"
+        assert Spec.of(moved.text).key_place == place
+        first = moved
 
 
 @pytest.mark.guarantee("Configuration")

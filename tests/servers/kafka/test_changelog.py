@@ -11,7 +11,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.outcome import Reports, delivery_of
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.testing import CAPTURED, SNAPSHOT_ID, Change, deliver, opened, outcomes, person
 from tests.support.servers.kafka import a_batch, a_task, a_topic, broker, make_topic, read, sink, topic_config
@@ -153,36 +152,15 @@ def test_a_delete_whose_tombstone_was_not_taken_is_unknown() -> None:
 
 
 @pytest.mark.guarantee("Kafka")
-def test_an_event_without_its_tombstone_is_never_surely_unwritten() -> None:
-    """What is `retryable` or `fatal` alone may be in the topic by half; what the broker refuses stays the row's fault."""
-    for code, alone, half in (
-        (KafkaError._INVALID_DIFFERENT_RECORD, Outcome.RETRYABLE, UNKNOWN),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Outcome.FATAL, UNKNOWN),
-        (KafkaError.MSG_SIZE_TOO_LARGE, REJECTED, REJECTED),
-    ):
-        for messages, outcome in ((2, alone), (1, half)):
-            reports = Reports()
-            for _ in range(messages):
-                reports(KafkaError(code), Keyed())  # type: ignore[arg-type]
-            failed = reports.failed(lambda: [b"k"], {0})
-            assert delivery_of(1, {}, failed).results[0].outcome is outcome
-
-
-class Keyed:
-    """A message of the client, which cannot be made by hand."""
-
-    def key(self) -> bytes:
-        return b"k"
-
-
-@pytest.mark.guarantee("Kafka")
 def test_a_topic_that_is_made_for_events_keeps_them_all_and_one_that_is_there_keeps_them_as_its_owner_says() -> None:
     made = a_feed(options=KafkaOptions(partitions=2))
-    with pytest.raises(DestinationError, match=r"cleanup.policy=delete --config retention.ms=-1"):
+    with pytest.raises(
+        DestinationError, match=r"cleanup.policy=delete --config retention.ms=-1 --config retention.bytes=-1"
+    ):
         sink(create_object=False).open(made)
     with opened(sink(), made):
         assert topic_config(made.object, "cleanup.policy") == "delete"
-        assert topic_config(made.object, "retention.ms") == "-1"
+        assert topic_config(made.object, "retention.ms") == topic_config(made.object, "retention.bytes") == "-1"
     for policy in ("delete", "compact", "compact,delete"):
         task = a_feed(object=a_topic())
         make_topic(task.object, 1, cleanup_policy=policy)

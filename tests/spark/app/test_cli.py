@@ -145,7 +145,7 @@ def refusals(shop: Shop) -> None:
     shop.captured(numbered(5))
     ledger = DeltaLedger(project.spark, f"{project.schema}.reverse_etl_ledger")
     (last,) = ledger.overview(["crm_people"]).started.values()
-    lease = datetime.now(timezone.utc) + timedelta(hours=1)
+    lease = datetime.now(timezone.utc) + timedelta(minutes=10)
     other = replace(last, fence=last.fence + 1, run_id="other", owner="elsewhere:1", lease_until=lease)
     assert ledger.start(other)
     shop.exit_code("busy", *PUSH_PEOPLE)

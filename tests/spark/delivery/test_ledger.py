@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -38,6 +39,7 @@ from dbt_reverse_etl.delivery.facts import (
 from dbt_reverse_etl.delivery.health import health, standing
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.starting import late_facts
+from dbt_reverse_etl.report import reading
 from dbt_reverse_etl.warehouse import commits
 from dbt_reverse_etl.warehouse import ledger as ledger_module
 from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row, decode
@@ -273,6 +275,25 @@ def test_the_models_call_a_run_well_ended_where_its_sync_was_well_then(ledger: D
     runs = ledger._spark.sql(f"select fence, ended_well from {sql.view('reverse_etl_runs', ledger.relation)}").collect()
     assert {row.fence: row.ended_well for row in runs} == {**expected, 99: False}
     assert set(expected.values()) == {True, False}
+
+
+def test_the_report_shows_the_newest_runs_of_each_sync_and_a_success_before_them(ledger: DeltaLedger) -> None:
+    facts: list[Fact] = []
+    for sync_id, statuses in {"a1": ("succeeded", "succeeded", "failed", "failed"), "b2": ("failed",)}.items():
+        for fence, status in enumerate(statuses, 1):
+            at = NOW + timedelta(hours=fence)
+            begun = replace(started(fence, f"{sync_id}-{fence}"), sync_id=sync_id, at=at)
+            end = RunFinished(sync_id, fence, 1, at, status, NO_COUNTS, NO_ROWS)
+            facts += [begun, end]
+    ledger.append(*facts, replace(started(5, "a1-5"), at=NOW + timedelta(hours=5)))
+    pusher: Any = SimpleNamespace(spark=ledger._spark, ledger=ledger)
+    runs = reading._runs(pusher, {"a1": "a", "b2": "b", "c3": "c"}, 3)
+    found = {sync_id: [(run.fence, run.status) for run in own] for sync_id, own in runs.items()}
+    assert found == {"a1": [(3, "failed"), (4, "failed"), (5, "unfinished")], "b2": [(1, "failed")]}
+    ends = {run.last_success_at and run.last_success_at.astimezone(timezone.utc) for run in runs["a1"]}
+    assert ends == {NOW + timedelta(hours=2)}
+    assert runs["b2"][0].last_success_at is None
+    assert reading._runs(pusher, {}, 3) == {}
 
 
 @pytest.mark.guarantee("dbt and its commands")

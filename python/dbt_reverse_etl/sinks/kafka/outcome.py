@@ -47,6 +47,7 @@ WORDS = {
 }
 POLL = 0.05  # seconds
 TOGETHER = "refused together with others, to be sent apart"
+_IN_PART = ", and a part of it is in the topic"  # of a row of two messages
 
 Fate = tuple[Outcome, str]  # and why
 
@@ -58,11 +59,16 @@ def said(name: str) -> str:
 
 def reported(name: str) -> Fate:
     """Of a message whose delivery report has this error: that of its last attempt. One before may have written it, without an answer."""
-    if name in REFUSED:
-        return Outcome.REJECTED, said(name)
+    if _cause(name) in REFUSED:
+        return Outcome.REJECTED, said(_cause(name)) + name[len(_cause(name)) :]
     if name == _NO_PRODUCER:
         return Outcome.FATAL, said(name)
     return (Outcome.RETRYABLE if name == NOT_WRITTEN else Outcome.UNKNOWN), _lacking_write(name)
+
+
+def _cause(name: str) -> str:
+    """The error of a row, without what else is known of it."""
+    return name.removesuffix(_IN_PART)
 
 
 def _lacking_write(name: str) -> str:
@@ -90,13 +96,21 @@ def delivery_of(
         hopeless: an error of a message after which no other one need be tried.
     """
     fates = dict(unsent) | {row: reported(name) for row, name in failed.items()}
-    refused = [row for row, name in failed.items() if name in REFUSED]
-    all_refused = len(fates) == rows and {fate for fate, _ in fates.values()} == {Outcome.REJECTED}
-    if not all_refused:
+    refused = {row for row, name in failed.items() if _cause(name) in REFUSED}
+    # Sent again together, they would be refused again, for good: the batch is halved until the guilty row is alone.
+    beside = {row for row, name in failed.items() if refused and _cause(name) == NOT_WRITTEN}
+    all_refused = len(fates) == rows and all(
+        row in beside or fate is Outcome.REJECTED for row, (fate, _) in fates.items()
+    )
+    if all_refused:
+        fates |= {row: (Outcome.REJECTED, fates[row][1]) for row in beside}
+    else:
         fates |= {row: (Outcome.RETRYABLE, f"{TOGETHER}: {failed[row]}") for row in refused}
     results = tuple(RowResult(row, *fates[row]) for row in sorted(fates))
+    in_part = tuple(row for row in sorted(refused | beside) if failed[row].endswith(_IN_PART))
     stop = _lacking_write(hopeless) if hopeless else None
-    return Delivery(results, refused_whole=all_refused and len(refused) > 1, stop=stop)
+    whole = all_refused and len(refused | beside) > 1
+    return Delivery(results, refused_whole=whole, maybe_applied=in_part, stop=stop)
 
 
 class Reports:
@@ -143,9 +157,8 @@ class Reports:
 def _of_row(names: Sequence[str], messages: int) -> str:
     """The error of a row whose messages failed with these."""
     worst = min(names, key=lambda name: _DOUBT.index(reported(name)[0]))
-    if len(names) == messages or worst in REFUSED:
-        return worst
-    return f"{worst}, and a part of it is in the topic"  # so that it is not surely unwritten
+    # What is in the topic by a part is not surely unwritten.
+    return worst if len(names) == messages else worst + _IN_PART
 
 
 _DOUBT = (Outcome.UNKNOWN, Outcome.FATAL, Outcome.RETRYABLE, Outcome.REJECTED)  # what may be there counts most

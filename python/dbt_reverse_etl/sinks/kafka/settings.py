@@ -35,7 +35,7 @@ class KafkaSettings(Settings):
 
     Attributes:
         bootstrap_servers: `host:port`, several with commas. Another list is another destination, which gets all rows.
-        security_protocol: default `sasl_ssl` with a login, `ssl` without; the two without TLS only on this machine, where they are the default.
+        security_protocol: default `sasl_ssl` with a login, `ssl` without; the two without TLS only on this machine, where they are the default if its brokers are there.
         sasl_mechanism: how the login is checked.
         sasl_username: logs in.
         sasl_password: of the user.
@@ -207,7 +207,7 @@ class KafkaOptions(Options):
         value_format: `json`; or `avro`, with a schema in the destination's registry.
         nan: NaN and Infinity in JSON: refuse the row, or write null. Not for `avro`, which has both.
         partitions: required: the topic's number of partitions. Another number is refused, because keys would move. A topic
-            that is created gets this many.
+            that is created gets this many. If you change it, the next push sends every row again.
         compacted: refuse a topic that loses old rows. Not in mode `changelog`.
     """
 

@@ -50,6 +50,7 @@ from dbt_reverse_etl.sinks.kafka.topic import (
     configs_of,
     name_of,
     options_of,
+    policy_problems,
     task_problems,
     topic_problems,
 )
@@ -124,11 +125,16 @@ class KafkaSink(Sink):
         return Rights(untried=("the rights on the topic, and that to make it: it is not there yet", *untried))
 
     def missing(self, task: SinkTask) -> str | None:
-        """Whether the topic is gone, although rows were delivered."""
+        """Whether the topic is gone, although rows were delivered, or loses them meanwhile."""
         if task.first:
             return None
         with self._explained():
-            return f"the topic {task.object}" if self._cluster().topic(task.object) is None else None
+            topic = self._cluster().topic(task.object)
+        if topic is None:
+            return f"the topic {task.object}"
+        if problems := policy_problems(topic, task):
+            raise DestinationError(*problems)
+        return None
 
     def open(self, task: SinkTask) -> None:
         """Look at the topic, or make it, and start the producer."""
@@ -176,6 +182,9 @@ class KafkaSink(Sink):
 
     def key_form(self, task: SinkTask) -> str:
         return f"options.key: {options_of(task).key}"
+
+    def key_place(self, task: SinkTask) -> str:
+        return f"options.partitions: {options_of(task).partitions}"
 
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`."""

@@ -14,8 +14,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # its stubs forget them
 
-from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.hosts import is_loopback
 from dbt_reverse_etl.sinks.kafka import avro_types
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
@@ -29,7 +30,7 @@ _REFUSED = ("_AUTHENTICATION", "_SSL")
 _PLAIN_WORDS = (*_REFUSED, "_RESOLVE", "_TRANSPORT", "_ALL_BROKERS_DOWN")  # they say more than "timed out"
 _UNKNOWN_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _COMPACTED = {"cleanup.policy": "compact"}
-_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1"}
+_EVERY_EVENT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _Answer = TypeVar("_Answer")
 
 
@@ -57,6 +58,8 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._errors: list[str] = []
+        is_plain = settings.security_protocol is None and not settings.protocol.endswith("ssl")
+        self._plain_by_default = settings.protocol if is_plain else ""
         self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
         try:
             self._client = AdminClient(settings.connection() | {"error_cb": self._on_error})
@@ -64,13 +67,20 @@ class Cluster:
             raise NoAnswer(name_of(error)) from None
 
     def reach(self) -> None:
-        """Log in and get an answer; a refused login is said after the first of two questions."""
+        """Log in and get an answer; a refused login is said after the first of two questions.
+
+        Raises:
+            DestinationError: rows would leave this machine unencrypted, which nobody asked for.
+        """
         try:
-            self._answer(self._client.describe_cluster(request_timeout=PATIENCE / 5))
+            found = self._answer(self._client.describe_cluster(request_timeout=PATIENCE / 5))
         except NoAnswer as none:
             if str(none) in _REFUSED:
                 raise
-            self._answer(self._client.describe_cluster(request_timeout=PATIENCE))
+            found = self._answer(self._client.describe_cluster(request_timeout=PATIENCE))
+        away = [node.host for node in found.nodes or () if not is_loopback(node.host)]
+        if away and self._plain_by_default:  # what tunnels and containers show here is sent to the machines behind them
+            raise DestinationError(_not_here(away[0], self._plain_by_default))
 
     def topic(self, name: str) -> Topic | None:
         """The topic, or None if there is none; it is never made by asking."""
@@ -129,6 +139,14 @@ class Cluster:
 
     def _on_error(self, error: KafkaError) -> None:
         self._errors.append(error.name())
+
+
+def _not_here(host: str, protocol: str) -> Problem:
+    where, expected = f"Kafka broker {host}", "brokers on this machine, or TLS"
+    next_step = f"set security_protocol: {protocol.replace('plaintext', 'ssl')} in profiles.yml; or {protocol}, if what is sent stays on this machine or in a tunnel"
+    return Problem(
+        where, f"an address away from this machine, without TLS ({protocol}, the default)", expected, next_step
+    )
 
 
 def name_of(error: BaseException | None) -> str:
@@ -199,16 +217,19 @@ def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
 
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why the rows of a sync must not go to this topic."""
-    problems, options, where = [], options_of(task), f"topic {task.object}"
-    if topic.cleanup_policy != "compact" and options.compacted and task.mode is not Mode.CHANGELOG:
-        found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
-        next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact; or set options.compacted: false, if that is meant"
-        problems.append(Problem(where, found, expected, next_step))
-    if topic.partitions != options.partitions:
-        found, expected = (
-            f"{topic.partitions} partitions",
-            f"{options.partitions}, as options.partitions says: else keys move",
-        )
-        next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions} and run: dbt run-operation resync"
-        problems.append(Problem(where, found, expected, next_step))
+    problems, partitions = policy_problems(topic, task), options_of(task).partitions
+    if topic.partitions != partitions:
+        found, expected = f"{topic.partitions} partitions", f"{partitions}, as options.partitions says: else keys move"
+        next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions}: the next push sends every row again"
+        problems.append(Problem(f"topic {task.object}", found, expected, next_step))
     return problems
+
+
+def policy_problems(topic: Topic, task: SinkTask) -> list[Problem]:
+    """Why rows get lost that this topic has."""
+    if topic.cleanup_policy == "compact" or not options_of(task).compacted or task.mode is Mode.CHANGELOG:
+        return []
+    found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
+    repair = f", then dbt-reverse-etl reconcile --select {task.sync} --repair: rows may have expired"
+    next_step = f"kafka-configs --alter --topic {task.object} --add-config cleanup.policy=compact{'' if task.first else repair}; or set options.compacted: false, if that is meant"
+    return [Problem(f"topic {task.object}", found, expected, next_step)]

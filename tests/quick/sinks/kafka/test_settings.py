@@ -15,6 +15,7 @@ from dbt_reverse_etl.sinks.kafka.outcome import (
     REFUSED,
     TOO_LARGE,
     WORDS,
+    Reports,
     delivery_of,
     not_taken,
     reported,
@@ -166,3 +167,58 @@ def test_rows_that_were_refused_together_are_bisected_only_if_nothing_else_becam
     part = delivery_of(3, {}, {1: TOO_LARGE, 2: TOO_LARGE})
     assert (part.refused_whole, [result.outcome for result in part.results]) == (False, [Outcome.RETRYABLE] * 2)
     assert all("to be sent apart" in result.reason for result in part.results)
+
+
+@pytest.mark.guarantee("Kafka", "One record that the broker refuses does not hold up the rows of its batch")
+def test_rows_that_are_refused_because_of_another_one_are_bisected_with_it() -> None:
+    together = delivery_of(3, {}, {0: NOT_WRITTEN, 1: "INVALID_RECORD", 2: NOT_WRITTEN})
+    assert (together.refused_whole, [result.outcome for result in together.results]) == (True, [REJECTED] * 3)
+    others_are_there = delivery_of(4, {}, {0: NOT_WRITTEN, 1: "INVALID_RECORD", 2: NOT_WRITTEN})
+    assert not others_are_there.refused_whole
+    assert {result.outcome for result in others_are_there.results} == {Outcome.RETRYABLE}
+    nobody_is_at_fault = delivery_of(2, {}, {0: NOT_WRITTEN, 1: NOT_WRITTEN})
+    assert {result.outcome for result in nobody_is_at_fault.results} == {Outcome.RETRYABLE}
+
+
+class Keyed:
+    """A message of the client, which cannot be made by hand."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def key(self) -> bytes:
+        return self._key
+
+
+def of_deletes(*codes: int) -> dict[int, str]:
+    """The errors of deletes with these errors for one of their two messages each."""
+    reports = Reports()
+    for row, code in enumerate(codes):
+        reports(KafkaError(code), Keyed(b"%d" % row))  # type: ignore[arg-type]
+    return reports.failed(lambda: [b"%d" % row for row in range(len(codes))], {*range(len(codes))})
+
+
+@pytest.mark.guarantee("Kafka")
+@pytest.mark.parametrize(
+    ("code", "alone", "half"),
+    [
+        (KafkaError._INVALID_DIFFERENT_RECORD, Outcome.RETRYABLE, Outcome.UNKNOWN),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Outcome.FATAL, Outcome.UNKNOWN),
+        (KafkaError.MSG_SIZE_TOO_LARGE, REJECTED, REJECTED),
+    ],
+)
+def test_an_event_without_its_tombstone_is_never_surely_unwritten(code: int, alone: Outcome, half: Outcome) -> None:
+    """A row of which the broker refuses a half is refused, so that it waits, and in doubt."""
+    for messages, outcome in ((2, alone), (1, half)):
+        reports = Reports()
+        for _ in range(messages):
+            reports(KafkaError(code), Keyed(b"k"))  # type: ignore[arg-type]
+        delivery = delivery_of(1, {}, reports.failed(lambda: [b"k"], {0}))
+        assert delivery.results[0].outcome is outcome
+        assert delivery.maybe_applied == ((0,) if messages == 1 and outcome is REJECTED else ())
+
+
+def test_deletes_that_are_refused_by_half_are_bisected_and_stay_in_doubt() -> None:
+    delivery = delivery_of(2, {}, of_deletes(KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD))
+    assert (delivery.refused_whole, delivery.maybe_applied) == (True, (0, 1))
+    assert "a part of it is in the topic" in delivery.results[0].reason

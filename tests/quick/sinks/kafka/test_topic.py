@@ -1,0 +1,84 @@
+"""What the Kafka sink makes of what a cluster answers. Without a broker."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt_reverse_etl.base.errors import DestinationError
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.kafka import topic as kafka_topic
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
+from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
+from dbt_reverse_etl.sinks.kafka.topic import Cluster, Topic, configs_of
+from dbt_reverse_etl.testing import next_run
+
+LOGIN = {"sasl_mechanism": "PLAIN", "sasl_username": "crm", "sasl_password": "canary-password-16180339"}
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def a_task(mode: Mode = Mode.MIRROR, **options: Any) -> SinkTask:
+    return SinkTask(
+        "5c", "people", 1, "shop", mode, ("id",), SCHEMA, options=KafkaOptions(**{"partitions": 3, **options})
+    )
+
+
+def answered(value: object) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(value)
+    return future
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts of the brokers that a cluster names."""
+    hosts = ["127.0.0.1"]
+
+    def described(**_: float) -> Future[Any]:
+        return answered(SimpleNamespace(nodes=[SimpleNamespace(host=host) for host in hosts]))
+
+    monkeypatch.setattr(kafka_topic, "AdminClient", lambda _: SimpleNamespace(describe_cluster=described))
+    return hosts
+
+
+@pytest.mark.guarantee("Kafka", "Nothing leaves this machine without TLS because the first address is of this machine")
+@pytest.mark.parametrize(("login", "protocol"), [({}, "plaintext"), (LOGIN, "sasl_plaintext")])
+def test_brokers_elsewhere_behind_an_address_of_this_machine_are_refused_without_tls_unless_that_was_asked_for(
+    nodes: list[str], login: dict[str, Any], protocol: str
+) -> None:
+    def reach(**more: Any) -> None:
+        Cluster(KafkaSettings.model_validate({"bootstrap_servers": "localhost:9092", **login, **more})).reach()
+
+    reach()
+    nodes += ["::1", "localhost", "broker1.example.com"]
+    with pytest.raises(DestinationError, match=rf"broker1.example.com: .* set security_protocol: .*or {protocol}, if"):
+        reach()
+    reach(security_protocol=protocol)
+    reach(security_protocol=protocol.replace("plaintext", "ssl"))
+
+
+@pytest.mark.guarantee("Kafka", "A topic that began to delete rows is refused in each run, and the way out repairs it")
+def test_a_topic_that_began_to_delete_rows_is_refused_also_when_nothing_is_to_be_sent(
+    nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "topic", lambda *_: Topic(3, "compact,delete", 1_048_588))
+    sink = KafkaSink(KafkaSettings(bootstrap_servers="127.0.0.1:9092"))
+    assert sink.missing(a_task()) is None, "nothing was delivered yet"
+    with pytest.raises(DestinationError, match=r"compact, then dbt-reverse-etl reconcile --select people --repair"):
+        sink.missing(next_run(a_task()))
+    for meant in (a_task(compacted=False), a_task(Mode.CHANGELOG)):
+        assert sink.missing(next_run(meant)) is None
+    monkeypatch.setattr(Cluster, "topic", lambda *_: Topic(24, "compact", 1_048_588))
+    assert sink.missing(next_run(a_task())) is None, "its rows are there"
+
+
+def test_a_topic_that_is_made_for_events_loses_none_by_age_or_size() -> None:
+    assert configs_of(a_task(Mode.CHANGELOG)) == {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
