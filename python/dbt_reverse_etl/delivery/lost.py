@@ -16,7 +16,8 @@ from dbt_reverse_etl.base.errors import (
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.sinks.base import NewerFence, OlderFence, Sink
+from dbt_reverse_etl.sinks.base import Sink
+from dbt_reverse_etl.sinks.fence import NewerFence, OlderFence
 
 
 def why_lost(job: Job, state: State, sink: Sink) -> PositionLost | None:

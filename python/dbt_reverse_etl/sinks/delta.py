@@ -19,19 +19,9 @@ from pydantic import Field, model_validator
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.sinks.base import (
-    EVENT_ID,
-    OPERATION,
-    Batch,
-    Limits,
-    Mode,
-    Rights,
-    Settings,
-    SinkTask,
-    SparkSink,
-    refuse_newer,
-)
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, SinkTask, SparkSink
 from dbt_reverse_etl.sinks.delta_statements import add, create, merge, overwrite
+from dbt_reverse_etl.sinks.fence import refuse_newer
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import (
     LOST_RECORD,

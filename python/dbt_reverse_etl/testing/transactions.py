@@ -8,7 +8,7 @@ import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import NewerFence
+from dbt_reverse_etl.sinks.fence import NewerFence
 from dbt_reverse_etl.testing.rows import Change, batch_of, deliver, next_run, opened, person
 from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, SinkUnderTest
 

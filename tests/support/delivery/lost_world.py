@@ -17,7 +17,8 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.sinks.base import Mode, SinkTask, refuse_newer, refuse_older
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
+from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.warehouse.overview import Request
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec

@@ -20,19 +20,8 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import (
-    EVENT_ID,
-    OPERATION,
-    Batch,
-    Limits,
-    Mode,
-    Rights,
-    Settings,
-    Sink,
-    SinkTask,
-    refuse_newer,
-    refuse_older,
-)
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifest, ManifestFile

@@ -15,18 +15,8 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import (
-    Applied,
-    Batch,
-    Limits,
-    Mode,
-    Rights,
-    Settings,
-    Sink,
-    SinkTask,
-    refuse_newer,
-    refuse_older,
-)
+from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
 from dbt_reverse_etl.sinks.sql.checks import add_column, create_table, missing_fields, table_problems, task_problems
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of

@@ -18,7 +18,8 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, OlderFence, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, SinkTask
+from dbt_reverse_etl.sinks.fence import OlderFence
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sql.rows import Step
