@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.tls import lenient
@@ -93,6 +93,12 @@ class Webhook(_Channel):
     type: Literal["webhook"]
     url: Url
     token: SecretHeader | None = None
+
+    @field_validator("token", mode="before")
+    @classmethod
+    def _is_set(cls, token: object) -> object:
+        """None for a variable that is empty, or not set, with the default ''."""
+        return None if token == "" else token
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
         """One request. Returns what the console shall add.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, quote_plus
+from weakref import WeakKeyDictionary
 
 MASK = "***"
 
@@ -31,8 +32,10 @@ _CREDENTIAL_TEXT = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
 )
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
-# `Basic monthly` and `Token count` are plain words in a constant.
-_IN_TEXT = re.compile(r"\b(bearer|basic|token)\s+(?=[^\s{]{12})[^\s{\d]*\d", re.IGNORECASE)
+# `Basic monthly` and `Token count` are plain words in a constant: a secret has a digit or mixed case, or is long.
+_IN_TEXT = re.compile(
+    r"\b(bearer|basic|token)\s+(?=[^\s{]{12})([^\s{\d]*\d|[^\s{]*(?-i:[a-z][A-Z])|[^\s{]{20})", re.IGNORECASE
+)
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     frozenset({"fields", "columns", "join_on", "codes"}),
     ("capture", "key"),
@@ -49,7 +52,7 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 # Fewer characters than this say too little about a secret, and would blank out ordinary words.
 _SHORTEST_FRAGMENT = 8
 SHORTEST = 4
-_MOST_FOR_NOW = 64
+_MOST_RENEWED, _MOST_OF_OWNER = 64, 8
 
 
 class Redactor:
@@ -58,22 +61,27 @@ class Redactor:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal may come while it is held, and its handler may log
         self._forms: set[str] = set()
-        self._newest: deque[str] = deque(maxlen=_MOST_FOR_NOW)
+        self._newest: deque[str] = deque(maxlen=_MOST_RENEWED)
+        self._of_owners: WeakKeyDictionary[object, deque[str]] = WeakKeyDictionary()
         self._pattern: re.Pattern[str] | None = None
         self._is_new = False
 
-    def register(self, secret: str, *, for_now: bool = False) -> None:
-        """Remember a value; of those for now, such as tokens, only the newest, or a long run would hold all.
+    def register(self, secret: str, *, owner: object | None = None) -> None:
+        """Remember a value; of those that an owner renews, such as tokens, only its newest, or a long run would hold all.
 
         A shorter one than `SHORTEST` is ignored: it would blank out words, and so tell what it is.
         """
         if len(secret.strip()) < SHORTEST:
             return
         with self._lock:
-            if for_now and secret not in self._newest:
-                self._newest.append(secret)
-            elif not for_now:
+            if owner is None:
                 self._forms |= set(_forms(secret))
+            else:
+                # Those of all together, too: a token may be shown after its owner is gone.
+                for newest in (self._newest, self._of_owners.setdefault(owner, deque(maxlen=_MOST_OF_OWNER))):
+                    if secret in newest:
+                        newest.remove(secret)
+                    newest.append(secret)
             self._is_new = True
 
     def redact(self, text: str) -> str:
@@ -85,7 +93,8 @@ class Redactor:
         """Only where a text is shown: an issuer may renew its token with each request."""
         with self._lock:
             if self._is_new:
-                forms = self._forms.union(*map(_forms, self._newest))
+                renewed = set(self._newest).union(*self._of_owners.values())
+                forms = self._forms.union(*map(_forms, renewed))
                 # The longest first, or a form would be cut short by one that it begins with.
                 ordered = sorted(forms, key=len, reverse=True)
                 self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -128,8 +137,13 @@ redact = _REGISTERED.redact
 
 def names_a_secret(name: str) -> bool:
     """Whether a key or variable of this name usually holds a secret: `CRM_PASSWORD`, `x-api-key`, `accessToken`."""
+    return bool(_SECRET_NAME.search(folded(name)))
+
+
+def folded(name: str) -> str:
+    """Words in lower case with `_` between them: `accessToken` and `Access-Token` are `access_token`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return bool(_SECRET_NAME.search(re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower()))
+    return re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower()
 
 
 def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -26,6 +26,7 @@ def test_a_line_break_at_the_end_of_a_login_is_found_before_an_alert_is_due() ->
     hint = "look for a line break at the end of the variable"
     webhook: dict[str, Any] = {"type": "webhook", "url": "https://example.com/alerts"}
     assert Webhook(**webhook, token="abc").token
+    assert Webhook(**webhook, token="").token is None, "a variable that has '' as its default"
     with pytest.raises(ValidationError, match=hint):
         Webhook(**webhook, token="abc\n")
     for login in ({"user": "me\n", "password": "abc"}, {"user": "me", "password": "abc\n"}):

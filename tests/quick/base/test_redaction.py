@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -84,20 +85,42 @@ class TestRedaction:
     def test_the_newest_of_the_values_that_are_renewed_are_found_beside_the_others(self) -> None:
         redactor = Redactor()
         redactor.register("hunter2!")
+        owner = threading.Event()
         for number in range(1000):
-            redactor.register(f"token-{number:04}", for_now=True)
-            redactor.register(f"token-{number:04}", for_now=True)
+            redactor.register(f"token-{number:04}", owner=owner)
+            redactor.register(f"token-{number:04}", owner=owner)
         assert redactor.redact("hunter2! token-0999 token-0937 token-0000") == f"{MASK} {MASK} {MASK} token-0000"
         assert len(redactor._pattern.pattern) < 100_000 if redactor._pattern else False
-        redactor.register("is", for_now=True)
+        redactor.register("is", owner=owner)
         assert redactor.redact("this is it") == "this is it"
+
+    @pytest.mark.guarantee("Secrets and row values")
+    def test_a_value_of_an_owner_that_seldom_renews_is_found_beside_those_of_another(self) -> None:
+        redactor, owner, other = Redactor(), threading.Event(), threading.Event()
+        redactor.register("token-live", owner=owner)
+        for number in range(100):
+            redactor.register(f"token-{number:04}", owner=other)
+        assert redactor.redact("token-live token-0099") == f"{MASK} {MASK}"
+
+    @pytest.mark.guarantee("Secrets and row values")
+    def test_a_value_that_is_registered_again_is_the_newest(self) -> None:
+        redactor, other = Redactor(), threading.Event()
+        for number in range(64 + 63):
+            redactor.register("token-same" if number in (0, 63) else f"token-{number:04}", owner=other)
+        assert redactor.redact("token-same") == MASK
+
+    @pytest.mark.guarantee("Secrets and row values")
+    def test_a_value_is_found_after_its_owner_is_gone(self) -> None:
+        redactor = Redactor()
+        redactor.register("token-late", owner=threading.Event())
+        assert redactor.redact("token-late") == MASK
 
     def test_values_are_joined_only_where_a_text_is_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         compiled: list[str] = []
         monkeypatch.setattr(re, "compile", lambda pattern, *_: compiled.append(pattern) or _COMPILE(pattern))
-        redactor = Redactor()
+        redactor, owner = Redactor(), threading.Event()
         for number in range(100):
-            redactor.register(f"token-{number:04}", for_now=True)
+            redactor.register(f"token-{number:04}", owner=owner)
         assert compiled == []
         assert {redactor.redact("token-0099") for _ in range(3)} == {MASK}
         assert len(compiled) == 1
@@ -154,7 +177,11 @@ class TestRedaction:
             {"options": {"error": "error.code", "codes": {"invalid_token": "fatal", "bad_api_key": "fatal"}}},
             {"fields": {"price": "Basic Price", "n": "Token Count", "b": "Basic internationalprice2"}},
             {"fields": ["Basic Price", "Bearer"]},
-            {"options": {"constants": {"plan": "basic monthly", "unit": "Token per month"}}},
+            {
+                "options": {
+                    "constants": {"plan": "basic monthly", "unit": "Token per month", "kind": "Basic subscription"}
+                }
+            },
             {"options": {"missing_except": "Token not found", "results": {"ok": {"in": ["Token accepted"]}}}},
             {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},
         ],
@@ -181,6 +208,9 @@ class TestRedaction:
             {"path": "/x?token=%41bc"},
             {"where": "url = 'https://h/x?token=abc'"},
             {"constants": {"note": "Bearer abcdefghijklmno1"}},
+            {"constants": {"note": "Basic dXNlcjpwYXNz"}},
+            {"constants": {"note": "Bearer sk-abcdefghijklmnopqrstuvwxyz"}},
+            {"constants": {"note": "Bearer AbCdEfGhIjKlMnOp"}},
             {"where": {"a": "Bearer canary-5772156649"}},
             {"constants": {"codes": {"api_key": "abc"}}},
             {"upsert": {"headers": {"error": "Bearer abc"}}},

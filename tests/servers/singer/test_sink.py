@@ -261,6 +261,12 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"service_account": '{"project_id": "b", "private_key": "x"}'},
     ),
     ({"credentials_path": "/a"}, {"credentials_path": "/b"}),
+    *(
+        ({name: '{"project_id": "a", "private_key": "x"}'}, {name: '{"project_id": "b", "private_key": "x"}'})
+        for name in ("credentials_json", "keyfile_json", "keyFileJson", "credentials")
+    ),
+    ({"credentials": {"project_id": "a"}}, {"credentials": {"project_id": "b"}}),
+    ({"boarding_pass": "a"}, {"boarding_pass": "b"}),
 ]
 SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
@@ -279,6 +285,8 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"host": "db", name: "x"}, {"host": "db", name: "y"})
         for name in (
             "aws_access_key_id",
+            "awsAccessKeyId",
+            "db_pass",
             "credentials",
             "credentials_json",
             "keyfile_json",
@@ -290,6 +298,13 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (
         {"service_account": '{"project_id": "a", "private_key_id": "1", "private_key": "x"}'},
         {"service_account": '{"private_key": "y",\n "private_key_id": "2", "project_id": "a"}'},
+    ),
+    *(
+        (
+            {name: '{"project_id": "a", "private_key_id": "1", "private_key": "x"}'},
+            {name: '{"project_id": "a", "private_key_id": "2", "private_key": "y"}'},
+        )
+        for name in ("credentials_json", "keyfile_json", "credentials")
     ),
     *(
         ({"connection_string": f"{place}={before}"}, {"connection_string": f"{place}={now}"})

@@ -26,6 +26,11 @@ Post = Callable[[Mapping[str, str], bytes], Answer | Failure]
 _PASSING = frozenset({408, 425, 429})
 _BEARER = frozenset({"bearer", "bearertoken"})  # the second is Apigee's
 _NO_EXPIRY = 300.0
+# The next run would send the one in profiles.yml again.
+_ROTATED = (
+    "found a new refresh token, which cannot be kept; expected the one that was sent; "
+    "next: use client credentials, or auth: {type: python} with a class that keeps the new one"
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Tokens:
 
     def __init__(self, settings: OAuth2, post: Post, clock: Callable[[], float] = time.monotonic) -> None:
         self._headers, self._form = _request(settings)
+        self._refresh_token = settings.parameters.get_secret_value().get("refresh_token")
         self._post = post
         self._clock = clock
         self._lock = threading.Lock()
@@ -64,8 +70,10 @@ class Tokens:
                 return text
             if self._asked > asked and self._failure is not None:
                 return self._failure  # another thread asked while this one waited
-            answer = _token(self._post(self._headers, self._form), self._clock())
+            answer = _token(self._post(self._headers, self._form), self._clock(), self._refresh_token)
             self._asked += 1
+            if isinstance(answer, Token):
+                register_secret(answer.text, owner=self)
             self._token, self._failure = (answer, None) if isinstance(answer, Token) else (None, answer)
         return answer.text if isinstance(answer, Token) else answer
 
@@ -94,7 +102,7 @@ def is_passing(status: int) -> bool:
     return status >= 500 or status in _PASSING
 
 
-def _token(answer: Answer | Failure, now: float) -> Token | Failure:
+def _token(answer: Answer | Failure, now: float, refresh_token: str | None) -> Token | Failure:
     """A request for a token changes nothing at the destination: every failure leaves the rows surely not applied."""
     where = "the token endpoint"
     if isinstance(answer, Failure):
@@ -111,9 +119,10 @@ def _token(answer: Answer | Failure, now: float) -> Token | Failure:
         return Failure(Outcome.RETRYABLE, f"{where}: {answer.body_problem}")
     text = document.get("access_token")
     bearer = str(document.get("token_type") or "bearer").lower() in _BEARER
-    if not isinstance(text, str) or not HEADER_VALUE.fullmatch(text) or not bearer:
-        return Failure(Outcome.FATAL, f"{where}: HTTP {answer.status}, but no bearer token")
-    register_secret(text, for_now=True)
+    is_rotated = refresh_token is not None and document.get("refresh_token") not in (None, "", refresh_token)
+    if not isinstance(text, str) or not HEADER_VALUE.fullmatch(text) or not bearer or is_rotated:
+        reason = _ROTATED if is_rotated else f"HTTP {answer.status}, but no bearer token"
+        return Failure(Outcome.FATAL, f"{where}: {reason}")
     return Token(text, now + _lifetime(document.get("expires_in")))
 
 

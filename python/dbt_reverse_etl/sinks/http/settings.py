@@ -113,7 +113,8 @@ class OAuth2(Settings):
         client_id, client_secret: the login there.
         scope: of the token.
         client_auth: send the login by HTTP Basic, or as fields of the form.
-        parameters: additional fields of the form, such as `audience` or `resource`.
+        parameters: additional fields of the form, such as `audience`, or `grant_type: refresh_token` with a `refresh_token`
+            that the issuer does not rotate.
     """
 
     type: Literal["oauth2"]
@@ -133,17 +134,6 @@ class OAuth2(Settings):
                 "found http:// for a secret; expected https:// (http only to this machine); next: change it"
             )
         return url
-
-    @field_validator("parameters")
-    @classmethod
-    def _has_no_refresh_token(cls, parameters: Secret[dict[str, str]]) -> Secret[dict[str, str]]:
-        form = parameters.get_secret_value()
-        if "refresh_token" in (*form, form.get("grant_type")):
-            raise ValueError(
-                "found a refresh token, of which most issuers give a new one each time; expected a grant without one; "
-                "next: use client credentials, or auth: {type: python} with a class that keeps the new one"
-            )
-        return parameters
 
     def header(self) -> None:
         """None: the token is not a setting."""

@@ -6,9 +6,10 @@ import re
 import socket
 import ssl
 import time
+import urllib.error
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
@@ -33,6 +34,7 @@ from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, PythonAuth, StandardWebhooks
 
 BODY_CAP = 16 * 2**20  # some APIs answer a batch with all its rows, and more
+_MOST_REFUSED = 3  # new tokens in a row: several senders that begin together replace each other's
 
 
 class Client:
@@ -148,7 +150,7 @@ class Transport:
         self._tls = tls_context(settings)
         auth = partial(auth_of, self._auth, settings.origin) if isinstance(self._auth, PythonAuth) else None
         self._client = Client(timeout.connect, timeout.read, self._tls, body_cap, auth)
-        self._was_let_in = False
+        self._refused: set[str] = set()  # new tokens that met a 401 since the last 2xx
         self._secret_headers = settings.secret_headers()
         self._tokens = (
             Tokens(self._auth, partial(self._client.send, "POST", self._auth.token_url))
@@ -177,10 +179,19 @@ class Transport:
                 # 401 says that nothing was applied: once more, with a token that the destination may not have revoked.
                 renewed = self._tokens.get(refused=token)
                 answer = self._send(request, renewed, wants_body=wants_body)
-                if isinstance(answer, Answer) and answer.status == 401 and renewed != token and self._was_let_in:
+                if (
+                    isinstance(answer, Answer)
+                    and answer.status == 401
+                    and isinstance(renewed, str)
+                    and renewed != token
+                ):
                     # Another sender of the same client may have renewed in between, where only its newest token lives.
-                    return Failure(Outcome.RETRYABLE, "HTTP 401 to a new token, after others were accepted")
-            self._was_let_in |= isinstance(answer, Answer) and answer.status != 401
+                    # Tokens are counted, not requests: threads share one.
+                    self._refused.add(renewed)
+                    if len(self._refused) <= _MOST_REFUSED:
+                        return Failure(Outcome.RETRYABLE, "HTTP 401 to a new token")
+            if isinstance(answer, Answer) and 200 <= answer.status < 300:
+                self._refused.clear()
             return answer
 
     def close(self) -> None:
@@ -205,18 +216,36 @@ class Transport:
         return self._client.send(request.method, url, headers, request.body, wants_body=wants_body)
 
 
-# Of a login that had no connection, by requests and by what auth classes use instead.
-_OFFLINE = (requests.ConnectionError, requests.Timeout, ConnectionError, TimeoutError, socket.gaierror)
+# Errors of the system that a later try meets again; every other one is of a connection.
+_LASTING = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    requests.HTTPError,  # one with a status was judged by it
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
 
 
 def _unauthenticated(error: Exception) -> Failure:
     """Why an auth class that may raise anything failed before a request was sent. Its text may quote a secret."""
     causes = list(_causes(error))
-    responses = [cause.response for cause in causes if isinstance(cause, requests.HTTPError)]
-    statuses = [response.status_code for response in responses if response is not None]
-    again = is_passing(statuses[0]) if statuses else any(isinstance(cause, _OFFLINE) for cause in causes)
+    statuses = [status for cause in causes if (status := _status(cause)) is not None]
+    if statuses or _tls_refusal(causes):
+        again = bool(statuses) and is_passing(statuses[0])
+    else:
+        again = any(isinstance(cause, OSError) and not isinstance(cause, _LASTING) for cause in causes)
     raised = error.__context__ or error if isinstance(error, DestinationError) else error  # of `auth_of`
     return Failure(Outcome.RETRYABLE if again else Outcome.FATAL, f"the auth class raises {type(raised).__name__}")
+
+
+def _status(error: BaseException) -> int | None:
+    """The status of an HTTP error, by requests or by urllib."""
+    if isinstance(error, requests.HTTPError):
+        return None if error.response is None else error.response.status_code
+    return error.code if isinstance(error, urllib.error.HTTPError) else None
 
 
 def _unreadable(error: Exception) -> tuple[str, bool]:
@@ -267,7 +296,17 @@ _OLD_TLS = re.compile(r"ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 
 def _failure(error: Exception) -> Failure:
     causes = list(_causes(error))
-    alerts = " ".join(cause.reason or "" for cause in causes if isinstance(cause, ssl.SSLError))
+    if refusal := _tls_refusal(causes):
+        return refusal
+    for kind, failure in _FAILURES:
+        if any(isinstance(cause, kind) for cause in causes):
+            return failure
+    return Failure(Outcome.UNKNOWN, "the connection ended without an answer")
+
+
+def _tls_refusal(causes: Sequence[BaseException]) -> Failure | None:
+    """What one side of a TLS handshake does not accept of the other."""
+    alerts = " ".join(str(getattr(cause, "reason", None)) for cause in causes if isinstance(cause, ssl.SSLError))
     if _CLIENT_REFUSED.search(alerts):
         return Failure(Outcome.FATAL, "the destination did not accept the client certificate")
     if _OLD_TLS.search(alerts):
@@ -276,10 +315,7 @@ def _failure(error: Exception) -> Failure:
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = f"the TLS certificate of the destination was not accepted{why_refused(cause)}"
             return Failure(Outcome.FATAL, reason)
-    for kind, failure in _FAILURES:
-        if any(isinstance(cause, kind) for cause in causes):
-            return failure
-    return Failure(Outcome.UNKNOWN, "the connection ended without an answer")
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

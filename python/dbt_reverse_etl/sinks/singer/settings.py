@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import AfterValidator, Field, Secret, field_validator, model_validator
 
-from dbt_reverse_etl.base.redaction import names_a_secret
+from dbt_reverse_etl.base.redaction import folded, names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.paths import in_project
 
@@ -27,7 +27,9 @@ _PLACE = re.compile(
     re.IGNORECASE,
 )
 # Other names under which a login is found here, where no column of a model is.
-_OF_LOGIN = re.compile(r"(^|_)(pass|pat|(access|private|api|secret)_key_id)$", re.IGNORECASE)
+_OF_LOGIN = re.compile(r"(^|_)(pat|(access|private|api|secret)_key_id)$|^((db|user|login|ssh|proxy)_)?pass$")
+# A mapping, or its JSON, that names a place beside the login: `project_id` of a key file.
+_KEY_FILE = re.compile(r"(^|_)(credentials?(_json)?|key_?file_json)$")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
@@ -186,12 +188,13 @@ def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
         return
     for key, inner in entries:
-        if not _is_login(str(key)):
-            yield from _told(_unwrapped(inner), f"{path}/{key}")
+        value = _unwrapped(inner)
+        if not _is_login(str(key)) or (isinstance(value, dict) and _KEY_FILE.search(folded(str(key)))):
+            yield from _told(value, f"{path}/{key}")
 
 
 def _is_login(name: str) -> bool:
-    return name.lower() != "dsn" and (names_a_secret(name) or _OF_LOGIN.search(name) is not None)
+    return name.lower() != "dsn" and (names_a_secret(name) or _OF_LOGIN.search(folded(name)) is not None)
 
 
 def _unwrapped(value: Any) -> Any:

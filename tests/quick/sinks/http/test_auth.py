@@ -107,11 +107,34 @@ class TestOAuth2:
         ]  # fmt: skip
 
     @pytest.mark.guarantee("HTTP")
-    def test_a_destination_that_refuses_every_token_is_fatal_after_one_renewal(self, server: HttpServer) -> None:
+    def test_a_destination_that_refuses_every_token_is_fatal_after_the_third_new_one(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()
         tokens.revoked |= {f"{CANARY}-t{number}" for number in range(9)}
-        assert one(server.url, auth=oauth(server.url)) == (FATAL, "HTTP 401")
-        assert tokens.given == 2
+        assert _sent(server, *[1] * 4) == [(RETRYABLE, "HTTP 401 to a new token")] * 3 + [(FATAL, "HTTP 401")]
+        assert tokens.given == 5
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize(("between", "last"), [(200, RETRYABLE), (404, FATAL), (429, FATAL), (503, FATAL)])
+    def test_only_an_answer_that_is_a_success_ends_the_count_of_refused_tokens(
+        self, between: int, last: Outcome, server: HttpServer
+    ) -> None:
+        asked = (json_reply({"access_token": f"{CANARY}-t{number}"}) for number in range(9))
+        refusals = [reply for _ in range(3) for reply in (Reply(401), next(asked), Reply(401))]
+        server.script(next(asked), *refusals, Reply(between), Reply(401), next(asked), Reply(401))
+        assert _sent(server, *range(5))[-1][0] is last
+
+    @pytest.mark.guarantee("HTTP")
+    def test_a_refused_token_that_threads_share_counts_once(
+        self, server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.default = tokens = TokenServer()
+        tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
+        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
+        sink.open(task_of())
+        monkeypatch.setattr(Tokens, "get", lambda _self, refused=None: f"{CANARY}-t{2 if refused else 1}")
+        found = [result.outcome for n in range(8) for result in sink.deliver(batch_of(task_of(), inserts(n))).results]
+        sink.close()
+        assert found == [RETRYABLE] * 8
 
     @pytest.mark.guarantee("HTTP")
     def test_where_only_the_newest_token_lives_a_sender_that_another_one_overtook_comes_back(
@@ -123,7 +146,7 @@ class TestOAuth2:
         assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
         tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
         (late,) = sink.deliver(batch_of(task_of(), inserts(2))).results
-        assert (late.outcome, late.reason) == (RETRYABLE, "HTTP 401 to a new token, after others were accepted")
+        assert (late.outcome, late.reason) == (RETRYABLE, "HTTP 401 to a new token")
         assert sink.deliver(batch_of(task_of(), inserts(2))).results == ()
         sink.close()
 
@@ -145,13 +168,41 @@ class TestOAuth2:
         assert tokens.given == 1
 
     @pytest.mark.guarantee("HTTP")
-    @pytest.mark.parametrize("parameters", [{"grant_type": "refresh_token"}, {"refresh_token": CANARY}])
-    def test_a_refresh_token_which_the_next_answer_replaces_is_refused_with_what_keeps_it(
-        self, parameters: dict[str, str]
+    @pytest.mark.parametrize("kept", [None, "", CANARY])
+    def test_a_refresh_token_that_stays_is_sent_each_time(self, kept: str | None, server: HttpServer) -> None:
+        given = json_reply({"access_token": "t", "refresh_token": kept})
+        server.script(given, Reply(401), given)
+        parameters = {"grant_type": "refresh_token", "refresh_token": CANARY}
+        assert one(server.url, auth=oauth(server.url, parameters=parameters))[0] is DELIVERED
+        forms = [parse_qs(asked.body.decode()) for asked in server.received if asked.path == "/oauth/token"]
+        assert forms == [{"grant_type": ["refresh_token"], "refresh_token": [CANARY]}] * 2
+
+    @pytest.mark.guarantee("HTTP")
+    def test_a_refresh_token_that_an_answer_replaces_stops_the_sync_with_what_keeps_it(
+        self, server: HttpServer
     ) -> None:
-        with pytest.raises(ValidationError, match="type: python") as caught:
-            settings_of("https://example.com", auth=oauth("https://login.example.com", parameters=parameters))
-        assert CANARY not in str(caught.value)
+        server.script(json_reply({"access_token": "t", "refresh_token": f"{CANARY}-2"}))
+        parameters = {"grant_type": "refresh_token", "refresh_token": CANARY}
+        outcome, reason = one(server.url, auth=oauth(server.url, parameters=parameters))
+        assert (outcome, len(server.received)) == (FATAL, 1)
+        assert "type: python" in reason
+        assert CANARY not in reason
+
+    def test_a_refresh_token_that_nobody_asked_for_is_ignored(self, server: HttpServer) -> None:
+        server.script(json_reply({"access_token": "t", "refresh_token": CANARY}))
+        assert one(server.url, auth=oauth(server.url))[0] is DELIVERED
+
+    @pytest.mark.guarantee("Secrets and row values")
+    def test_a_live_token_is_in_no_text_however_many_others_the_process_renews(self) -> None:
+        def post(_headers: Any, _form: bytes) -> Answer:
+            return Answer(200, body=json_reply({"access_token": f"{CANARY}-{next(numbers)}"}).body)
+
+        numbers = iter(range(9999))
+        first, other = Tokens(_settings(), post), Tokens(_settings(), post)
+        live = first.get()
+        for _ in range(99):
+            other.get(refused=str(other.get()))
+        assert redact(str(live)) == MASK
 
     @pytest.mark.guarantee("HTTP")
     def test_threads_that_meet_a_revoked_token_renew_it_once(self, server: HttpServer) -> None:
@@ -301,6 +352,15 @@ class _CountingLock:
 
     def __exit__(self, *_error: object) -> None:
         self._lock.release()
+
+
+def _sent(server: HttpServer, *numbers: int) -> list[tuple[Outcome, str]]:
+    """What became of one row after the other, by one sink."""
+    sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
+    sink.open(task_of())
+    found = [(sink.deliver(batch_of(task_of(), inserts(number))).results or [None])[0] for number in numbers]
+    sink.close()
+    return [(one.outcome, one.reason) if one else (DELIVERED, "") for one in found]
 
 
 def _settings() -> OAuth2:

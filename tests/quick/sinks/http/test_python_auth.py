@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import errno
 import logging
 import pickle
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 import requests
@@ -234,6 +238,11 @@ def caused(cause: Exception) -> Exception:
     return error
 
 
+def after(first: Exception, error: Exception) -> Exception:
+    error.__context__ = first
+    return error
+
+
 BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "offline": (ConnectionError(CANARY), RETRYABLE),
     "offline, by requests": (requests.ConnectionError(CANARY), RETRYABLE),
@@ -245,6 +254,19 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "down": (refused_with(503), RETRYABLE),
     "no answer": (requests.HTTPError(CANARY), FATAL),
     "no file": (FileNotFoundError(CANARY), FATAL),
+    "no right": (PermissionError(CANARY), FATAL),
+    "a folder": (IsADirectoryError(CANARY), FATAL),
+    "no URL": (requests.exceptions.MissingSchema(CANARY), FATAL),
+    "no network": (OSError(errno.ENETUNREACH, CANARY), RETRYABLE),
+    "no way": (OSError(errno.EHOSTUNREACH, CANARY), RETRYABLE),
+    "a cut handshake": (ssl.SSLEOFError(8, CANARY), RETRYABLE),
+    "no trust": (requests.exceptions.SSLError(ssl.SSLCertVerificationError(1, CANARY)), FATAL),
+    "a cut answer": (requests.exceptions.ChunkedEncodingError(CANARY), RETRYABLE),
+    "no JSON": (requests.JSONDecodeError(CANARY, "", 0), RETRYABLE),
+    "tried too often": (requests.exceptions.RetryError(CANARY), RETRYABLE),
+    "down, by urllib": (HTTPError("", 503, CANARY, Message(), None), RETRYABLE),
+    "refused, by urllib": (caused(HTTPError("", 401, CANARY, Message(), None)), FATAL),
+    "offline, without a cache": (after(FileNotFoundError(CANARY), OSError(errno.ENETUNREACH, CANARY)), RETRYABLE),
 }
 MADE_LATER: dict[str, tuple[Exception, Outcome]] = {
     "made later, offline": (requests.ConnectionError(CANARY), RETRYABLE),
