@@ -31,7 +31,7 @@
     {%- set newest = reverse_etl._delta_commits(table, 1)[0] -%}
     {%- set at, _, columns_then = known.partition('#') -%}
     {#- A version of the same time is the same one: that of a table that was made anew has another. -#}
-    {%- if newest.position == at -%}{{ return({'position': known, 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
+    {%- if newest.position == at -%}{{ return({'position': at ~ '#' ~ (columns_then or columns), 'problem': none, 'changes': none, 'unreadable': none}) }}{%- endif -%}
     {%- set read = at.split(':')[0] | int -%}
     {%- set problem = reverse_etl._cdf_problem(table, at, newest.version) -%}
     {#- Values that are computed from a column may change with its type, and no row of it does. -#}

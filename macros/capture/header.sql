@@ -71,7 +71,7 @@
         if(transform(array(1), a -> transform(array(2), A -> a)[0])[0] = 2, '', ', caseSensitive'))
 {%- endmacro %}
 
-{# Before anything of a first capture is made; what its feed has read already goes. Returns the session's other settings, as text. #}
+{# Before a first capture reads or makes anything; what its feed has read already goes. Returns the session's other settings, as text. #}
 {% macro _check_first_session(target) %}
     {%- set session = run_query('select ' ~ reverse_etl._session_probe()).rows[0] -%}
     {%- do reverse_etl._check_session(target, session[0], session[1], reverse_etl._feed_inputs('kafka') + reverse_etl._feed_inputs('files')) -%}

@@ -11,9 +11,8 @@
     {{ run_hooks(pre_hooks) }}
 
     {%- do reverse_etl._drop_leftovers(target) -%}
-    {%- set session = reverse_etl._check_first_session(target) if not existing else none -%}
     {%- set head = reverse_etl._before_the_labels(reverse_etl._head(target)) if existing else none -%}
-    {%- do settings.update({'session': session if head is none else head.session}) -%}
+    {%- do settings.update({'session': reverse_etl._check_first_session(target) if head is none else head.session}) -%}
     {%- if not head.frozen -%}{%- do reverse_etl._check_read_after(head) -%}{%- endif -%}
     {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
     {%- if query is not none -%}{%- do reverse_etl._tell_columns(query.columns) -%}{%- endif -%}

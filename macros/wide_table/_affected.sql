@@ -120,7 +120,7 @@ select {{ reverse_etl._columns(plan.key) }} from {{ relations[plan.root] }} wher
     {%- for node in plan.group + plan.joined -%}
         {%- for text in [node.where or ''] + node.aggregates.values() | list -%}
             {%- for word in reverse_etl._outside_words(text | string | lower) -%}
-                {%- do reasons.append('wide_table.nodes.' ~ node.name ~ ' uses ' ~ word ~ ', so that more changes than its rows') -%}
+                {%- do reasons.append('wide_table.nodes.' ~ node.name ~ ' uses ' ~ word ~ ', so that more changes than its rows' ~ ('; if it is a column, write it as `session`.' if word.startswith('session') and word.endswith('.') else '')) -%}
             {%- endfor -%}
         {%- endfor -%}
     {%- endfor -%}

@@ -126,8 +126,8 @@ class State:
 
     @property
     def sends_all(self) -> bool:
-        """The next run sends every row: nothing was acknowledged, or all that was is asked for again."""
-        asked = [(claim.lo, claim.hi) for claim in self.claims if claim.ordered]
+        """The next run sends every row: nothing was acknowledged, or all that was is in doubt or asked for again."""
+        asked = [(claim.lo, claim.hi) for claim in self.claims if claim.everything]
         never = [(place.lo, place.hi) for place in self.positions if not place.snapshot]
         return union([*asked, *never]) == ((0, BUCKETS),)
 

@@ -243,3 +243,12 @@ def test_a_row_waits_until_its_next_attempt_and_a_parked_row_for_ever() -> None:
     assert not replace(row, next_attempt_at=LATER).waits(LATER)
     assert replace(row, outcome="parked").waits(LATER)
     assert not replace(row, next_attempt_at=NOW + timedelta(days=365)).waits(NOW), "told by a clock that was ahead"
+
+
+def test_a_run_sends_every_row_where_all_that_was_delivered_is_in_doubt_or_asked_for_by_an_earlier_build() -> None:
+    state = State().for_spec("a", "{}")
+    assert state.sends_all
+    reached = replace(state, fence=1, positions=(Range(0, BUCKETS, 5, "a"),))
+    whole = Claim("resync-0", 0, BUCKETS, 5, "a", everything=True)
+    found = [replace(reached, claims=(one,)).sends_all for one in (whole, replace(whole, hi=9))]
+    assert (found, reached.sends_all) == ([True, False], False)

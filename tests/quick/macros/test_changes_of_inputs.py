@@ -82,6 +82,9 @@ def test_a_column_of_a_fed_table_that_has_another_type_makes_the_capture_compare
     assert wider["problem"] == "a column of t is new or has another type"
     unread = Feed("bigint").read(f"{SECONDS[8]}#{columns}")
     assert (unread["position"], unread["problem"]) == (f"{SECONDS[8]}#{columns}", None), "no version came after it"
+    assert Feed("int").read(SECONDS[8])["position"] == f"{SECONDS[8]}#{columns}", (
+        "of an earlier build, at the newest one"
+    )
 
 
 @pytest.mark.guarantee("Capture")

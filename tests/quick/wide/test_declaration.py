@@ -211,6 +211,14 @@ def test_what_changes_without_a_change_of_its_rows_is_seen_in_the_declaration(wh
     assert [reason.split(" uses ")[1].split(",")[0] for reason in reasons] == found
 
 
+def test_the_reason_for_a_variable_names_the_backticks_that_a_column_called_session_needs() -> None:
+    reasons = value_of("_wide_outside", plan(CUSTOMERS | {"where": "session.days > 5 and rand() > 0"}))
+    assert reasons == [
+        "wide_table.nodes.customers uses session., so that more changes than its rows; if it is a column, write it as `session`.",
+        "wide_table.nodes.customers uses rand, so that more changes than its rows",
+    ]
+
+
 def test_keys_that_meet_by_a_cast_are_seen_where_one_is_text_and_the_other_is_not() -> None:
     found = plan(CUSTOMERS, BILLING, REGION, ORDERS | {"aggregates": {"n": "count(*)"}})
 

@@ -37,6 +37,22 @@ def test_other_times_or_texts_are_refused_before_the_first_capture_and_before_a_
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
+def test_a_changelog_without_a_snapshot_takes_no_other_session_and_notes_its_own(project: Project) -> None:
+    project.table("source", "select id, id as seen from range(2)")
+    settings = {"capture": {"strategy": "timestamp", "updated_at": "seen"}}
+    project.changelog("log", f"select * from {project.schema}.source", settings=settings)
+    assert (made := project.dbt("run", "--empty", "--select", "log")).success, made.text
+    assert project.rows("select * from {s}.log") == []
+    with setting(project, "spark.sql.timestampType", "TIMESTAMP_NTZ"):
+        refused = project.run()
+    assert (refused.success, "found spark.sql.timestampType" in refused.text) == (False, True), refused.text
+    assert project.run().messages["log"].startswith("+2 ~0 -0, snapshot 1")
+    (header,) = project.rows("select _header.positions from {s}.log where _change = 'snapshot'")
+    assert header.positions["reverse_etl/session"]
+
+
+@pytest.mark.full
+@pytest.mark.guarantee("Capture")
 def test_a_label_is_rolled_back_where_the_session_writes_nulls_into_json(project: Project) -> None:
     project.changelog("log", f"select * from {project.schema}.source", settings={"label": "day"})
     with setting(project, "spark.sql.jsonGenerator.ignoreNullFields", "false"):

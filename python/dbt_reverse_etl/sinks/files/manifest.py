@@ -3,14 +3,14 @@
 Readers look at `parts` only: each part is listed once, in the order in which a consumer applies them, and is complete
 and durable before it is listed. `pending` holds the parts of claims that are not closed: a crash in the middle of a
 claim leaves them there, and the next run drops them or lists them, as its ledger says, before it sends anything.
-`superseded` names the parts that a full load took the place of, as long as their files stay for readers of the manifest before.
+`superseded` names the parts that a full load, or a resend of an owned object, took the place of, as long as their files stay for readers of the manifest before.
 One atomic replacement of the one file changes all of it, so a listing, its claim's record and the fence cannot differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     Attributes:
         whole_from: the fence of the newest run that wrote every row, or 0; None: some parts since then are no longer listed, so that
             the parts do not make the whole object. A reader begins anew when it is another one.
-        resent_from: the fence of a run that began to write every row; `whole_from` once a run has reached the end.
+        resent_from: the fence of a run that began to write every row; `whole_from` once a run has reached the end and left no row out.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -126,25 +126,34 @@ class Manifest(BaseModel):
             }
         )
 
-    def finished(self, claim: str, kept_from: datetime | None, task: SinkTask) -> Manifest:
-        """Parts written before `kept_from` are listed no more; of superseded ones without it, none is.
+    def finished(
+        self, claim: str, keep: timedelta | None, now: datetime, task: SinkTask, *, complete: bool
+    ) -> Manifest:
+        """Parts older than `keep` are listed no more; of superseded ones without it, none is.
 
         Args:
             claim: is acknowledged later; every other is, and no record of it is needed.
+            complete: the run left no row out.
         """
         listed = self._listing(lambda _part: True)
-        is_resent = self.resent_from is not None and task.sends != "one"
+        # Of a row that was left out, only an older part may have what was delivered.
+        is_resent = self.resent_from is not None and task.sends != "one" and complete
         whole_from = self.resent_from if is_resent else self.whole_from
+        kept_from = None if keep is None else now - keep
         # An owner's image is no change that a reader applies once: it stays with what follows until another replaces it.
         needed_from = (whole_from or 0) if task.owns_object else None
         kept = [part for part in listed.parts if not _is_over(part, kept_from, needed_from)]
-        gone = max((part.fence for part in listed.parts if _is_over(part, kept_from, needed_from)), default=-1)
+        over = [part for part in listed.parts if _is_over(part, kept_from, needed_from)]
+        replaced = [part.model_copy(update={"superseded": now}) for part in over] if task.owns_object else []
+        gone = max((part.fence for part in over), default=-1)
         return listed.model_copy(
             update={
                 "claims": {name: one for name, one in self.claims.items() if name == claim},
                 "parts": kept,
                 "superseded": [
-                    part for part in self.superseded if kept_from and not _is_before(part.superseded, kept_from)
+                    part
+                    for part in (*self.superseded, *replaced)
+                    if kept_from and not _is_before(part.superseded, kept_from)
                 ],
                 "whole_from": _unless_gone(whole_from, gone),
                 "resent_from": None if is_resent else _unless_gone(self.resent_from, gone),
@@ -162,7 +171,8 @@ def _unless_gone(whole_from: int | None, gone: int) -> int | None:
 
 
 def _is_over(part: Part, kept_from: datetime | None, needed_from: int | None) -> bool:
-    return _is_before(part.written, kept_from) and (needed_from is None or part.fence < needed_from)
+    """By age, or, where the run is given from which on parts are needed, by that alone."""
+    return _is_before(part.written, kept_from) if needed_from is None else part.fence < needed_from
 
 
 def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:

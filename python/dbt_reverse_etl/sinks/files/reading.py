@@ -43,7 +43,9 @@ def read_rows(store: Store, manifest: Manifest, task: SinkTask) -> Iterator[pa.T
             "parts older than keep_days that are listed no more",
             "every part since a full load, or the first",
         )
-        raise UnreadableError(found, expected, "dbt run-operation resync for this sync, and push")
+        raise UnreadableError(
+            found, expected, "dbt run-operation resync for this sync, and push until no row is left out"
+        )
     newest, begin, waiting = _newest(store, manifest.parts, task), 0, list[pa.Table]()
     for part in manifest.parts:
         chosen = _between(newest, begin, begin + part.rows)

@@ -108,8 +108,8 @@ class FilesSettings(Settings):
         format: of the parts.
         compression: default `zstd` for parquet, `none` for the others. jsonl and csv take `none` and `gzip`.
         keep_days: when a run ends, older parts leave the manifest; the next run deletes their files, so that readers can end
-            first. With `owns_object`, only parts that a full load or a resync replaced. Files that a full load replaced stay as long;
-            without `keep_days`, until the next run.
+            first. With `owns_object`, parts leave only when a full load or a resync replaces them, at once. Files of replaced parts
+            stay as long; without `keep_days`, until the next run.
     """
 
     path: str = Field(pattern=r"\S")

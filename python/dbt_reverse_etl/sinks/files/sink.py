@@ -14,7 +14,7 @@ import errno
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -193,8 +193,9 @@ class FilesSink(Sink):
 
     def finish(self, claim: str = "") -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
+        days = self._settings.keep_days
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().finish(claim, self._kept_from())
+            self._opened().finish(claim, None if days is None else timedelta(days=days))
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""
@@ -211,10 +212,6 @@ class FilesSink(Sink):
         if self._run is None:
             raise RuntimeError("the sink is not open")
         return self._run
-
-    def _kept_from(self) -> datetime | None:
-        days = self._settings.keep_days
-        return None if days is None else datetime.now(timezone.utc) - timedelta(days=days)
 
     def _store(self, task: SinkTask) -> Store:
         return self._place.store(task.object)

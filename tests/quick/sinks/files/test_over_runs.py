@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
@@ -16,6 +18,7 @@ from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.ports import OneRow, Status
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
+from dbt_reverse_etl.sinks.files.run import FilesRun
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.reference import bucket
 from tests.support.sinks.files import sink_at
@@ -24,8 +27,8 @@ from tests.support.sinks.files import sink_at
 class Export:
     """A desk whose sink writes files, and its manifest."""
 
-    def __init__(self, home: Path) -> None:
-        self.desk = Desk(cast("Any", lambda: sink_at(home, keep_days=7)))
+    def __init__(self, home: Path, keep_days: float | None = 7) -> None:
+        self.desk = Desk(cast("Any", lambda: sink_at(home, keep_days=keep_days)))
         self.path = home / "object" / "manifest.json"
 
     @property
@@ -52,6 +55,14 @@ class Export:
         result = self.desk.push()
         assert (result.status, result.counts.delivered.total) == (Status.INTERRUPTED, 1)
         self.desk.policy, self.desk.step, self.desk.interrupted = usual, no_step, never
+
+    def refuse(self, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+        """As the sink refuses a row with NaN in its key."""
+
+        def refused(rows: pa.Table, *_: Any, **__: Any) -> dict[int, str]:
+            return {number: "refused" for number, one in enumerate(rows["key"].to_pylist()) if one == key}
+
+        monkeypatch.setattr("dbt_reverse_etl.sinks.files.sink.nan_keys", refused)
 
     def push_one(self, key: str) -> None:
         """As `dbt-reverse-etl test` sends it."""
@@ -143,6 +154,77 @@ def test_a_resync_whose_parts_leave_before_its_end_makes_nothing_whole(export: E
     export.push_one(max("k0", "k1", key=bucket))
     export.desk.push()
     assert export.manifest["whole_from"] is None
+
+
+@pytest.mark.guarantee("Files")
+def test_a_resync_that_leaves_a_row_out_makes_nothing_whole_until_a_run_leaves_none_out(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.lose_old_parts()
+    export.desk.ask("resync")
+    export.refuse(monkeypatch, "k1")
+    assert export.desk.push().counts.delivered.total == 1
+    began = export.manifest["fence"]
+    assert export.manifest["whole_from"] is None
+    assert export.desk.push({"k0": 2, "k1": 3}).status == Status.PARTIAL, "k1 waits"
+    assert export.manifest["whole_from"] is None
+    monkeypatch.undo()
+    export.desk.clock.sleep(3600)
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert export.manifest["whole_from"] == began
+    assert export.rows() == {"k0": 2, "k1": 3}
+
+
+def test_a_resync_with_a_batch_that_the_storage_did_not_take_makes_nothing_whole(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.lose_old_parts()
+    export.desk.ask("resync")
+    export.desk.policy = replace(export.desk.policy, waves=WaveSize(rows=1, most=1))
+    usual, last = FilesRun._write, max("k0", "k1", key=bucket)
+
+    def write(run: FilesRun, pieces: Any) -> None:
+        if any(last.encode() in content for _, content in pieces):
+            raise OSError(errno.EIO, "away")
+        usual(run, pieces)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(FilesRun, "_write", write)
+        assert export.desk.push().status == Status.PARTIAL
+    began = export.manifest["fence"]
+    assert export.manifest["whole_from"] is None
+    export.desk.clock.sleep(3600)
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert export.manifest["whole_from"] == began
+
+
+@pytest.mark.guarantee("Files")
+@pytest.mark.parametrize("keep_days", [None, 7])
+def test_a_resync_replaces_all_parts_of_an_object_that_is_owned(keep_days: int | None, tmp_path: Path) -> None:
+    export = Export(tmp_path, keep_days)
+    export.desk.full_loads = export.desk.owns_object = True
+    export.desk.push({"k0": 1, "k2": 1})
+    old = export.path.read_bytes()
+    for value in (2, 3):
+        export.desk.push({"k0": value, "k1": value})
+    export.path.write_bytes(old)
+    for part in json.loads(old)["parts"]:  # as after `keep_days`
+        (export.path.parent / part["name"]).unlink(missing_ok=True)
+    export.desk.ask("resync")
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert export.rows() == {"k0": 3, "k1": 3}
+    assert len(export.manifest["superseded"]) == (1 if keep_days else 0)
+
+
+def test_a_resync_that_leaves_a_row_out_replaces_no_part_of_an_object_that_is_owned(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.desk.owns_object = True
+    export.desk.push({"k0": 1, "k1": 2})
+    export.desk.ask("resync")
+    export.refuse(monkeypatch, "k1")
+    export.desk.push({"k0": 3, "k1": 4})
+    assert export.rows() == {"k0": 3, "k1": 2}
 
 
 def test_one_row_sent_after_forget_makes_nothing_whole(export: Export) -> None:
