@@ -139,9 +139,6 @@ class Writer(ABC):
             raise error
         return fault
 
-    def judge(self, changes: Changes, found: Found) -> None:  # noqa: B027  (most databases are sure of each row)
-        """Raises RolledBack if what was found is the fault of no row."""
-
     def is_moved(self, changes: Changes, others: int) -> bool:
         """Whether another session changed rows while they were searched; `others`: writes that are refused or have no row."""
         return False
@@ -209,7 +206,6 @@ class Writer(ABC):
             self.looks = True
             self.dialect.run(connection, "ROLLBACK TO all_rows")
             return self._apart(connection, changes)
-        self.judge(changes, found)
         refused = self.reasons(connection, found)
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])

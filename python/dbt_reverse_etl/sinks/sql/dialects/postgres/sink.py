@@ -32,7 +32,14 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import UNSURE, connect, failure, is_doubtful, row_is_at_fault
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
+    INTERNAL,
+    connect,
+    failure,
+    is_doubtful,
+    is_raised,
+    row_is_at_fault,
+)
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
 
 OLDEST_SERVER = 12
@@ -109,8 +116,8 @@ class PostgresDialect(Dialect):
         return failure(error)
 
     def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
-        """If an error is unsure, the search decides."""
-        return (error.sqlstate,) if error.sqlstate in UNSURE or row_is_at_fault(error.sqlstate) else None
+        state = error.sqlstate
+        return (state,) if state == INTERNAL or row_is_at_fault(state) or is_raised(error) else None
 
     def is_rolled_back(self, connection: Connection, error: psycopg.Error) -> bool:
         if connection.broken or is_doubtful(error):
