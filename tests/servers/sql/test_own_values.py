@@ -16,6 +16,7 @@ from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import connect, run
 from dbt_reverse_etl.sinks.sql.dialects.postgres import rows as postgres_rows
+from dbt_reverse_etl.sinks.sql.rows import OTHER_KEY
 from dbt_reverse_etl.sinks.sql.settings import SoftDeleteOptions
 from dbt_reverse_etl.testing import batch_of, deliver, opened, person
 from tests.support.sinks.databases import SERVERS, TYPES, people_of, refused
@@ -237,6 +238,25 @@ def test_update_only_finds_rows_by_a_key_that_the_table_makes(db: Any) -> None:
     for other in (a_task(fence=2), a_task(pa.schema([("id", pa.int64())]), mode=Mode.UPDATE_ONLY, fence=3)):
         with pytest.raises(DestinationError, match="id is a generated column"):
             db.sink().open(other)
+
+
+@pytest.mark.guarantee("SQL databases")
+@pytest.mark.parametrize("bad", [False, True], ids=["alone", "beside a refused row"])
+@pytest.mark.parametrize("db", [*GENERATED], indirect=True)
+def test_an_update_that_moves_its_row_to_another_generated_key_is_refused(bad: bool, db: Any) -> None:
+    text = TYPES[db.kind]["text"]
+    end = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if db.kind == "mysql" else ""
+    own = f"id {text} GENERATED ALWAYS AS (lower(email)) STORED UNIQUE, name {text}, CHECK (name <> 'bad')"
+    db.table(f"CREATE TABLE people (email {text}, {own}){end}")
+    db.run("INSERT INTO people (email, name) VALUES ('a@x', 'old'), ('b@x', 'old'), ('d@x', 'old')")
+    schema = pa.schema([(name, pa.string()) for name in ("id", "email", "name")])
+    values = [("a@x", "c@x", "new"), ("b@x", "B@x", "new"), *[("d@x", "d@x", "bad")] * bad]
+    rows = [("update", dict(zip(schema.names, row, strict=True))) for row in values]
+    found = refused(db, rows, schema=schema, mode=Mode.UPDATE_ONLY)
+    assert [*found] == [0, 2][: 1 + bad]
+    assert found[0] == OTHER_KEY
+    left = [("a@x", "a@x", "old"), ("b@x", "B@x", "new"), ("d@x", "d@x", "old")]
+    assert db.rows("SELECT id, email, name FROM people ORDER BY 1") == left
 
 
 @pytest.mark.guarantee("Configuration")
