@@ -32,7 +32,7 @@ INSTANT = pa.timestamp("us", "UTC")
 
 @pytest.fixture
 def zoned(db: Any) -> Any:
-    """Nine hours before UTC by its own clock."""
+    """Nine hours after UTC by its own clock."""
     if db.kind == "postgres":
         db.run(f"ALTER DATABASE {db.name} SET timezone = 'Asia/Tokyo'")
         yield db
@@ -263,8 +263,9 @@ def test_an_update_that_moves_its_row_to_another_generated_key_is_refused(bad: b
 @of_postgres
 def test_the_rights_on_the_sequence_of_a_default_and_on_the_schema_of_a_type_are_named_and_cure_it(db: Any) -> None:
     db.run("CREATE SCHEMA ext; CREATE TYPE ext.mood AS ENUM ('Ada'); CREATE SCHEMA seq; CREATE SEQUENCE seq.taken")
+    db.run("CREATE DOMAIN inner_mood AS ext.mood; CREATE DOMAIN mood AS inner_mood")
     own = "n serial, m int DEFAULT nextval('seq.taken'), i int GENERATED ALWAYS AS IDENTITY"
-    db.table(f"CREATE TABLE people (id serial PRIMARY KEY, name ext.mood, score float, {own})")
+    db.table(f"CREATE TABLE people (id serial PRIMARY KEY, name mood, score float, {own})")
 
     def lacks(**task: Any) -> list[tuple[str, str]]:
         return [(one.found, one.next_step) for one in db.sink().rights(a_task(**task)).missing]

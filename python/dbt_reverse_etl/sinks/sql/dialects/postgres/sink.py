@@ -97,7 +97,7 @@ class PostgresDialect(Dialect):
         return connection.execute(statement.encode(), values or None)
 
     def begin(self, connection: Connection, *, read_only: bool = False) -> None:
-        """The settings of a transaction end with it, so that a connection pooler may stand between."""
+        """What is set ends with the transaction, so that a pooler may be between; TimeZone is that of the session."""
         # Never READ WRITE: on a standby that is another error than the one of a write.
         self.run(connection, f"BEGIN ISOLATION LEVEL READ COMMITTED{' READ ONLY' if read_only else ''}")
         wanted = {
@@ -106,7 +106,7 @@ class PostgresDialect(Dialect):
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
         }
-        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which would replace the server's zone.
+        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which hides the zone of the role.
         if read_only or "PGTZ" in os.environ:
             wanted["TimeZone"] = "UTC"
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]

@@ -56,7 +56,8 @@ class PostgresColumn(Column):
         return self.kind in EXACT_TEXTS and self.type.schema == "pg_catalog" and self.deterministic
 
 
-_COLUMNS = b"""
+# Of the type of each column, the type below its domains: the row that is of no domain.
+BASE = b"""
 WITH RECURSIVE base AS (
     SELECT oid AS origin, oid, -1 AS modifier, typtype, typbasetype, typtypmod FROM pg_catalog.pg_type
     WHERE oid IN (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s::pg_catalog.oid)
@@ -64,7 +65,11 @@ WITH RECURSIVE base AS (
     SELECT base.origin, inner_type.oid, greatest(base.modifier, base.typtypmod), inner_type.typtype,
         inner_type.typbasetype, inner_type.typtypmod
     FROM base JOIN pg_catalog.pg_type inner_type ON inner_type.oid = base.typbasetype WHERE base.typtype = 'd'
-)
+)"""
+
+_COLUMNS = (
+    BASE
+    + b"""
 SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
     tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
@@ -83,6 +88,7 @@ LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = %(table)s::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum"""
+)
 
 # An arbiter of ON CONFLICT: over all rows, plain columns only, checked at once.
 _UNIQUE = b"""
