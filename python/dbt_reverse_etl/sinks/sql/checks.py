@@ -65,11 +65,12 @@ def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -
     if task.mode is not Mode.UPDATE_ONLY and not table.fills:
         mapped = {dialect.fold(field) for field in task.schema.names}
         unmapped = [column for folded, column in table.columns.items() if folded not in mapped]
-        wrong += [_unfilled(column.name) for column in unmapped if column.required]
+        wrong += [unfilled_column(column.name) for column in unmapped if column.required]
     return [Problem(where, *one) for one in wrong if one]
 
 
-def _unfilled(column: str) -> Wrong:
+def unfilled_column(column: str) -> Wrong:
+    """What is wrong with a column that a new row leaves NULL."""
     found, expected = f"column {column} is NOT NULL, has no default and is not mapped", "a value for each such column"
     return found, expected, f"map a column to {column}, or give it a default"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"
 OTHER_SPELLING = "the table has or shows this key in another spelling"
-OTHER_KEY = "the table stored the row under another key (a trigger?)"
+OTHER_KEY = "the table stored the row under another key (a trigger or a generated key?)"
 PASSES = 8  # a row may wait for what a later row of the batch gives up, or brings
 INEFFECTIVE: Fault = ("ineffective",)  # a statement changed fewer rows than it should
 MISPLACED: Fault = (OTHER_KEY,)
@@ -47,8 +48,11 @@ class Writer(ABC):
     one_statement: ClassVar[bool] = True
 
     def __init__(self, dialect: Dialect, task: SinkTask, name: Name, table: Table) -> None:
-        self.dialect, self.task, self.name, self.table = dialect, task, name, table
         self.columns: dict[str, Any] = {field: table.columns[dialect.fold(field)] for field in task.schema.names}
+        # An update of what a generated key is made of moves the row, as a trigger may.
+        if not all(self.columns[key].writable for key in task.key):
+            table = replace(table, rewrites=True)
+        self.dialect, self.task, self.name, self.table = dialect, task, name, table
         self.strict = self.counts and task.mode is not Mode.INSERT_ONLY  # a write must change each of its rows
         self.looks = table.rewrites  # a search asks after each write whether its rows are in the table
         self.links = [field for field in task.schema.names if dialect.fold(field) in table.cascades]
@@ -139,9 +143,6 @@ class Writer(ABC):
             raise error
         return fault
 
-    def judge(self, changes: Changes, found: Found) -> None:  # noqa: B027  (most databases are sure of each row)
-        """Raises RolledBack if what was found is the fault of no row."""
-
     def is_moved(self, changes: Changes, others: int) -> bool:
         """Whether another session changed rows while they were searched; `others`: writes that are refused or have no row."""
         return False
@@ -209,7 +210,6 @@ class Writer(ABC):
             self.looks = True
             self.dialect.run(connection, "ROLLBACK TO all_rows")
             return self._apart(connection, changes)
-        self.judge(changes, found)
         refused = self.reasons(connection, found)
         # What is asked below reads the values, which those of a refused row may not stand.
         self.drop(connection, changes, [row for row, fault in found.items() if fault != INEFFECTIVE])

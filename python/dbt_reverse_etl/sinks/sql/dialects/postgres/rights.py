@@ -7,6 +7,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import BASE
 from dbt_reverse_etl.sinks.sql.rights import DELETE, INSERT, Lack, Need, no_table
 from dbt_reverse_etl.sinks.sql.table import Name, quoted
 
@@ -18,14 +19,17 @@ SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid 
 WHERE n.nspname = %s AND c.relname = %s"""
 _ON_TABLE = b"SELECT pg_catalog.has_table_privilege(%s::pg_catalog.oid, %s)"
 _ON_A_COLUMN = b"SELECT pg_catalog.has_any_column_privilege(%s::pg_catalog.oid, %s)"
-# Of the types of these columns, or of their elements: SQL names them.
-_SCHEMAS = b"""
+# Of the types of these columns, below domains: SQL names them. An array is in the schema of its elements.
+_SCHEMAS = (
+    BASE
+    + b"""
 SELECT DISTINCT n.nspname::pg_catalog.text FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_type own ON own.oid = a.atttypid
-JOIN pg_catalog.pg_type t ON t.oid IN (CASE own.typtype WHEN 'd' THEN own.typbasetype ELSE own.oid END, own.typelem)
+JOIN base ON base.origin = a.atttypid AND base.typtype <> 'd'
+JOIN pg_catalog.pg_type t ON t.oid = base.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-WHERE a.attrelid = %s::pg_catalog.oid AND a.attname = ANY (%s::pg_catalog.name[])
+WHERE a.attrelid = %(table)s::pg_catalog.oid AND a.attname = ANY (%(fields)s::pg_catalog.name[])
     AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE') ORDER BY 1"""
+)
 # Of which the default of another column takes a value; an identity column asks for no right.
 _SEQUENCES = b"""
 SELECT DISTINCT n.nspname::pg_catalog.text, s.relname::pg_catalog.text FROM pg_catalog.pg_attribute a
@@ -74,7 +78,7 @@ def _of_table(connection: Connection[Any], need: Need, to: str) -> Iterator[Lack
 
 
 def _of_columns(connection: Connection[Any], need: Need, oid: int, to: str) -> Iterator[Lack]:
-    for (schema,) in connection.execute(_SCHEMAS, (oid, list(need.fields))).fetchall():
+    for (schema,) in connection.execute(_SCHEMAS, {"table": oid, "fields": list(need.fields)}).fetchall():
         yield f"no right USAGE on schema {schema}, of a type", f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {to}"
     if INSERT in need.rights and need.has_all:
         for place in connection.execute(_SEQUENCES, (oid, list(need.fields))).fetchall():

@@ -11,18 +11,23 @@ from typing import Any
 import pyarrow.types as pt
 from psycopg import sql
 
+from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
+from dbt_reverse_etl.sinks.sql.checks import unfilled_column
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     CARDINALITY,
+    INTERNAL,
     NO_EFFECT,
+    NOT_NULL,
     OTHER_CLASSES,
     OTHER_KEY_STATE,
-    UNSURE,
+    RAISED,
     condition,
+    is_unsure,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
@@ -33,19 +38,16 @@ from dbt_reverse_etl.values.arrow import is_text, plain_type
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
 SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
-MOST_UNSURE = 100  # rows that are refused so before one is taken: all of a large batch would take minutes
 OF_VALUES = "22"  # the class of a value that its type cannot hold
 IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
-CREATE_REFUSED = (
-    f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text) ON COMMIT DROP'
-)
+CREATE_REFUSED = f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text, raised bool) ON COMMIT DROP'
 
 # Halves a range until the rows that the table refuses stand alone; a failed half leaves nothing behind.
 _SEARCH = """
 #variable_conflict use_column
 <<search>>
 DECLARE firsts int[] := {firsts}; afters int[] := {afters}; first int; after int; middle int; changed bigint;
-    expected bigint; state text; constr text; col text; depth int; taken boolean := false; unsure int := 0;
+    expected bigint; state text; constr text; col text; context text; depth int; raised boolean;
 BEGIN
     LOOP
         depth := pg_catalog.cardinality(search.firsts);
@@ -58,12 +60,13 @@ BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
             {check}
-            taken := search.taken OR search.changed OPERATOR(pg_catalog.>) 0;
         EXCEPTION WHEN OTHERS OR assert_failure THEN
-            GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME;
-            IF pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others})
-                    AND search.state OPERATOR(pg_catalog.<>) '{cardinality}'
-                    AND search.state OPERATOR(pg_catalog.<>) ALL ({unsure}) THEN
+            GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME,
+                context = PG_EXCEPTION_CONTEXT;
+            raised := pg_catalog."right"(pg_catalog.split_part(search.context, pg_catalog.chr(10), 1), {length})
+                OPERATOR(pg_catalog.=) '{word}';
+            IF NOT search.raised AND search.state OPERATOR(pg_catalog.<>) ALL ({of_rows})
+                    AND pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others}) THEN
                 RAISE;
             END IF;
             IF search.after OPERATOR(pg_catalog.-) search.first OPERATOR(pg_catalog.>) 1 THEN
@@ -71,13 +74,7 @@ BEGIN
                 firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
                 afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
             ELSE
-                IF search.state OPERATOR(pg_catalog.=) ANY ({unsure}) THEN
-                    unsure := search.unsure OPERATOR(pg_catalog.+) 1;
-                    IF NOT search.taken AND search.unsure OPERATOR(pg_catalog.>) {most_unsure} THEN
-                        RAISE;
-                    END IF;
-                END IF;
-                INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col);
+                INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col, search.raised);
             END IF;
         END;
     END LOOP;
@@ -111,10 +108,10 @@ def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
         statement=statement,
         check=check,
         refused=REFUSED,
-        cardinality=CARDINALITY,
+        word=RAISED,
+        length=len(RAISED),
+        of_rows=_texts({CARDINALITY, INTERNAL}),
         others=_texts(OTHER_CLASSES),
-        unsure=_texts(UNSURE),
-        most_unsure=MOST_UNSURE,
     )
     return f"DO {sql.Literal(body).as_string(None)}"
 
@@ -181,8 +178,11 @@ class PostgresWriter(StagedWriter):
 
     def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
         if step is Step.WRITE:
-            return self._search(connection, self.statement(step, IN_RANGE), ranges, self._check)
+            found = self._search(connection, self.statement(step, IN_RANGE), ranges, self._check)
+            self._stop_if_all_fail(found, changes.writes)
+            return found
         found = self._search(connection, self.statement(step, IN_RANGE), ranges)
+        self._stop_if_all_fail(found, changes.deletes)
         suspects = [range(place, place + 1) for place, fault in found.items() if fault[0][:2] == OF_VALUES]
         if suspects:  # a trigger may raise the same
             keys = ", ".join(map(self.value, self.task.key))
@@ -196,17 +196,29 @@ class PostgresWriter(StagedWriter):
     def _search(self, connection: Any, statement: str, ranges: Sequence[range], check: str = "") -> Found:
         for start in range(0, len(ranges), SLICE):
             self.dialect.run(connection, search(statement, ranges[start : start + SLICE][::-1], check))
-        found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
+        found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col, raised")
         return {
-            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
-            for place, state, constraint, column in found
+            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column, raised)
+            for place, state, constraint, column, raised in found
         }
 
-    def judge(self, changes: Changes, found: Found) -> None:
-        unsure = [fault[0] for fault in found.values() if fault[0] in UNSURE]
-        # A statement that may not run fails for each place, also for one without a row.
-        if unsure and len(found) >= changes.writes + changes.deletes:
-            raise RolledBack(condition(unsure[0]), Outcome.FATAL)
+    def _stop_if_all_fail(self, found: Found, rows: int) -> None:
+        """Raises RolledBack if what each of the rows of a step meets is hardly its own fault; one alone cannot tell."""
+        if len(found) < max(rows, 2):
+            return
+        faults = set(found.values())
+        if all(is_unsure(fault) for fault in faults):
+            raise RolledBack(condition(min(faults)[0]), Outcome.FATAL)
+        if self.task.mode is not Mode.UPDATE_ONLY and all(map(self._is_unfilled, faults)):
+            wrong = unfilled_column(min(fault[2] for fault in faults))
+            raise RolledBack(str(Problem(f"sync {self.task.sync}, object {self.name}", *wrong)), Outcome.FATAL)
+
+    def _is_unfilled(self, fault: Fault) -> bool:
+        """Whether no field, no default and no trigger gave a required column its value."""
+        if fault[0] != NOT_NULL or fault[-1]:
+            return False
+        column = self.table.columns.get(fault[2])
+        return column is not None and column.required and column.name not in self.columns
 
     @property
     def _check(self) -> str:
@@ -246,7 +258,7 @@ class PostgresWriter(StagedWriter):
             return IGNORED
         if fault[0] == OTHER_KEY_STATE:
             return OTHER_KEY
-        state, constraint, column = fault
+        state, constraint, column, _ = fault
         if not self.waits(fault):
             return condition(state)
         if constraint in known:

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import pq
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -25,8 +26,10 @@ OTHER_CLASSES = frozenset(
     """00 01 02 03 08 09 0A 0B 0F 0L 0P 0Z 10 20 21 24 25 26 27 28
     2B 2D 2F 34 39 3B 3D 3F 40 42 53 55 57 58 72 F0 HV XX""".split()  # noqa: SIM905  (a list takes 39 lines)
 )
-# What triggers raise on purpose, and extensions in them, beside what the server says of a table, a right or itself.
-UNSURE = frozenset({"0A000", "42501", "55000", "XX000"})
+NOT_NULL = "23502"
+# A function in another language than PL/pgSQL fails with one of these, whatever it raises; so may the server.
+INTERNAL, _OTHER_LANGUAGE = "XX000", "38"
+RAISED = "RAISE"  # ends the first line of the context, in each language, if PL/pgSQL raised an error on purpose
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})
@@ -129,6 +132,16 @@ def _public_authorities() -> str:
 def row_is_at_fault(state: str | None) -> bool:
     """Whether an SQLSTATE speaks of a row's values."""
     return state is not None and (state[:2] not in OTHER_CLASSES or state == CARDINALITY)
+
+
+def is_raised(error: psycopg.Error) -> bool:
+    """Whether a trigger raised it on purpose, so that it is of a row, whatever its SQLSTATE."""
+    return (error.diag.context or "").partition("\n")[0].endswith(RAISED)
+
+
+def is_unsure(fault: Fault) -> bool:
+    """Whether a row was refused for what may be the server's own fault."""
+    return str(fault[0]).startswith((INTERNAL, _OTHER_LANGUAGE)) and not fault[-1]
 
 
 def condition(state: str) -> str:

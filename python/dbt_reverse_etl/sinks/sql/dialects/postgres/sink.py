@@ -32,7 +32,14 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import UNSURE, connect, failure, is_doubtful, row_is_at_fault
+from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
+    INTERNAL,
+    connect,
+    failure,
+    is_doubtful,
+    is_raised,
+    row_is_at_fault,
+)
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
 
 OLDEST_SERVER = 12
@@ -90,7 +97,7 @@ class PostgresDialect(Dialect):
         return connection.execute(statement.encode(), values or None)
 
     def begin(self, connection: Connection, *, read_only: bool = False) -> None:
-        """The settings of a transaction end with it, so that a connection pooler may stand between."""
+        """What is set ends with the transaction, so that a pooler may be between; TimeZone is that of the session."""
         # Never READ WRITE: on a standby that is another error than the one of a write.
         self.run(connection, f"BEGIN ISOLATION LEVEL READ COMMITTED{' READ ONLY' if read_only else ''}")
         wanted = {
@@ -99,7 +106,7 @@ class PostgresDialect(Dialect):
             "DateStyle": "ISO, YMD",
             "extra_float_digits": "1",
         }
-        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which would replace the server's zone.
+        # Defaults and triggers write local time as for anybody else; libpq sends PGTZ, which hides the zone of the role.
         if read_only or "PGTZ" in os.environ:
             wanted["TimeZone"] = "UTC"
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
@@ -109,8 +116,8 @@ class PostgresDialect(Dialect):
         return failure(error)
 
     def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
-        """If an error is unsure, the search decides."""
-        return (error.sqlstate,) if error.sqlstate in UNSURE or row_is_at_fault(error.sqlstate) else None
+        state = error.sqlstate
+        return (state,) if state == INTERNAL or row_is_at_fault(state) or is_raised(error) else None
 
     def is_rolled_back(self, connection: Connection, error: psycopg.Error) -> bool:
         if connection.broken or is_doubtful(error):

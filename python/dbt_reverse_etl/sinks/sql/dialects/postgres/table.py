@@ -56,7 +56,8 @@ class PostgresColumn(Column):
         return self.kind in EXACT_TEXTS and self.type.schema == "pg_catalog" and self.deterministic
 
 
-_COLUMNS = b"""
+# Of the type of each column, the type below its domains: the row that is of no domain.
+BASE = b"""
 WITH RECURSIVE base AS (
     SELECT oid AS origin, oid, -1 AS modifier, typtype, typbasetype, typtypmod FROM pg_catalog.pg_type
     WHERE oid IN (SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s::pg_catalog.oid)
@@ -64,7 +65,11 @@ WITH RECURSIVE base AS (
     SELECT base.origin, inner_type.oid, greatest(base.modifier, base.typtypmod), inner_type.typtype,
         inner_type.typbasetype, inner_type.typtypmod
     FROM base JOIN pg_catalog.pg_type inner_type ON inner_type.oid = base.typbasetype WHERE base.typtype = 'd'
-)
+)"""
+
+_COLUMNS = (
+    BASE
+    + b"""
 SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
     tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
@@ -83,6 +88,7 @@ LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = %(table)s::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum"""
+)
 
 # An arbiter of ON CONFLICT: over all rows, plain columns only, checked at once.
 _UNIQUE = b"""
@@ -115,10 +121,10 @@ SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
-# Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled.
+# Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled, or for replicas alone.
 _TRIGGERS = b"""
 SELECT t.tgtype OPERATOR(pg_catalog.&) 4 FROM pg_catalog.pg_trigger t
-WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) 'D'
+WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) ALL ('{D,R}')
     AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
     AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
     AND t.tgrelid OPERATOR(pg_catalog.=) ANY (
