@@ -156,7 +156,9 @@ class Reports:
 
 def _of_row(names: Sequence[str], messages: int) -> str:
     """The error of a row whose messages failed with these."""
-    worst = min(names, key=lambda name: _DOUBT.index(reported(name)[0]))
+    # The broker may name one message of the row as the reason to refuse the other.
+    own = [name for name in names if name != NOT_WRITTEN] or names
+    worst = min(own, key=lambda name: _DOUBT.index(reported(name)[0]))
     # What is in the topic by a part is not surely unwritten.
     return worst if len(names) == messages else worst + _IN_PART
 
