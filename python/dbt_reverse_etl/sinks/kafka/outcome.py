@@ -110,7 +110,7 @@ def delivery_of(
     in_part = tuple(row for row in sorted(refused | beside) if failed[row].endswith(_IN_PART))
     stop = _lacking_write(hopeless) if hopeless else None
     whole = all_refused and len(refused | beside) > 1
-    return Delivery(results, refused_whole=whole, maybe_applied=in_part, stop=stop)
+    return Delivery(results, refused_whole=whole, in_part=in_part, stop=stop)
 
 
 class Reports:

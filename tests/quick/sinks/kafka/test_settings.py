@@ -216,12 +216,12 @@ def test_an_event_without_its_tombstone_is_never_surely_unwritten(code: int, alo
             reports(KafkaError(code), Keyed(b"k"))  # type: ignore[arg-type]
         delivery = delivery_of(1, {}, reports.failed(lambda: [b"k"], {0}))
         assert delivery.results[0].outcome is outcome
-        assert delivery.maybe_applied == ((0,) if messages == 1 and outcome is REJECTED else ())
+        assert delivery.in_part == ((0,) if messages == 1 and outcome is REJECTED else ())
 
 
 def test_deletes_that_are_refused_by_half_are_bisected_and_stay_in_doubt() -> None:
     delivery = delivery_of(2, {}, of_deletes(KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD))
-    assert (delivery.refused_whole, delivery.maybe_applied) == (True, (0, 1))
+    assert (delivery.refused_whole, delivery.in_part) == (True, (0, 1))
     assert "a part of it is in the topic" in delivery.results[0].reason
 
 
