@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
@@ -123,7 +123,8 @@ class ComparedSync(SyncPush):
             now = resolve(self._shared.spark, self._resolved.sync, head.columns)
         except ConfigurationError:  # of a column that came after this position
             return False
-        return now.after([spec]).id == spec.id
+        # Only the destination could tell the place of keys, and a push looks at it.
+        return replace(now, key_place=spec.key_place).after([spec]).id == spec.id
 
     def _model(self) -> tuple[Delivered, Job]:
         """What a first load would deliver now."""

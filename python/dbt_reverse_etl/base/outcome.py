@@ -70,8 +70,9 @@ class Delivery:
         refused_whole: the destination refused the batch as one, and did not say which row is at fault; all rows are `rejected`, and the
             engine may bisect. It applied none of them but those in `maybe_applied`.
         maybe_applied: indexes of rows in `results` that may be applied, for the destination refused some of them only. What it says
-            later of such a row alone holds. A `rejected` row of these in an answer that is not `refused_whole` is applied in part: it is
-            in doubt, and waits like any other refused row.
+            later of such a row alone holds.
+        in_part: indexes of rows in `results` of which a part is applied, as an event without its tombstone. Such a row is in doubt until
+            it is delivered, whatever the destination says of it later; a `rejected` one waits like any other refused row.
         stop: why the sync must stop although the rows in `results` may be applied (they are `unknown`), or None; a
             `fatal` row stops it too, and was surely not applied.
     """
@@ -80,6 +81,7 @@ class Delivery:
     retry_after: float | None = None
     refused_whole: bool = False
     maybe_applied: tuple[int, ...] = ()
+    in_part: tuple[int, ...] = ()
     stop: str | None = None
 
     @staticmethod

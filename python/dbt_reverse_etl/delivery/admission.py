@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.delivery.health import ended
@@ -10,6 +10,8 @@ from dbt_reverse_etl.delivery.lost import busy, cut_off, vanished, why_lost
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.position import State
+
+_SKEW = timedelta(minutes=1)  # of two clocks that are right
 
 
 def refuse(job: Job, ports: Ports, state: State, policy: Policy) -> None:
@@ -28,14 +30,16 @@ def refuse(job: Job, ports: Ports, state: State, policy: Policy) -> None:
 
 
 def refuse_second(job: Job, ports: Ports, state: State, policy: Policy) -> None:
-    """While another run of this sync lives and holds its lease, none may start.
-
-    A lease that no clock near ours has written holds nobody up: its run, if it lives, loses its fence, and records a doubt.
-    """
+    """While another run of this sync lives and holds its lease, none may start: also by a wrong clock, for nobody knows which one is."""
     until, now = state.lease_until, ports.clock.now()
-    held = until is not None and now < until <= now + policy.lease + policy.clocks_apart
-    if until is not None and held and not state.finished and ports.owner_alive(state.owner):
-        raise busy(job, f"a run of {state.owner} with a lease until {until.isoformat()}")
+    if state.finished or until is None or until <= now or not ports.owner_alive(state.owner):
+        return
+    found = f"a run of {state.owner} with a lease until {until.isoformat()}"
+    if until - now <= policy.lease + _SKEW:
+        raise busy(job, found)
+    expected = f"at most {policy.lease} from now, {now.isoformat()}: one of the two clocks is wrong"
+    next_step = "set the clock of this machine or of that one right; if its run is gone, this sync goes on at the end of the lease"
+    raise busy(job, found, expected, next_step)
 
 
 def rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:

@@ -164,6 +164,11 @@ def remaining(job: Job, sink: Sink, reason: str) -> str:
     return str(Problem(job.task.sync, found, "a destination that was compared with the model since", look))
 
 
-def busy(job: Job, found: str) -> SyncBusy:
+def busy(
+    job: Job,
+    found: str,
+    expected: str = "no other run of this sync",
+    next_step: str = "wait for it to end, then push again",
+) -> SyncBusy:
     """The error of a run that finds another one at work."""
-    return SyncBusy(Problem(job.task.sync, found, "no other run of this sync", "wait for it to end, then push again"))
+    return SyncBusy(Problem(job.task.sync, found, expected, next_step))

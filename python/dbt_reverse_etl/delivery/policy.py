@@ -58,7 +58,6 @@ class Policy:
 
     Attributes:
         lease: longer than the request timeout and than reading one wave; renewed when half of it is spent.
-        clocks_apart: how far the clocks of two machines may be apart: a lease that ends later than that was written by a clock that is ahead.
         abandoned_for: how long the head of a run that never finished is kept from pruning.
         executors_from: rows of a push that is sent from the executors, where the sink can.
         executor_waves: the waves of such a push; their rows never stand in one place. Tasks cannot renew the lease, so the first
@@ -73,7 +72,6 @@ class Policy:
     retries: Retries = field(default_factory=Retries)
     rejections: Rejections = field(default_factory=Rejections)
     lease: timedelta = timedelta(minutes=15)
-    clocks_apart: timedelta = timedelta(minutes=15)
     abandoned_for: timedelta = timedelta(days=7)
     executors_from: int = 200_000
     executor_waves: WaveSize = field(

@@ -244,15 +244,10 @@ def fold(facts: Iterable[Fact]) -> State:
 
 
 def abandoned_by(state: State, now: datetime, kept_for: timedelta) -> tuple[Abandoned, ...]:
-    """The runs that a new one must not forget: they never finished, and may still wake up.
-
-    A clock that was far ahead must not keep one for longer than twice the time.
-    """
+    """The runs that a new one must not forget: they never finished, and may still wake up."""
     known = state.abandoned
     if not state.finished and state.lease_until is not None:
         known += (Abandoned(state.fence, state.head, state.lease_until),)
-    latest = now + kept_for
-    known = tuple(replace(run, lease_until=min(run.lease_until, latest)) for run in known)
     return tuple(run for run in known if now - run.lease_until < kept_for)
 
 

@@ -29,7 +29,7 @@ class RowFailure:
         outcome: of all attempts together.
         reason: without row values.
         attempts: requests that carried the row; 0: never sent.
-        in_part: the destination refuses the row, and may have a part of it.
+        in_part: the destination has a part of the row.
     """
 
     outcome: Outcome
@@ -71,6 +71,7 @@ class Wave:
         self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
         self._maybe: set[int] = set()  # rows of batches that were applied in part: nobody knows which part
+        self._in_part: set[int] = set()  # rows of which a part is applied
         self._delivered = 0
         self._refused = 0
         most = max(policy.rejections.breaker_rows, policy.rejections.breaker_share * rows)
@@ -145,9 +146,12 @@ class Wave:
 
     def read(self, delivery: Delivery) -> Delivery:
         """The answer to a batch; where doubt is parked, rows that may be applied are not sent in smaller batches."""
-        if not (self._parks_doubt and delivery.maybe_applied):
+        maybe = {*delivery.maybe_applied, *delivery.in_part}
+        if not (self._parks_doubt and maybe):
             return delivery
-        maybe, reason = {*delivery.maybe_applied}, "some rows of the batch were refused, and it is not known which"
+        if not delivery.refused_whole:  # what is refused by itself is not sent again
+            maybe -= {one.index for one in delivery.results if one.outcome is Outcome.REJECTED}
+        reason = "some rows of the batch were refused, and it is not known which"
         apart = Outcome.RETRYABLE if delivery.refused_whole else None
         results = tuple(
             replace(one, outcome=Outcome.UNKNOWN, reason=reason)
@@ -167,15 +171,15 @@ class Wave:
                 delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, wrong)
             elif delivery.refused_whole and len(delivery.results) < len(rows):
                 refused = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
-                delivery = replace(refused, maybe_applied=delivery.maybe_applied)
-            self._maybe.update(rows[index] for index in delivery.maybe_applied)
+                delivery = replace(refused, maybe_applied=delivery.maybe_applied, in_part=delivery.in_part)
+            self._in_part.update(rows[index] for index in delivery.in_part)
+            self._maybe.update(rows[index] for index in (*delivery.maybe_applied, *delivery.in_part))
             if delivery.refused_whole and len(rows) > 1:
                 self._refused_as_one(rows)
                 return
             self._mark(rows, DELIVERED)
-            in_part = frozenset(() if delivery.refused_whole else delivery.maybe_applied)
             for result in delivery.results:
-                self._fail(rows[result.index], result, in_part=result.index in in_part)
+                self._fail(rows[result.index], result)
             for row in rows if self._failures else ():
                 if self._marks[row] == DELIVERED:
                     self._failures.pop(row, None)
@@ -220,15 +224,13 @@ class Wave:
             attempts = before.attempts if before else 0
             self._failures[row] = RowFailure(outcome, "refused together with other rows", attempts + 1)
 
-    def _fail(self, row: int, result: RowResult, *, in_part: bool) -> None:
+    def _fail(self, row: int, result: RowResult) -> None:
         outcome, reason = result.outcome, result.reason
         if outcome is Outcome.NO_MATCH and not self._part.may_miss:
             outcome = Outcome.REJECTED  # a row that is to be there
         before = self._failures.get(row)
         joined = before.outcome.then(outcome) if before else outcome
-        self._failures[row] = RowFailure(
-            joined, reason, (before.attempts if before else 0) + 1, in_part and joined is Outcome.REJECTED
-        )
+        self._failures[row] = RowFailure(joined, reason, (before.attempts if before else 0) + 1, row in self._in_part)
         self._marks[row] = FAILED
         # Of a batch that is parked as one, most rows may be well.
         self._refused += outcome in self._breaking and not (outcome is Outcome.UNKNOWN and row in self._maybe)
@@ -265,7 +267,9 @@ def count_operations(operations: pa.ChunkedArray, rows: Sequence[int] | None = N
 def _violation(rows: int, delivery: Delivery) -> str | None:
     results = delivery.results
     indexes = {result.index for result in results}
-    if len(indexes) < len(results) or any(not 0 <= index < rows for index in (*indexes, *delivery.maybe_applied)):
+    if len(indexes) < len(results) or any(
+        not 0 <= index < rows for index in (*indexes, *delivery.maybe_applied, *delivery.in_part)
+    ):
         return "the sink answered for a row it was not sent, or twice for one row"
     if any(result.outcome is Outcome.DELIVERED for result in results):
         return "the sink listed a delivered row among its failures"

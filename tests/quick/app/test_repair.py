@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,9 @@ def test_settings_that_say_the_same_in_another_way_can_be_compared_without_a_pus
         _settings=settings(fields), _shared=SimpleNamespace(spark=None), _resolved=SimpleNamespace(sync=None)
     )
     head: Any = SimpleNamespace(columns=())
-    assert compared_sync.ComparedSync._sends_as_now(one, resolved(None), head) is comparable
+    for place in (None, "24 partitions"):
+        delivered = replace(resolved(None), key_place=place)
+        assert compared_sync.ComparedSync._sends_as_now(one, delivered, head) is comparable
 
 
 def test_a_column_that_came_after_the_position_needs_a_push_before_it_is_compared(

@@ -43,7 +43,7 @@ SPECS = at(A, 5).states[SYNC].specs
 SPEC = next(iter(SPECS))
 LEASE, CLOCK = timedelta(minutes=15), FakeClock()
 NOW = CLOCK.now()
-SOON, LATER = NOW + LEASE, NOW + timedelta(minutes=70)
+SOON, LATER = NOW + LEASE, NOW + timedelta(hours=3)
 
 
 class Ledger(MemoryLedger):

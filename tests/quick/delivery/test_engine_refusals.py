@@ -117,6 +117,40 @@ def test_a_row_of_a_second_request_that_was_applied_in_part_is_rejected_once_it_
     assert outcomes(stopped) == {2: Outcome.UNKNOWN, 3: Outcome.UNKNOWN}
 
 
+@pytest.mark.guarantee("Refusals and outages")
+@pytest.mark.parametrize("whole", [False, True], ids=["others delivered", "refused as one"])
+@pytest.mark.parametrize("found", ["in_part", "maybe_applied"])
+def test_a_row_of_which_a_part_is_applied_stays_in_doubt_if_its_next_attempt_is_refused(
+    found: str, *, whole: bool
+) -> None:
+    """A topic keeps the event whose tombstone it refused; an API that takes a row as one applied all of it or nothing."""
+
+    def answer(ids: list[int], number: int) -> Delivery:
+        if number or 1 not in ids:
+            return Delivery.of_all(len(ids), Outcome.REJECTED, "refused") if 1 in ids else Delivery()
+        rows = range(len(ids)) if whole else [1]
+        outcome = Outcome.REJECTED if whole else Outcome.RETRYABLE
+        results = tuple(RowResult(index, outcome, "together") for index in rows)
+        return replace(Delivery(results, refused_whole=whole), **{found: (1,)})
+
+    result = Bench(answer, Limits(rows=4)).wave(4)
+    assert outcomes(result) == {1: Outcome.REJECTED}
+    assert result.failures[1].in_part is (found == "in_part")
+    assert result.failures[1].reason == "refused"
+
+
+@pytest.mark.guarantee("Refusals and outages")
+def test_a_row_that_is_refused_by_itself_is_not_unknown_where_doubt_is_parked() -> None:
+    def answer(ids: list[int], number: int) -> Delivery:
+        others = [] if len(ids) == 1 else [RowResult(2, Outcome.RETRYABLE, "together")]
+        return Delivery((RowResult(0, Outcome.REJECTED, "half of it"), *others), in_part=(0, 2) if others else (0,))
+
+    for rows in (1, 4):
+        result = Bench(answer, Limits(rows=4), Policy().parking_doubt()).wave(rows)
+        assert outcomes(result) == {0: Outcome.REJECTED} | ({2: Outcome.UNKNOWN} if rows > 1 else {})
+        assert (result.failures[0].in_part, result.failures[0].reason) == (True, "half of it")
+
+
 def test_a_refusal_as_one_without_a_word_about_rows_is_a_refusal() -> None:
     bench = Bench(lambda ids, n: Delivery(refused_whole=True))
     assert outcomes(bench.wave(2)) == {0: Outcome.REJECTED, 1: Outcome.REJECTED}

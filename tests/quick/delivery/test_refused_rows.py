@@ -155,7 +155,7 @@ class ByHalf(Choosy):
         self.came += [row["key"] for row in rows]
         for row in rows:
             self.destination.put(row)
-        return Delivery(tuple(RowResult(i, Outcome.REJECTED, "half of it") for i in half), maybe_applied=half)
+        return Delivery(tuple(RowResult(i, Outcome.REJECTED, "half of it") for i in half), in_part=half)
 
 
 @pytest.mark.guarantee("Refusals and outages")

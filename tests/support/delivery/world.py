@@ -54,10 +54,6 @@ class FakeClock:
             self._seconds += seconds
             self.slept.append(seconds)
 
-    def set_back(self, by: timedelta) -> None:
-        """It was ahead; what has passed since is the same."""
-        self._start -= by
-
     def wait(self, over: threading.Event, seconds: float) -> bool:
         """Until it is over: nobody is awake to do anything meanwhile."""
         return over.wait()
@@ -276,9 +272,9 @@ class World:
     def prune(self) -> None:
         self.changelog.prune(position.oldest_needed(self.ledger.read("s").for_spec(self.spec.id, "")))
 
-    def push(self, plan: Plan, *, lease_expires: bool = True, leases_hold: bool = False) -> Actor:
+    def push(self, plan: Plan, *, lease_expires: bool = True) -> Actor:
         """Start a run. Runs that sleep are taken over: their lease expires, or they are wrongly taken for dead."""
-        if self.sleeping and not leases_hold:
+        if self.sleeping:
             if lease_expires:
                 self.clock.sleep(Policy().lease.total_seconds())
             else:

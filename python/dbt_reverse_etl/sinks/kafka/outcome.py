@@ -110,7 +110,7 @@ def delivery_of(
     in_part = tuple(row for row in sorted(refused | beside) if failed[row].endswith(_IN_PART))
     stop = _lacking_write(hopeless) if hopeless else None
     whole = all_refused and len(refused | beside) > 1
-    return Delivery(results, refused_whole=whole, maybe_applied=in_part, stop=stop)
+    return Delivery(results, refused_whole=whole, in_part=in_part, stop=stop)
 
 
 class Reports:
@@ -156,7 +156,9 @@ class Reports:
 
 def _of_row(names: Sequence[str], messages: int) -> str:
     """The error of a row whose messages failed with these."""
-    worst = min(names, key=lambda name: _DOUBT.index(reported(name)[0]))
+    # The broker may name one message of the row as the reason to refuse the other.
+    own = [name for name in names if name != NOT_WRITTEN] or names
+    worst = min(own, key=lambda name: _DOUBT.index(reported(name)[0]))
     # What is in the topic by a part is not surely unwritten.
     return worst if len(names) == messages else worst + _IN_PART
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -58,11 +59,14 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._errors: list[str] = []
+        self._named: list[str] = []
         is_plain = settings.security_protocol is None and not settings.protocol.endswith("ssl")
         self._plain_by_default = settings.protocol if is_plain else ""
         self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
         try:
-            self._client = AdminClient(settings.connection() | {"error_cb": self._on_error})
+            # Any question may go to any broker, so that only the client's statistics tell their names before it connects to them.
+            look = {"statistics.interval.ms": 10, "stats_cb": self._on_statistics} if self._plain_by_default else {}
+            self._client = AdminClient(settings.connection() | {"error_cb": self._on_error} | look)
         except KafkaException as error:
             raise NoAnswer(name_of(error)) from None
 
@@ -72,14 +76,26 @@ class Cluster:
         Raises:
             DestinationError: rows would leave this machine unencrypted, which nobody asked for.
         """
+        if self._plain_by_default:
+            self._refuse_away()
         try:
-            found = self._answer(self._client.describe_cluster(request_timeout=PATIENCE / 5))
+            self._answer(self._client.describe_cluster(request_timeout=PATIENCE / 5))
         except NoAnswer as none:
             if str(none) in _REFUSED:
                 raise
-            found = self._answer(self._client.describe_cluster(request_timeout=PATIENCE))
-        away = [node.host for node in found.nodes or () if not is_loopback(node.host)]
-        if away and self._plain_by_default:  # what tunnels and containers show here is sent to the machines behind them
+            self._answer(self._client.describe_cluster(request_timeout=PATIENCE))
+
+    def _refuse_away(self) -> None:
+        """What tunnels and containers show here is sent to the machines behind them, and the login first."""
+        began = time.monotonic()
+        while not self._named:
+            self._client.poll(POLL)
+            spent = time.monotonic() - began
+            if spent > PATIENCE or (spent > PATIENCE / 5 and not {*_REFUSED}.isdisjoint(self._errors)):
+                raise self._no_answer(_LATE)
+        away = [host for host in self._named if not is_loopback(host)]
+        if away:
+            del self._client  # within a second it would connect to them by itself
             raise DestinationError(_not_here(away[0], self._plain_by_default))
 
     def topic(self, name: str) -> Topic | None:
@@ -134,11 +150,19 @@ class Cluster:
         error = future.exception()
         if error is None:
             return future.result()
+        raise self._no_answer(name_of(error))
+
+    def _no_answer(self, name: str) -> NoAnswer:
         plain = [error for error in self._errors if error in _PLAIN_WORDS]
-        raise NoAnswer(plain[0] if plain and name_of(error) == _LATE else name_of(error))
+        return NoAnswer(plain[0] if plain and name == _LATE else name)
 
     def _on_error(self, error: KafkaError) -> None:
         self._errors.append(error.name())
+
+    def _on_statistics(self, text: str) -> None:
+        """The hosts that the cluster names; those of bootstrap_servers have no number yet."""
+        brokers = json.loads(text)["brokers"].values()
+        self._named = [one["nodename"].rpartition(":")[0].strip("[]") for one in brokers if one["nodeid"] >= 0]
 
 
 def _not_here(host: str, protocol: str) -> Problem:
@@ -220,7 +244,7 @@ def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     problems, partitions = policy_problems(topic, task), options_of(task).partitions
     if topic.partitions != partitions:
         found, expected = f"{topic.partitions} partitions", f"{partitions}, as options.partitions says: else keys move"
-        next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions}: the next push sends every row again"
+        next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions}: the next push sends every row again; or run resync, if no push of this version has sent anything"
         problems.append(Problem(f"topic {task.object}", found, expected, next_step))
     return problems
 

@@ -190,12 +190,13 @@ class Keyed:
         return self._key
 
 
-def of_deletes(*codes: int) -> dict[int, str]:
-    """The errors of deletes with these errors for one of their two messages each."""
+def of_deletes(*rows: int | tuple[int, ...]) -> dict[int, str]:
+    """The errors of deletes with these errors for one, or each, of their two messages."""
     reports = Reports()
-    for row, code in enumerate(codes):
-        reports(KafkaError(code), Keyed(b"%d" % row))  # type: ignore[arg-type]
-    return reports.failed(lambda: [b"%d" % row for row in range(len(codes))], {*range(len(codes))})
+    for row, codes in enumerate(rows):
+        for code in codes if isinstance(codes, tuple) else (codes,):
+            reports(KafkaError(code), Keyed(b"%d" % row))  # type: ignore[arg-type]
+    return reports.failed(lambda: [b"%d" % row for row in range(len(rows))], {*range(len(rows))})
 
 
 @pytest.mark.guarantee("Kafka")
@@ -215,10 +216,22 @@ def test_an_event_without_its_tombstone_is_never_surely_unwritten(code: int, alo
             reports(KafkaError(code), Keyed(b"k"))  # type: ignore[arg-type]
         delivery = delivery_of(1, {}, reports.failed(lambda: [b"k"], {0}))
         assert delivery.results[0].outcome is outcome
-        assert delivery.maybe_applied == ((0,) if messages == 1 and outcome is REJECTED else ())
+        assert delivery.in_part == ((0,) if messages == 1 and outcome is REJECTED else ())
 
 
 def test_deletes_that_are_refused_by_half_are_bisected_and_stay_in_doubt() -> None:
     delivery = delivery_of(2, {}, of_deletes(KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD))
-    assert (delivery.refused_whole, delivery.maybe_applied) == (True, (0, 1))
+    assert (delivery.refused_whole, delivery.in_part) == (True, (0, 1))
     assert "a part of it is in the topic" in delivery.results[0].reason
+
+
+@pytest.mark.guarantee(
+    "Kafka", "A delete of which the broker refuses one message does not hold up the rows of its batch"
+)
+def test_a_delete_of_which_one_message_is_refused_because_of_the_other_is_refused() -> None:
+    refused, beside = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
+    for pair in ((refused, beside), (beside, refused)):
+        alone = delivery_of(1, {}, of_deletes(pair))
+        assert [result.outcome for result in alone.results] == [REJECTED]
+        together = delivery_of(3, {}, of_deletes((beside, beside), pair, (beside, beside)))
+        assert (together.refused_whole, [result.outcome for result in together.results]) == (True, [REJECTED] * 3)

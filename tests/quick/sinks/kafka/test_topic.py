@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,10 +45,15 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts of the brokers that a cluster names."""
     hosts = ["127.0.0.1"]
 
-    def described(**_: float) -> Future[Any]:
-        return answered(SimpleNamespace(nodes=[SimpleNamespace(host=host) for host in hosts]))
+    def client(config: Mapping[str, Any]) -> SimpleNamespace:
+        def poll(_: float) -> None:
+            named = {host: {"nodename": f"{host}:9092", "nodeid": number} for number, host in enumerate(hosts)}
+            first = {"first": {"nodename": "proxy.example.com:9092", "nodeid": -1}}
+            config["stats_cb"](json.dumps({"brokers": first | named}))
 
-    monkeypatch.setattr(kafka_topic, "AdminClient", lambda _: SimpleNamespace(describe_cluster=described))
+        return SimpleNamespace(describe_cluster=lambda **_: answered(None), poll=poll)
+
+    monkeypatch.setattr(kafka_topic, "AdminClient", client)
     return hosts
 
 
@@ -59,6 +71,53 @@ def test_brokers_elsewhere_behind_an_address_of_this_machine_are_refused_without
         reach()
     reach(security_protocol=protocol)
     reach(security_protocol=protocol.replace("plaintext", "ssl"))
+
+
+class Bootstrap:
+    """A broker that takes every login, and names one other broker."""
+
+    APIS = ((0, 0, 2), (METADATA := 3, 0, 1), (HANDSHAKE := 17, 0, 1), (VERSIONS := 18, 0, 0), (LOG_IN := 36, 0, 0))
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        name = host.encode()
+        node = struct.pack(f">ih{len(name)}sih", 1, len(name), name, port, -1)
+        self._answers = {
+            self.METADATA: struct.pack(">i", 1) + node + struct.pack(">ii", 1, 0),
+            self.HANDSHAKE: struct.pack(">hih5s", 0, 1, 5, b"PLAIN"),
+            self.LOG_IN: struct.pack(">hhi", 0, -1, 0),
+        }
+        self.asked: list[int] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            connection, _ = self._server.accept()
+            stream = connection.makefile("rb")
+            while size := stream.read(4):
+                kind, version, number = struct.unpack(">hhi", stream.read(*struct.unpack(">i", size))[:8])
+                self.asked.append(kind)
+                apis = b"".join(struct.pack(">hhh", *api) for api in self.APIS)
+                too_new = 35 if version else 0
+                body = self._answers.get(kind, struct.pack(">hi", too_new, len(self.APIS)) + apis)
+                connection.sendall(struct.pack(">ii", len(body) + 4, number) + body)
+
+
+@pytest.mark.guarantee("Kafka", "No login leaves this machine without TLS before its brokers are refused")
+def test_no_connection_is_made_to_a_broker_elsewhere_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(1.5)  # by then the client would have connected by itself
+        monkeypatch.setattr(kafka_topic, "is_loopback", lambda host: host == "127.0.0.1")
+        broker = Bootstrap("localhost", elsewhere.getsockname()[1])
+        began = time.monotonic()
+        cluster = Cluster(KafkaSettings.model_validate({"bootstrap_servers": broker.address, **LOGIN}))
+        with pytest.raises(DestinationError, match="Kafka broker localhost: found an address away"):
+            cluster.reach()
+        assert time.monotonic() - began < kafka_topic.PATIENCE
+        assert broker.asked[-2:] == [broker.LOG_IN, broker.METADATA]
+        with pytest.raises(TimeoutError):
+            elsewhere.accept()
 
 
 @pytest.mark.guarantee("Kafka", "A topic that began to delete rows is refused in each run, and the way out repairs it")
