@@ -58,15 +58,22 @@ class Cluster:
     """Asks a cluster, which must be reached first; every question is bounded in time and raises NoAnswer."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._errors: list[str] = []
-        self._named: list[str] = []
+        self._errors, self._named = errors, named = list[str](), list[str]()
         is_plain = settings.security_protocol is None and not settings.protocol.endswith("ssl")
         self._plain_by_default = settings.protocol if is_plain else ""
         self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
+
+        # Without self: a client that holds itself outlives the cluster, and statistics that nobody takes fill the memory.
+        def note_error(error: KafkaError) -> None:
+            errors.append(error.name())
+
+        def note_hosts(statistics: str) -> None:
+            named[:] = _hosts_of(statistics)
+
         try:
             # Any question may go to any broker, so that only the client's statistics tell their names before it connects to them.
-            look = {"statistics.interval.ms": 10, "stats_cb": self._on_statistics} if self._plain_by_default else {}
-            self._client = AdminClient(settings.connection() | {"error_cb": self._on_error} | look)
+            look = {"statistics.interval.ms": 10, "stats_cb": note_hosts} if self._plain_by_default else {}
+            self._client = AdminClient(settings.connection() | {"error_cb": note_error} | look)
         except KafkaException as error:
             raise NoAnswer(name_of(error)) from None
 
@@ -156,13 +163,11 @@ class Cluster:
         plain = [error for error in self._errors if error in _PLAIN_WORDS]
         return NoAnswer(plain[0] if plain and name == _LATE else name)
 
-    def _on_error(self, error: KafkaError) -> None:
-        self._errors.append(error.name())
 
-    def _on_statistics(self, text: str) -> None:
-        """The hosts that the cluster names; those of bootstrap_servers have no number yet."""
-        brokers = json.loads(text)["brokers"].values()
-        self._named = [one["nodename"].rpartition(":")[0].strip("[]") for one in brokers if one["nodeid"] >= 0]
+def _hosts_of(statistics: str) -> list[str]:
+    """The hosts that the cluster names; those of bootstrap_servers have no number yet."""
+    brokers = json.loads(statistics)["brokers"].values()
+    return [one["nodename"].rpartition(":")[0].strip("[]") for one in brokers if one["nodeid"] >= 0]
 
 
 def _not_here(host: str, protocol: str) -> Problem:

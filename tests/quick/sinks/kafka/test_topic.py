@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -118,6 +119,22 @@ def test_no_connection_is_made_to_a_broker_elsewhere_that_is_refused(monkeypatch
         assert broker.asked[-2:] == [broker.LOG_IN, broker.METADATA]
         with pytest.raises(TimeoutError):
             elsewhere.accept()
+
+
+def test_a_client_that_is_given_statistics_ends_with_its_cluster_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Client(kafka_topic.AdminClient):  # type: ignore[misc]  # its stubs forget it
+        def describe_cluster(self, **_: Any) -> Future[Any]:
+            return answered(None)
+
+    monkeypatch.setattr(kafka_topic, "AdminClient", Client)
+    broker = Bootstrap("127.0.0.1", 1)
+    cluster = Cluster(KafkaSettings.model_validate({"bootstrap_servers": broker.address, **LOGIN}))
+    cluster.reach()
+    client = weakref.ref(cluster._client)
+    del cluster
+    assert client() is None
 
 
 @pytest.mark.guarantee("Kafka", "A topic that began to delete rows is refused in each run, and the way out repairs it")
