@@ -62,15 +62,14 @@ def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -
         return [Problem(where, *found)]
     wrong = [_field_problem(field, table, name, task, dialect) for field in task.schema]
     wrong += [_soft_problem(table, name, task, dialect), _key_problem(table, name, task, dialect)]
-    if task.mode is not Mode.UPDATE_ONLY and not table.fills:
-        mapped = {dialect.fold(field) for field in task.schema.names}
-        unmapped = [column for folded, column in table.columns.items() if folded not in mapped]
-        wrong += [unfilled_column(column.name) for column in unmapped if column.required]
+    if task.mode is not Mode.UPDATE_ONLY:
+        filled = {dialect.fold(field) for field in task.schema.names} | table.fills
+        unfilled = [column for folded, column in table.columns.items() if folded not in filled]
+        wrong += [_unfilled(column.name) for column in unfilled if column.required]
     return [Problem(where, *one) for one in wrong if one]
 
 
-def unfilled_column(column: str) -> Wrong:
-    """What is wrong with a column that a new row leaves NULL."""
+def _unfilled(column: str) -> Wrong:
     found, expected = f"column {column} is NOT NULL, has no default and is not mapped", "a value for each such column"
     return found, expected, f"map a column to {column}, or give it a default"
 

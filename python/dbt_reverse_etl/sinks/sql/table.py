@@ -64,7 +64,7 @@ class Table:
         names: of constraints, indexes and columns, which a reason may show.
         wrong, wrong_deletes: why no row can be written into it, e.g. a view, or deleted from it.
         rewrites: a trigger may store a row under another key.
-        fills: a trigger may give columns of a new row their values.
+        fills: folded columns that a trigger may give their value in a new row.
         cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
     """
 
@@ -74,7 +74,7 @@ class Table:
     wrong: Wrong | None = None
     wrong_deletes: Wrong | None = field(default=None, kw_only=True)
     rewrites: bool = field(default=False, kw_only=True)
-    fills: bool = field(default=False, kw_only=True)
+    fills: Set[str] = field(default=frozenset(), kw_only=True)
     cascades: Set[str] = field(default=frozenset(), kw_only=True)
 
 

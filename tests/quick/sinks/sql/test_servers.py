@@ -172,6 +172,24 @@ def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_settin
     assert "statement_timeout" in reason
 
 
+@pytest.mark.parametrize(
+    ("line", "state", "is_raised"),
+    [
+        ("PL/pgSQL function f() line 1 at RAISE", "42501", True),
+        ("PL/pgSQL 函数f()的第1行, 在RAISE处", "42501", True),
+        ("PL/pgSQL function f() line 1 at SQL statement", "42501", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "40001", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "57P01", False),
+    ],
+)
+def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless_it_asks_for_a_repeat(
+    line: str, state: str, is_raised: bool
+) -> None:
+    context = f"{line}\nPL/pgSQL function g() line 1 at RAISE"
+    error = SimpleNamespace(diag=SimpleNamespace(context=context), sqlstate=state)
+    assert postgres.is_raised(error) is is_raised  # type: ignore[arg-type]
+
+
 def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() -> None:
     answers = {"TEMPORARY": (False, "crm", "crm_push"), "has_schema": (True, False), "SELECT c.oid": (7,)}
     server = Server(answers | {"has_table": (False,), "has_any": (False,)})

@@ -11,23 +11,20 @@ from typing import Any
 import pyarrow.types as pt
 from psycopg import sql
 
-from dbt_reverse_etl.base.errors import Problem
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.sql.checks import unfilled_column
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
-from dbt_reverse_etl.sinks.sql.dialect import Fault, RolledBack
+from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     CARDINALITY,
     INTERNAL,
     NO_EFFECT,
-    NOT_NULL,
     OTHER_CLASSES,
     OTHER_KEY_STATE,
     RAISED,
+    RETRYABLE_CLASSES,
+    RETRYABLE_STATES,
     condition,
-    is_unsure,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
@@ -40,7 +37,9 @@ REFUSED = f'pg_temp."{OURS}refused"'
 SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
 OF_VALUES = "22"  # the class of a value that its type cannot hold
 IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
-CREATE_REFUSED = f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text, raised bool) ON COMMIT DROP'
+CREATE_REFUSED = (
+    f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text) ON COMMIT DROP'
+)
 
 # Halves a range until the rows that the table refuses stand alone; a failed half leaves nothing behind.
 _SEARCH = """
@@ -63,8 +62,9 @@ BEGIN
         EXCEPTION WHEN OTHERS OR assert_failure THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME,
                 context = PG_EXCEPTION_CONTEXT;
-            raised := pg_catalog."right"(pg_catalog.split_part(search.context, pg_catalog.chr(10), 1), {length})
-                OPERATOR(pg_catalog.=) '{word}';
+            raised := pg_catalog.strpos(pg_catalog.split_part(search.context, pg_catalog.chr(10), 1), '{word}')
+                OPERATOR(pg_catalog.>) 0 AND search.state OPERATOR(pg_catalog.<>) ALL ({retryable_states})
+                AND pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.<>) ALL ({retryable_classes});
             IF NOT search.raised AND search.state OPERATOR(pg_catalog.<>) ALL ({of_rows})
                     AND pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others}) THEN
                 RAISE;
@@ -74,7 +74,7 @@ BEGIN
                 firsts := pg_catalog.array_cat(search.firsts, ARRAY[search.middle, search.first]);
                 afters := pg_catalog.array_cat(search.afters, ARRAY[search.after, search.middle]);
             ELSE
-                INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col, search.raised);
+                INSERT INTO {refused} VALUES (search.first, search.state, search.constr, search.col);
             END IF;
         END;
     END LOOP;
@@ -109,7 +109,8 @@ def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
         check=check,
         refused=REFUSED,
         word=RAISED,
-        length=len(RAISED),
+        retryable_states=_texts(RETRYABLE_STATES),
+        retryable_classes=_texts(RETRYABLE_CLASSES),
         of_rows=_texts({CARDINALITY, INTERNAL}),
         others=_texts(OTHER_CLASSES),
     )
@@ -178,11 +179,8 @@ class PostgresWriter(StagedWriter):
 
     def search(self, connection: Any, step: Step, changes: Changes, ranges: Sequence[range]) -> Found:
         if step is Step.WRITE:
-            found = self._search(connection, self.statement(step, IN_RANGE), ranges, self._check)
-            self._stop_if_all_fail(found, changes.writes)
-            return found
+            return self._search(connection, self.statement(step, IN_RANGE), ranges, self._check)
         found = self._search(connection, self.statement(step, IN_RANGE), ranges)
-        self._stop_if_all_fail(found, changes.deletes)
         suspects = [range(place, place + 1) for place, fault in found.items() if fault[0][:2] == OF_VALUES]
         if suspects:  # a trigger may raise the same
             keys = ", ".join(map(self.value, self.task.key))
@@ -196,29 +194,11 @@ class PostgresWriter(StagedWriter):
     def _search(self, connection: Any, statement: str, ranges: Sequence[range], check: str = "") -> Found:
         for start in range(0, len(ranges), SLICE):
             self.dialect.run(connection, search(statement, ranges[start : start + SLICE][::-1], check))
-        found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col, raised")
+        found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
         return {
-            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column, raised)
-            for place, state, constraint, column, raised in found
+            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
+            for place, state, constraint, column in found
         }
-
-    def _stop_if_all_fail(self, found: Found, rows: int) -> None:
-        """Raises RolledBack if what each of the rows of a step meets is hardly its own fault; one alone cannot tell."""
-        if len(found) < max(rows, 2):
-            return
-        faults = set(found.values())
-        if all(is_unsure(fault) for fault in faults):
-            raise RolledBack(condition(min(faults)[0]), Outcome.FATAL)
-        if self.task.mode is not Mode.UPDATE_ONLY and all(map(self._is_unfilled, faults)):
-            wrong = unfilled_column(min(fault[2] for fault in faults))
-            raise RolledBack(str(Problem(f"sync {self.task.sync}, object {self.name}", *wrong)), Outcome.FATAL)
-
-    def _is_unfilled(self, fault: Fault) -> bool:
-        """Whether no field, no default and no trigger gave a required column its value."""
-        if fault[0] != NOT_NULL or fault[-1]:
-            return False
-        column = self.table.columns.get(fault[2])
-        return column is not None and column.required and column.name not in self.columns
 
     @property
     def _check(self) -> str:
@@ -258,7 +238,7 @@ class PostgresWriter(StagedWriter):
             return IGNORED
         if fault[0] == OTHER_KEY_STATE:
             return OTHER_KEY
-        state, constraint, column, _ = fault
+        state, constraint, column = fault
         if not self.waits(fault):
             return condition(state)
         if constraint in known:

@@ -11,7 +11,6 @@ import psycopg
 from psycopg import pq
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -26,10 +25,12 @@ OTHER_CLASSES = frozenset(
     """00 01 02 03 08 09 0A 0B 0F 0L 0P 0Z 10 20 21 24 25 26 27 28
     2B 2D 2F 34 39 3B 3D 3F 40 42 53 55 57 58 72 F0 HV XX""".split()  # noqa: SIM905  (a list takes 39 lines)
 )
-NOT_NULL = "23502"
-# A function in another language than PL/pgSQL fails with one of these, whatever it raises; so may the server.
-INTERNAL, _OTHER_LANGUAGE = "XX000", "38"
-RAISED = "RAISE"  # ends the first line of the context, in each language, if PL/pgSQL raised an error on purpose
+INTERNAL = (
+    "XX000"  # what a function in another language than PL/pgSQL may fail with, whatever it raises; so may the server
+)
+RAISED = (
+    "RAISE"  # in the first line of the context, wherever a translation puts it, if PL/pgSQL raised an error on purpose
+)
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})
@@ -135,13 +136,13 @@ def row_is_at_fault(state: str | None) -> bool:
 
 
 def is_raised(error: psycopg.Error) -> bool:
-    """Whether a trigger raised it on purpose, so that it is of a row, whatever its SQLSTATE."""
-    return (error.diag.context or "").partition("\n")[0].endswith(RAISED)
+    """Whether a trigger raised it on purpose, so that it is of a row, whatever its SQLSTATE but one that asks for a repeat."""
+    return RAISED in (error.diag.context or "").partition("\n")[0] and not is_retryable(error.sqlstate or "")
 
 
-def is_unsure(fault: Fault) -> bool:
-    """Whether a row was refused for what may be the server's own fault."""
-    return str(fault[0]).startswith((INTERNAL, _OTHER_LANGUAGE)) and not fault[-1]
+def is_retryable(state: str) -> bool:
+    """Whether a later attempt may succeed, of an SQLSTATE."""
+    return state in RETRYABLE_STATES or state[:2] in RETRYABLE_CLASSES
 
 
 def condition(state: str) -> str:
@@ -171,8 +172,7 @@ def failure(error: psycopg.Error) -> tuple[Outcome, str]:
     if isinstance(error, NotConnected):
         return connect_failure(str(error))
     if state is not None:
-        retryable = state in RETRYABLE_STATES or state[:2] in RETRYABLE_CLASSES
-        return Outcome.RETRYABLE if retryable else Outcome.FATAL, condition(state)
+        return Outcome.RETRYABLE if is_retryable(state) else Outcome.FATAL, condition(state)
     if not isinstance(error, psycopg.OperationalError):
         return Outcome.FATAL, f"Postgres failed: {type(error).__name__}"
     return Outcome.RETRYABLE, LOST

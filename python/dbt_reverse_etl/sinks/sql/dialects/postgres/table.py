@@ -123,7 +123,10 @@ WHERE n.nspname = %s AND c.relname = %s"""
 
 # Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled, or for replicas alone.
 _TRIGGERS = b"""
-SELECT t.tgtype OPERATOR(pg_catalog.&) 4 FROM pg_catalog.pg_trigger t
+SELECT t.tgtype OPERATOR(pg_catalog.&) 4, CASE WHEN l.lanname OPERATOR(pg_catalog.=) 'plpgsql' THEN p.prosrc END, t.tgargs
+FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
+JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang
 WHERE NOT t.tgisinternal AND t.tgenabled OPERATOR(pg_catalog.<>) ALL ('{D,R}')
     AND (t.tgtype OPERATOR(pg_catalog.&) 3) OPERATOR(pg_catalog.=) 3
     AND (t.tgtype OPERATOR(pg_catalog.&) 20) OPERATOR(pg_catalog.<>) 0
@@ -175,10 +178,16 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     is_rewritten = False in of_deletes
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
     wrong_deletes = _RULE if of_deletes else None
-    before = [bool(of_insert) for (of_insert,) in connection.execute(_TRIGGERS, {"table": oid})]
+    before = connection.execute(_TRIGGERS, {"table": oid}).fetchall()
+    fills = {name for name in columns for of_insert, *rest in before if of_insert and _may_fill(name, *rest)}
     cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
     table = Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, cascades=cascades)
-    return replace(table, rewrites=bool(before), fills=True in before)
+    return replace(table, rewrites=bool(before), fills=fills)
+
+
+def _may_fill(column: str, source: str | None, arguments: bytes) -> bool:
+    """Whether a trigger names the column; of one that is not in PL/pgSQL, which has no source here, nobody knows."""
+    return source is None or column.lower() in f"{source} {arguments.decode()}".lower()
 
 
 # What it did instead would count as written, or deleted.
