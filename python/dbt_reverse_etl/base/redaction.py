@@ -32,16 +32,19 @@ _CREDENTIAL_TEXT = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
 )
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
-# `Basic monthly` and `Token count` are plain words in a constant: a secret has a digit or mixed case, or is long.
+# `Token count` and `token in('a','b')` are plain words in a constant: a secret has a digit or mixed case, or is long.
 _IN_TEXT = re.compile(
-    r"\b(bearer|basic|token)\s+(?=[^\s{]{12})([^\s{\d]*\d|[^\s{]*(?-i:[a-z][A-Z])|[^\s{]{20})", re.IGNORECASE
+    r"\b(bearer|token)\s+(?=[^\s{]{12})"
+    r"([^\s{\d]*\d|(?![^\s{]*([(',]|://))([\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20}))",
+    re.IGNORECASE,
 )
+_BASIC = re.compile(r"\bbasic\s+(?=[^\s{]{12})([^\s{]*)", re.IGNORECASE)
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
-    frozenset({"fields", "columns", "join_on", "codes"}),
+    frozenset({"fields", "columns", "join_on", "codes", "aggregates"}),
     ("capture", "key"),
     frozenset({"where", "label", "object"}),
 )
-_BELOW_WORDS = frozenset({"fields", "codes", "missing_except", "error", "results"})
+_BELOW_WORDS = frozenset({"fields", "codes", "missing_except", "error", "results", "aggregates"})
 _FREE = frozenset({"headers", "constants"})  # below them, names are the user's own
 # `Ocp-Apim-Subscription-Key`, but not what places or tells requests apart.
 _PLAIN_KEYS = "idempotency|partition|routing|surrogate|cache|dedupe|sort"
@@ -161,9 +164,27 @@ def literal_secrets(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple
         )
         rest = _SCHEME.sub("", _PLACEHOLDER.sub("", text))
         has_scheme = _BELOW_WORDS.isdisjoint(ours) and _OF_WORDS.isdisjoint(ours[len(leaf_path) - 1 :])
-        scheme = [_IN_HEADER if "headers" in leaf_path else _IN_TEXT] if has_scheme else []
-        if (named and rest.strip()) or any(pattern.search(text) for pattern in (*_CREDENTIAL_TEXT, *scheme)):
+        with_scheme = _IN_HEADER.search if "headers" in leaf_path else _follows_a_scheme
+        is_credential = any(pattern.search(text) for pattern in _CREDENTIAL_TEXT) or (has_scheme and with_scheme(text))
+        if (named and rest.strip()) or is_credential:
             yield leaf_path
+
+
+def _follows_a_scheme(text: str) -> bool:
+    """Whether something that is no plain word comes after `Bearer`, `Token` or `Basic`."""
+    return bool(_IN_TEXT.search(text)) or any(
+        re.search(r"\d", word) or _is_login(word) for word in _BASIC.findall(text)
+    )
+
+
+def _is_login(word: str) -> bool:
+    """Whether it is `user:password` in base64."""
+    encoded = word.strip("\"'=")
+    try:
+        login = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+    except ValueError:
+        return False
+    return ":" in login and login.isprintable()
 
 
 def _is_secret_header(path: tuple[str, ...]) -> bool:

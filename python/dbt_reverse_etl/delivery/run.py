@@ -179,9 +179,7 @@ class _Run:
         is_planned_anew = claim is None or bool(self._late)
         if is_planned_anew:
             self._task = replace(self._task, full_load=False)  # a second plan holds changes alone
-        self._task = replace(
-            self._task, sends="one" if self._job.only else "all" if self._state.sends_all else "changes"
-        )
+        self._task = replace(self._task, sends="all" if self._state.sends_all else "changes")
         with self._lease.kept():
             self._sink.open(self._task)
             self._step("sink.opened")
@@ -211,10 +209,18 @@ class _Run:
                 return stopped
         self._step("waves.done")
         with self._lease.kept():
-            self._sink.finish(self._sent.id if self._sent else "")
+            self._sink.finish(self._sent.id if self._sent else "", complete=self._is_complete())
         self._step("sink.finished")
         left = self._left()
         return (Status.SUCCEEDED if self._counts.complete and not left else Status.PARTIAL), left
+
+    def _is_complete(self) -> bool:
+        state = self._reached()
+        return state.is_at(self._job.head, self._job.spec) and not state.undelivered
+
+    def _reached(self) -> State:
+        """What the ledger will say once the last wave is in it."""
+        return apply(self._recorded, self._unrecorded) if self._unrecorded else self._recorded
 
     def _left(self) -> str:
         return "" if self._task.full_load else remaining(self._job, self._sink, self._state.leftovers)
@@ -357,8 +363,7 @@ class _Run:
         if not (counts.balanced and counts.planned == planned):
             status, message = Status.FAILED, f"the run does not balance: {planned} planned, {counts} counted; {message}"
         message = redact(message)  # of an error, too, which may quote a secret
-        wave, sent = self._unrecorded, self._sent.id if self._sent and not self._unrecorded else None
-        state = apply(self._recorded, wave) if wave else self._recorded
+        state, sent = self._reached(), self._sent.id if self._sent and not self._unrecorded else None
         finished = RunFinished(
             sync_id=self._sync_id,
             fence=self._fence,

@@ -272,7 +272,7 @@ class SinkContract(TransactionContract):
             with opened(make_sink(), next_run(task)) as sink:
                 with trouble():
                     answers = deliver(sink, next_run(task), changes, claim="in trouble")
-                sink.finish("in trouble")
+                sink.finish("in trouble", complete=False)
             assert set(answers) != {Outcome.DELIVERED}, f"{name}: it says that all is well"
             there = list(read_back(task))
             for answer, (_, row) in zip(answers, changes, strict=True):

@@ -183,6 +183,25 @@ class TestRedaction:
                 }
             },
             {"options": {"missing_except": "Token not found", "results": {"ok": {"in": ["Token accepted"]}}}},
+            {
+                "nodes": {
+                    "orders": {"aggregates": {"token": "max(token)", "n": "count_if(token in('active1','inactive'))"}}
+                }
+            },
+            {
+                "constants": {
+                    "a": "token in('active','inactive')",
+                    "b": "Basic HealthInsurance",
+                    "c": "Token https://a.example/B",
+                }
+            },
+            {
+                "constants": {
+                    "a": "Basic business-subscription",
+                    "b": "Basic https://example.com/p",
+                    "c": "Token firstAnd,Second",
+                }
+            },
             {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},
         ],
     )
@@ -209,6 +228,8 @@ class TestRedaction:
             {"where": "url = 'https://h/x?token=abc'"},
             {"constants": {"note": "Bearer abcdefghijklmno1"}},
             {"constants": {"note": "Basic dXNlcjpwYXNz"}},
+            {"constants": {"note": "Basic internationalprice2"}},
+            {"constants": {"note": "Bearer abc-defghijklmnopqrstuvwxyz"}},
             {"constants": {"note": "Bearer sk-abcdefghijklmnopqrstuvwxyz"}},
             {"constants": {"note": "Bearer AbCdEfGhIjKlMnOp"}},
             {"where": {"a": "Bearer canary-5772156649"}},

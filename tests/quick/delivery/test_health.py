@@ -239,7 +239,7 @@ def test_the_ledger_keeps_why_the_rows_of_a_partial_run_are_undelivered() -> Non
 def test_a_push_that_failed_after_its_last_row_is_not_at_rest(kind: type[PlainSink]) -> None:
     desk = desk_of(kind)
 
-    def full(claim: str) -> None:
+    def full(claim: str, *, complete: bool) -> None:
         raise ReverseEtlError
 
     desk.sink.finish, finish = full, desk.sink.finish

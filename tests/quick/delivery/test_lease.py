@@ -72,9 +72,9 @@ class SlowDesk(Desk):
             setattr(self.sink, name, self._slowly(name, getattr(self.sink, name)))
 
     def _slowly(self, name: str, called: Callable[..., object]) -> Callable[..., object]:
-        def slowly(*args: SinkTask | str) -> object:
+        def slowly(*args: SinkTask | str, **more: bool) -> object:
             self.reach(name)
-            return called(*args)
+            return called(*args, **more)
 
         return slowly
 

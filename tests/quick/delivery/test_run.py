@@ -98,7 +98,7 @@ class Talkative(PlainSink):
 
     stops = False
 
-    def finish(self, claim: str) -> None:
+    def finish(self, claim: str = "", *, complete: bool = False) -> None:
         if "k9" in self.destination.rows:
             raise DestinationError(Problem("memory", f"no place at {SECRET}", "a place", "make it"))
 

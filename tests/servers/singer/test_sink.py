@@ -266,7 +266,10 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for name in ("credentials_json", "keyfile_json", "keyFileJson", "credentials")
     ),
     ({"credentials": {"project_id": "a"}}, {"credentials": {"project_id": "b"}}),
-    ({"boarding_pass": "a"}, {"boarding_pass": "b"}),
+    *(
+        ({"credentials": {name: "a", "pem": "x"}}, {"credentials": {name: "b", "pem": "x"}})
+        for name in ("account", "accountName", "host", "database", "bucket_name", "url", "tenant_id")
+    ),
 ]
 SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
@@ -293,6 +296,8 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "private_key_pem",
             "pat",
             "pass",
+            "sftp_pass",
+            "smtp_pass",
         )
     ),
     (
@@ -305,6 +310,23 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
             {name: '{"project_id": "a", "private_key_id": "2", "private_key": "y"}'},
         )
         for name in ("credentials_json", "keyfile_json", "credentials")
+    ),
+    *(
+        (
+            {"credentials": {"host": "a", "auth": {name: "x"}, name: "x"}},
+            {"credentials": {"host": "a", "auth": {name: "y"}, name: "y"}},
+        )
+        for name in (
+            "expiry",
+            "expiration",
+            "key",
+            "pem",
+            "sas",
+            "assertion",
+            "client_x509_cert_url",
+            "client_email",
+            "account_key",
+        )
     ),
     *(
         ({"connection_string": f"{place}={before}"}, {"connection_string": f"{place}={now}"})

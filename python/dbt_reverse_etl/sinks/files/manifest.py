@@ -129,21 +129,28 @@ class Manifest(BaseModel):
     def finished(
         self, claim: str, keep: timedelta | None, now: datetime, task: SinkTask, *, complete: bool
     ) -> Manifest:
-        """Parts older than `keep` are listed no more; of superseded ones without it, none is.
+        """Parts older than `keep` are listed no more; of superseded ones without it, none is. A run that makes an owned object whole
+        takes out all parts before, whatever their age.
 
         Args:
             claim: is acknowledged later; every other is, and no record of it is needed.
-            complete: the run left no row out.
+            complete: no row is left that was not delivered.
         """
         listed = self._listing(lambda _part: True)
         # Of a row that was left out, only an older part may have what was delivered.
-        is_resent = self.resent_from is not None and task.sends != "one" and complete
+        is_resent = self.resent_from is not None and complete
         whole_from = self.resent_from if is_resent else self.whole_from
         kept_from = None if keep is None else now - keep
         # An owner's image is no change that a reader applies once: it stays with what follows until another replaces it.
         needed_from = (whole_from or 0) if task.owns_object else None
-        kept = [part for part in listed.parts if not _is_over(part, kept_from, needed_from)]
-        over = [part for part in listed.parts if _is_over(part, kept_from, needed_from)]
+        is_replacing = is_resent and task.owns_object
+
+        def is_over(part: Part) -> bool:
+            is_old = is_replacing or _is_before(part.written, kept_from)
+            return is_old and (needed_from is None or part.fence < needed_from)
+
+        kept = [part for part in listed.parts if not is_over(part)]
+        over = [part for part in listed.parts if is_over(part)]
         replaced = [part.model_copy(update={"superseded": now}) for part in over] if task.owns_object else []
         gone = max((part.fence for part in over), default=-1)
         return listed.model_copy(
@@ -168,11 +175,6 @@ class Manifest(BaseModel):
 def _unless_gone(whole_from: int | None, gone: int) -> int | None:
     """None: of what was written since, a part is listed no more."""
     return None if whole_from is None or gone >= whole_from else whole_from
-
-
-def _is_over(part: Part, kept_from: datetime | None, needed_from: int | None) -> bool:
-    """By age, or, where the run is given from which on parts are needed, by that alone."""
-    return _is_before(part.written, kept_from) if needed_from is None else part.fence < needed_from
 
 
 def _is_before(written: datetime | None, kept_from: datetime | None) -> bool:

@@ -32,7 +32,6 @@ class FilesRun:
         self._store, self._file = store, ManifestFile(store)
         self._loaded: list[Part] = []  # by a full load; the manifest does not know them before the swap
         self._left_out = 0  # rows of a full load that are in no part
-        self._is_complete = True  # each row that was to be sent is in a part; False: perhaps not
 
     def begin(self) -> None:
         """Take the fence and remove what a crash left."""
@@ -46,7 +45,6 @@ class FilesRun:
 
     def record(self, batch: Batch, pieces: Sequence[Piece], refused: int) -> None:
         """Write the parts of a batch and put them on record; a repeat of a batch adds none."""
-        was_complete, self._is_complete = self._is_complete, False  # if it fails, nobody tells whether it is repeated
         new = [] if self._is_repeat(pieces) else pieces
         self._write(new)
         parts, left_out = [part for part, _ in new], batch.left_out + refused
@@ -56,16 +54,15 @@ class FilesRun:
             self._left_out += left_out
         else:
             self.change(lambda manifest: manifest.with_parts(parts, batch.claim, last=batch.last, left_out=left_out))
-        self._is_complete = was_complete and not left_out
 
     def swap(self, claim: str) -> None:
         """List what was loaded in place of everything else: one replacement of the manifest."""
         now = datetime.now(timezone.utc)
         self.change(lambda manifest: manifest.swapped(self._loaded, claim, self._left_out, now))
 
-    def finish(self, claim: str, keep: timedelta | None) -> None:
+    def finish(self, claim: str, keep: timedelta | None, *, complete: bool) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
-        now, complete = datetime.now(timezone.utc), self._is_complete
+        now = datetime.now(timezone.utc)
         self.change(lambda manifest: manifest.finished(claim, keep, now, self.task, complete=complete))
 
     def _is_repeat(self, pieces: Sequence[Piece]) -> bool:

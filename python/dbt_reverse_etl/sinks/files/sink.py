@@ -191,11 +191,11 @@ class FilesSink(Sink):
         with self._explained(f"a {MANIFEST} to replace"):
             self._opened().swap(claim)
 
-    def finish(self, claim: str = "") -> None:
+    def finish(self, claim: str = "", *, complete: bool = False) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
         days = self._settings.keep_days
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().finish(claim, None if days is None else timedelta(days=days))
+            self._opened().finish(claim, None if days is None else timedelta(days=days), complete=complete)
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""

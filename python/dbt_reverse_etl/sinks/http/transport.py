@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import ssl
@@ -34,6 +35,7 @@ from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, PythonAuth, StandardWebhooks
 
 BODY_CAP = 16 * 2**20  # some APIs answer a batch with all its rows, and more
+_OF_ACCEPTED = frozenset({404, 409, 422})  # beside 2xx: what is said of a row, once the token was looked at
 _MOST_REFUSED = 3  # new tokens in a row: several senders that begin together replace each other's
 
 
@@ -150,7 +152,7 @@ class Transport:
         self._tls = tls_context(settings)
         auth = partial(auth_of, self._auth, settings.origin) if isinstance(self._auth, PythonAuth) else None
         self._client = Client(timeout.connect, timeout.read, self._tls, body_cap, auth)
-        self._refused: set[str] = set()  # new tokens that met a 401 since the last 2xx
+        self._refused: set[str] = set()  # new tokens that met a 401 since one was accepted
         self._secret_headers = settings.secret_headers()
         self._tokens = (
             Tokens(self._auth, partial(self._client.send, "POST", self._auth.token_url))
@@ -190,7 +192,7 @@ class Transport:
                     self._refused.add(renewed)
                     if len(self._refused) <= _MOST_REFUSED:
                         return Failure(Outcome.RETRYABLE, "HTTP 401 to a new token")
-            if isinstance(answer, Answer) and 200 <= answer.status < 300:
+            if isinstance(answer, Answer) and (200 <= answer.status < 300 or answer.status in _OF_ACCEPTED):
                 self._refused.clear()
             return answer
 
@@ -216,29 +218,43 @@ class Transport:
         return self._client.send(request.method, url, headers, request.body, wants_body=wants_body)
 
 
-# Errors of the system that a later try meets again; every other one is of a connection.
-_LASTING = (
-    FileNotFoundError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    requests.HTTPError,  # one with a status was judged by it
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
+# What a later login may not meet; of all other errors it meets the same.
+_PASSING = (
+    ConnectionError,
+    TimeoutError,
+    socket.gaierror,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    requests.exceptions.ContentDecodingError,
+    requests.exceptions.RetryError,
+    requests.JSONDecodeError,
+)
+_OF_NETWORK = frozenset(
+    [errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
 )
 
 
 def _unauthenticated(error: Exception) -> Failure:
     """Why an auth class that may raise anything failed before a request was sent. Its text may quote a secret."""
-    causes = list(_causes(error))
-    statuses = [status for cause in causes if (status := _status(cause)) is not None]
-    if statuses or _tls_refusal(causes):
-        again = bool(statuses) and is_passing(statuses[0])
-    else:
-        again = any(isinstance(cause, OSError) and not isinstance(cause, _LASTING) for cause in causes)
+    # The first that decides it: what the class had handled before, such as a 401 to an old login, lies further in.
+    again = next((passes for cause in _causes(error) if (passes := _passes(cause)) is not None), False)
     raised = error.__context__ or error if isinstance(error, DestinationError) else error  # of `auth_of`
     return Failure(Outcome.RETRYABLE if again else Outcome.FATAL, f"the auth class raises {type(raised).__name__}")
+
+
+def _passes(error: BaseException) -> bool | None:
+    """Whether a later login may succeed; None: this error alone does not decide it."""
+    status = _status(error)
+    if status is not None:
+        return is_passing(status)
+    if _tls_refusal([error]):
+        return False
+    is_wrapper = isinstance(error, requests.exceptions.SSLError)  # of the error of the TLS library
+    is_passing_kind = isinstance(error, _PASSING) and not is_wrapper
+    return True if is_passing_kind or getattr(error, "errno", None) in _OF_NETWORK else None
 
 
 def _status(error: BaseException) -> int | None:
@@ -319,10 +335,11 @@ def _tls_refusal(causes: Sequence[BaseException]) -> Failure | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The outermost first."""
     seen: set[int] = set()
-    waiting: list[object] = [error]
+    waiting: deque[object] = deque([error])
     while waiting:
-        cause = waiting.pop()
+        cause = waiting.popleft()
         if isinstance(cause, BaseException) and id(cause) not in seen:
             seen.add(id(cause))
             yield cause

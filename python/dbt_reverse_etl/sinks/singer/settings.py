@@ -27,9 +27,11 @@ _PLACE = re.compile(
     re.IGNORECASE,
 )
 # Other names under which a login is found here, where no column of a model is.
-_OF_LOGIN = re.compile(r"(^|_)(pat|(access|private|api|secret)_key_id)$|^((db|user|login|ssh|proxy)_)?pass$")
-# A mapping, or its JSON, that names a place beside the login: `project_id` of a key file.
+_OF_LOGIN = re.compile(r"(^|_)(pat|(access|private|api|secret)_key_id)$|(^|_)pass$")
+# A mapping, or its JSON, that names a place beside the login, such as `project_id` of a key file; all else in it may expire.
 _KEY_FILE = re.compile(r"(^|_)(credentials?(_json)?|key_?file_json)$")
+_IN_KEY_FILE = re.compile(rf"({_PLACE.pattern.removesuffix('$')}|tenant)(_(id|name))?$", re.IGNORECASE)
+_OF_CERTIFICATE = re.compile(r"(^|_)cert_(url|uri)$")  # of the login
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
@@ -189,7 +191,18 @@ def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         return
     for key, inner in entries:
         value = _unwrapped(inner)
-        if not _is_login(str(key)) or (isinstance(value, dict) and _KEY_FILE.search(folded(str(key)))):
+        if isinstance(value, dict) and _KEY_FILE.search(folded(str(key))):
+            yield from _places(value, f"{path}/{key}")
+        elif not _is_login(str(key)):
+            yield from _told(value, f"{path}/{key}")
+
+
+def _places(key_file: dict[Any, Any], path: str) -> Iterator[tuple[str, str]]:
+    for key, inner in key_file.items():
+        name, value = folded(str(key)), _unwrapped(inner)
+        if isinstance(value, dict):
+            yield from _places(value, f"{path}/{key}")
+        elif _IN_KEY_FILE.search(name) and not (_is_login(name) or _OF_CERTIFICATE.search(name)):
             yield from _told(value, f"{path}/{key}")
 
 

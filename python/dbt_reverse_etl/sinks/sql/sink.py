@@ -179,7 +179,7 @@ class SqlSink(Sink):
                     self._drop_connection()  # the name may lead to another server by now
                 return Delivery.of_all(batch.rows.num_rows, outcome, reason)
 
-    def finish(self, claim: str = "") -> None:
+    def finish(self, claim: str = "", *, complete: bool = False) -> None:
         """Forget the records of all claims but this one."""
         ignored = suppress(self._dialect.failure_type, DestinationError)
         with self._lock, ignored, self._transaction(self._connected()) as connection:

@@ -166,9 +166,9 @@ def test_a_resync_that_leaves_a_row_out_makes_nothing_whole_until_a_run_leaves_n
     assert export.desk.push().counts.delivered.total == 1
     began = export.manifest["fence"]
     assert export.manifest["whole_from"] is None
+    monkeypatch.undo()
     assert export.desk.push({"k0": 2, "k1": 3}).status == Status.PARTIAL, "k1 waits"
     assert export.manifest["whole_from"] is None
-    monkeypatch.undo()
     export.desk.clock.sleep(3600)
     assert export.desk.push().status == Status.SUCCEEDED
     assert export.manifest["whole_from"] == began
@@ -227,11 +227,93 @@ def test_a_resync_that_leaves_a_row_out_replaces_no_part_of_an_object_that_is_ow
     assert export.rows() == {"k0": 3, "k1": 2}
 
 
-def test_one_row_sent_after_forget_makes_nothing_whole(export: Export) -> None:
+@pytest.mark.parametrize("owner", [False, True])
+def test_a_row_that_waits_alone_in_its_wave_keeps_the_part_with_its_last_version(
+    owner: bool, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.desk.owns_object = owner
+    export.desk.push({"k0": 1, "k1": 2})
+    export.desk.policy = replace(export.desk.policy, waves=WaveSize(rows=1, most=1))
+    with monkeypatch.context() as refusing:
+        export.refuse(refusing, "k1")
+        export.desk.push({"k0": 1, "k1": 3})
+    export.desk.ask("resync")
+    result = export.desk.push({"k0": 2, "k1": 3})
+    assert (result.status, result.counts.skipped.total) == (Status.PARTIAL, 1)
+    began = export.manifest["fence"]
+    assert export.manifest["whole_from"] == 1, "of the first push"
+    assert export.rows() == {"k0": 2, "k1": 2}
+    export.desk.clock.sleep(3600)
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert export.rows() == {"k0": 2, "k1": 3}
+    assert export.manifest["whole_from"] == began
+
+
+def test_a_resync_is_whole_although_a_batch_had_to_be_repeated(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    export.lose_old_parts()
+    export.desk.ask("resync")
+    usual, failures = FilesRun._write, [OSError(errno.EIO, "away")]
+
+    def write(run: FilesRun, pieces: Any) -> None:
+        if failures:
+            raise failures.pop()
+        usual(run, pieces)
+
+    monkeypatch.setattr(FilesRun, "_write", write)
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert not failures
+    assert export.manifest["whole_from"] == export.manifest["fence"]
+
+
+def test_a_resync_is_whole_although_a_row_that_was_refused_before_is_sent_after_the_others(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.lose_old_parts()
+    with monkeypatch.context() as refusing:
+        export.refuse(refusing, "k1")
+        export.desk.push({"k0": 1, "k1": 4})
+    export.desk.ask("resync")
+    export.desk.clock.sleep(3600)
+    assert export.desk.push().status == Status.SUCCEEDED
+    assert export.manifest["whole_from"] == export.manifest["fence"]
+
+
+def test_a_refused_row_that_is_given_back_its_former_value_stays_listed(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.desk.owns_object = True
+    export.desk.push({"k0": 1, "k1": 2})
+    export.desk.ask("resync")
+    export.refuse(monkeypatch, "k1")
+    export.desk.push({"k0": 3, "k1": 4})
+    monkeypatch.undo()
+    export.desk.push({"k0": 3, "k1": 2})
+    export.desk.clock.sleep(3600)
+    export.desk.push()
+    assert export.rows() == {"k0": 3, "k1": 2}
+
+
+def test_parts_from_before_an_image_that_an_earlier_build_called_whole_stay_until_they_are_old(export: Export) -> None:
+    """It did so although rows were left out of the image."""
+    export.desk.owns_object = True
+    export.desk.push({"k0": 1, "k1": 2})
+    export.path.write_text(json.dumps({**export.manifest, "whole_from": 2}))
+    export.desk.push({"k0": 3, "k1": 2})
+    assert export.rows() == {"k0": 3, "k1": 2}
+    export.age()
+    export.desk.push({"k0": 4, "k1": 2})
+    assert export.rows() == {"k0": 4}
+
+
+def test_one_row_sent_after_forget_makes_nothing_whole_and_the_push_of_the_rest_does(export: Export) -> None:
     export.lose_old_parts()
     export.desk.ask("forget")
     export.push_one("k0")
     assert export.manifest["whole_from"] is None
+    began = export.manifest["fence"]
+    export.desk.push()
+    assert export.manifest["whole_from"] == began
+    assert export.rows() == {"k0": 1, "k1": 3}
 
 
 @pytest.mark.guarantee("Files")

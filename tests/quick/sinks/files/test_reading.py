@@ -140,7 +140,7 @@ def test_once_parts_have_left_by_age_it_cannot_be_read_until_every_row_is_sent_a
     again = task_of(fence=3, first=False, sends="all")  # as after resync
     with opened(sink_at(tmp_path, keep_days=7), again) as sink:
         sink.deliver(inserted(again, 1, 2, claim="c3"))
-        sink.finish()
+        sink.finish(complete=True)
     assert [row["id"] for row in read(tmp_path, task_of())] == [1, 2]
     aged(tmp_path)
     changed(tmp_path, 4, 3, keep_days=7)

@@ -114,8 +114,10 @@ class TestOAuth2:
         assert tokens.given == 5
 
     @pytest.mark.guarantee("HTTP")
-    @pytest.mark.parametrize(("between", "last"), [(200, RETRYABLE), (404, FATAL), (429, FATAL), (503, FATAL)])
-    def test_only_an_answer_that_is_a_success_ends_the_count_of_refused_tokens(
+    @pytest.mark.parametrize(
+        ("between", "last"), [*((status, RETRYABLE) for status in (200, 404, 409, 422)), (429, FATAL), (503, FATAL)]
+    )
+    def test_only_an_answer_about_the_row_ends_the_count_of_refused_tokens(
         self, between: int, last: Outcome, server: HttpServer
     ) -> None:
         asked = (json_reply({"access_token": f"{CANARY}-t{number}"}) for number in range(9))

@@ -267,6 +267,22 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "down, by urllib": (HTTPError("", 503, CANARY, Message(), None), RETRYABLE),
     "refused, by urllib": (caused(HTTPError("", 401, CANARY, Message(), None)), FATAL),
     "offline, without a cache": (after(FileNotFoundError(CANARY), OSError(errno.ENETUNREACH, CANARY)), RETRYABLE),
+    "offline, with an old login": (after(refused_with(401), requests.ConnectionError(CANARY)), RETRYABLE),
+    "offline, after no trust": (after(ssl.SSLCertVerificationError(1, CANARY), ConnectionError(CANARY)), RETRYABLE),
+    "no trust, after offline": (after(ConnectionError(CANARY), ssl.SSLCertVerificationError(1, CANARY)), FATAL),
+    "refused, after offline": (after(ConnectionError(CANARY), refused_with(401)), FATAL),
+    "refused, through a library, after offline": (caused(after(ConnectionError(CANARY), refused_with(401))), FATAL),
+    "offline, with words of a former answer": (
+        after(ConnectionError(CANARY), OfAnotherLibrary(after(refused_with(401), ValueError(CANARY)))),
+        RETRYABLE,
+    ),
+    "no CA file": (OSError(CANARY), FATAL),
+    "a broken certificate": (requests.exceptions.SSLError(ssl.SSLError(9, CANARY)), FATAL),
+    "a cut handshake, by requests": (requests.exceptions.SSLError(ssl.SSLEOFError(8, CANARY)), RETRYABLE),
+    "no header": (requests.exceptions.InvalidHeader(CANARY), FATAL),
+    "redirects": (requests.TooManyRedirects(CANARY), FATAL),
+    "a file in the way": (FileExistsError(CANARY), FATAL),
+    "a full disk": (OSError(errno.ENOSPC, CANARY), FATAL),
 }
 MADE_LATER: dict[str, tuple[Exception, Outcome]] = {
     "made later, offline": (requests.ConnectionError(CANARY), RETRYABLE),
