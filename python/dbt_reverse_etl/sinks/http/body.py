@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2 import Template as Jinja
 from jinja2.exceptions import SecurityError
+from jinja2.meta import TrackingCodeGenerator
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -191,12 +192,20 @@ def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
         inner = _inner_attribute(tree)
         if inner:
             raise UnsafeError(f"the attribute {inner}, outside of the sandbox")
-        read = meta.find_undeclared_variables(tree) & {"row", "rows"}
+        read = _names(tree) & {"row", "rows"}
         return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key, is_of_batches=read == {"rows"})
     except TemplateSyntaxError as error:
         raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
     except (TemplateError, RecursionError):
         raise BodyError("no Jinja") from None
+
+
+def _names(tree: nodes.Template) -> set[str]:
+    """The names that a template looks up, as `find_undeclared_variables` of jinja2.meta gives them, which works out constants, without bounds."""
+    found = TrackingCodeGenerator(_ENVIRONMENT)
+    found.optimizer = None
+    found.visit(tree)
+    return found.undeclared_identifiers
 
 
 def _inner_attribute(tree: nodes.Template) -> str:

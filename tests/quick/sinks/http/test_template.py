@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,14 @@ class TestTemplates:
         assert found in str(caught.value)
         assert "body_template" in str(caught.value)
         assert server.connections == 0
+
+    def test_nothing_is_worked_out_while_a_template_is_compiled(self) -> None:
+        tracemalloc.start()
+        try:
+            _compiled('{{ "x" * 200000000 }}{{ rows | replace("x" * 200000000, "") }}')
+            assert tracemalloc.get_traced_memory()[1] < 50_000_000
+        finally:
+            tracemalloc.stop()
 
     def test_a_mistake_in_a_file_for_batches_is_the_only_problem_that_is_named(
         self, tmp_path: Path, server: HttpServer
