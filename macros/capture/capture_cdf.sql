@@ -19,8 +19,8 @@
 {#
   How far a Delta table has come, and what changed in it after the position that is known: {position, problem: why the changes are not known,
   changes: all images of the changed rows, behind `from`, or none where nothing changed; unreadable: why, where they cannot be read: VACUUM and the retention
-  of the log may have removed files, of which the history does not tell}. A position is version:seconds since 1970, the same in every time zone, #hash of
-  the columns and their types; an earlier build left the hash out.
+  of the log may have removed files, and the history does not show it}.
+  A position is version:seconds#hash: seconds since 1970, the same in every time zone; the hash is of the columns and their types. An earlier build left it out.
 #}
 {% macro _delta_feed(table, known, option) %}
     {%- if not known -%}{%- do reverse_etl._expect_delta(table, option) -%}{%- endif -%}

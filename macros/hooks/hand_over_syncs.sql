@@ -42,7 +42,7 @@
 {% endmacro %}
 
 
-{# These parts of a node and of its config; of `meta` only what is ours: what else stands there is not ours to write down. #}
+{# These parts of a node and of its config; of `meta` only our own keys: the others belong to the project, and are not written down. #}
 {% macro _handed_over(node, names, config_names) %}
     {%- set config = node.config or {} -%}
     {%- set parts = {'meta': reverse_etl._own_meta(node.get('meta')), 'config': {'meta': reverse_etl._own_meta(config.get('meta'))}} -%}

@@ -71,8 +71,8 @@ class Delivery:
             engine may bisect. It applied none of them but those in `maybe_applied`.
         maybe_applied: indexes of rows in `results` that may be applied, for the destination refused some of them only. What it says
             later of such a row alone holds.
-        in_part: indexes of rows in `results` of which a part is applied, as an event without its tombstone. Such a row is in doubt until
-            it is delivered, whatever the destination says of it later; a `rejected` one waits like any other refused row.
+        in_part: indexes of rows in `results` that are applied in part, as an event without its tombstone. Such a row is in doubt until it
+            is delivered, whatever the destination says of it later; a `rejected` one waits like any other refused row.
         stop: why the sync must stop although the rows in `results` may be applied (they are `unknown`), or None; a
             `fatal` row stops it too, and was surely not applied.
     """

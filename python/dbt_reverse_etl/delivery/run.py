@@ -179,7 +179,7 @@ class _Run:
         is_planned_anew = claim is None or bool(self._late)
         if is_planned_anew:
             self._task = replace(self._task, full_load=False)  # a second plan holds changes alone
-        self._task = replace(self._task, sends="all" if self._state.sends_all else "changes")
+        self._task = replace(self._task, sends_all=self._state.sends_all)
         with self._lease.kept():
             self._sink.open(self._task)
             self._step("sink.opened")

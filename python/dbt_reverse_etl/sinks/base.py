@@ -103,7 +103,7 @@ class SinkTask:
         full_load: the one claim of this run holds every row that the object shall hold, all of them inserts. They are loaded beside it,
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
         owns_object: a full load replaces whatever the object holds, so that nothing of it is anybody else's.
-        sends: of a run: `all` if it is the first of those that send every row (nothing was delivered, or all of it was asked for again), or `changes`.
+        sends_all: this run is the first of those that send every row: nothing was delivered, or all of it was asked for again.
         wrote: of `Sink.missing` alone: the run of `fence` has written, so that no record of it is older.
         known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
             names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
@@ -122,7 +122,7 @@ class SinkTask:
     texts: Mapping[str, str] = field(default_factory=dict)
     full_load: bool = False
     owns_object: bool = False
-    sends: Literal["all", "changes"] = "changes"
+    sends_all: bool = False
     wrote: bool = False
     known: Literal["key", "names", "types"] = "types"
 

@@ -120,9 +120,7 @@ def test_a_row_of_a_second_request_that_was_applied_in_part_is_rejected_once_it_
 @pytest.mark.guarantee("Refusals and outages")
 @pytest.mark.parametrize("whole", [False, True], ids=["others delivered", "refused as one"])
 @pytest.mark.parametrize("found", ["in_part", "maybe_applied"])
-def test_a_row_of_which_a_part_is_applied_stays_in_doubt_if_its_next_attempt_is_refused(
-    found: str, *, whole: bool
-) -> None:
+def test_a_row_that_arrived_in_part_stays_in_doubt_if_its_next_attempt_is_refused(found: str, *, whole: bool) -> None:
     """A topic keeps the event whose tombstone it refused; an API that takes a row as one applied all of it or nothing."""
 
     def answer(ids: list[int], number: int) -> Delivery:

@@ -98,7 +98,7 @@ def test_a_table_leaves_the_cache_before_its_columns_and_then_its_version_are_no
 
 
 @pytest.mark.guarantee("Capture")
-def test_a_feed_that_may_fail_is_told_with_every_cause() -> None:
+def test_a_feed_that_cannot_be_read_names_each_possible_cause() -> None:
     found = Feed("int").read(SECONDS[7])["unreadable"]
     assert found.startswith("the change feed of t after version 7 cannot be read: ")
     assert all(cause in found for cause in ("files", "right", "columns"))

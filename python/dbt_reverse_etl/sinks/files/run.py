@@ -98,7 +98,7 @@ def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     taken = before.model_copy(update={"fence": task.fence, "key": list(task.key)})
     # What an operation states, such as adopt, ends a resend that was cut off.
     kept = None if task.first else before.resent_from
-    return taken.model_copy(update={"resent_from": task.fence if task.sends == "all" else kept})
+    return taken.model_copy(update={"resent_from": task.fence if task.sends_all else kept})
 
 
 def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:

@@ -137,7 +137,7 @@ def test_once_parts_have_left_by_age_it_cannot_be_read_until_every_row_is_sent_a
     with pytest.raises(DestinationError, match="older than keep_days"):
         read(tmp_path, task_of())
     aged(tmp_path)
-    again = task_of(fence=3, first=False, sends="all")  # as after resync
+    again = task_of(fence=3, first=False, sends_all=True)  # as after resync
     with opened(sink_at(tmp_path, keep_days=7), again) as sink:
         sink.deliver(inserted(again, 1, 2, claim="c3"))
         sink.finish(complete=True)

@@ -226,7 +226,7 @@ def test_deletes_that_are_refused_by_half_are_bisected_and_stay_in_doubt() -> No
 
 
 @pytest.mark.guarantee(
-    "Kafka", "A delete of which the broker refuses one message does not hold up the rows of its batch"
+    "Kafka", "A delete holds up no other row of its batch if the broker refuses one of its two messages"
 )
 def test_a_delete_of_which_one_message_is_refused_because_of_the_other_is_refused() -> None:
     refused, beside = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
