@@ -26,7 +26,7 @@ demo: $(STAMP) ## See it work: a project, a database, an HTTP API, and a push of
 	@$(JAVA) exec $(BIN)/python examples/demo.py .demo
 
 quick: $(STAMP) ## What to run before each commit: pure logic, under a minute
-	@EFFORT=0.1 $(PYTEST) -n $$(($(JOBS) + 1)) --dist worksteal tests/quick
+	@EFFORT=0.03 $(PYTEST) -n $$(($(JOBS) + 1)) --dist worksteal tests/quick
 
 test: check $(CLASSES) ## Everything that must pass: the checks, then each part for real at least once
 	@$(JAVA) EFFORT=0.15 $(PYTEST) $(FILES) -m "not full" tests/spark tests/servers tests/quick examples/sink

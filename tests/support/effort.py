@@ -1,4 +1,4 @@
-"""How long random searches go on. EFFORT scales them: 0.1 for `make quick`, 0.15 for `make test`, 0.7 for `make test-full`."""
+"""How long random searches go on. EFFORT scales them: 0.03 for `make quick`, 0.15 for `make test`, 0.7 for `make test-full`."""
 
 from __future__ import annotations
 

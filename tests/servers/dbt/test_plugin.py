@@ -213,6 +213,9 @@ def test_a_wrong_configuration_stops_a_command_whose_manifest_dbt_shows_to_no_pl
     assert "nothing was captured or sent" in text
 
 
+OTHERS = ("build", "parse", "compile", "test", "clean")
+
+
 def without_pyspark() -> None:
     """dbt in a process of its own where nobody has installed pyspark."""
     from dbt.cli.main import cli
@@ -232,7 +235,9 @@ def elsewhere(project: Told) -> Told:
 
 
 @pytest.mark.guarantee("Packaging")
-@pytest.mark.parametrize("command", ["run", "build", "parse", "list", "compile", "test", "deps", "clean"])
+@pytest.mark.parametrize(
+    "command", ["run", "list", "deps", *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)]
+)
 def test_without_pyspark_the_plugin_says_nothing_where_nothing_is_to_be_pushed(elsewhere: Told, command: str) -> None:
     def silent() -> None:
         selected = () if command in ("parse", "deps", "clean") else ("--select", "nothing_here")

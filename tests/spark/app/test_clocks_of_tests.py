@@ -48,6 +48,7 @@ def test_tests_that_an_older_version_recorded_block_until_they_pass(ledger: Delt
     assert overview_of(ledger, known).failing == {PEOPLE: ()}
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("dbt and its commands")
 def test_tests_that_failed_before_quoting_changed_block_until_they_pass(ledger: DeltaLedger) -> None:
     known = [sync("crm_people", PEOPLE)]

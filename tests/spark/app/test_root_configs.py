@@ -44,6 +44,7 @@ def test_no_materialization_of_the_user_s_project_replaces_the_ledger(project: P
     assert "found materialized: table for reverse_etl_runs; expected ledger_view" in result.messages["reverse_etl_runs"]
 
 
+@pytest.mark.full
 def test_persist_docs_of_the_user_s_project_documents_the_ledger_and_its_views(project: Project) -> None:
     project.rows("drop table if exists {s}.reverse_etl_ledger")
     plain = {"+file_format": "delta"}

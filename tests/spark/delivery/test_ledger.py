@@ -235,7 +235,12 @@ class Kept(MemoryLedger):
 
 @pytest.mark.guarantee("Crashes and claims")
 @pytest.mark.parametrize(
-    ("sink", "seed"), [(PlainSink, 11), pytest.param(PlainSink, 23, marks=pytest.mark.full), (TransactionalSink, 5)]
+    ("sink", "seed"),
+    [
+        (PlainSink, 11),
+        pytest.param(PlainSink, 23, marks=pytest.mark.full),
+        pytest.param(TransactionalSink, 5, marks=pytest.mark.full),
+    ],
 )
 def test_random_crashes_zombies_and_refusals_converge_on_the_real_ledger(
     ledger: DeltaLedger, monkeypatch: pytest.MonkeyPatch, sink: type[PlainSink], seed: int
