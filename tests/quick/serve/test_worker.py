@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -19,6 +20,7 @@ from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
 from dbt_reverse_etl.serve.worker import Worker
+from tests.support.config.manifest import manifest
 from tests.support.serve.world import wait_for
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, event, results, signature
 from tests.support.servers.http import Reply
@@ -197,6 +199,31 @@ class TestARunThatFailed:
         desk.api.add_run(5)
         desk.later(worker)
         assert counts(worker.position.value, [JOB])["failed"] == 0
+        assert desk.kept() == []
+
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(("code", "ending"), [(2, "failed"), (6, "overtaken")])
+    def test_stays_one_while_later_runs_push_other_syncs_only(self, desk: Desk, code: int, ending: str) -> None:
+        desk.patience = replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+        models = {"model.shop.a": "success", "model.shop.b": "success"}
+
+        def run(run_id: int, which: str, *names: str, **args: object) -> dict[str, int]:
+            rows = {name: models[name] for name in map("model.shop.{}".format, names)}
+            desk.api.add_run(run_id, {f"dbt {which} {run_id}": results(f"inv-{run_id}", which, rows, **args)})
+            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+            return counts(worker.position.value, [JOB])
+
+        desk.codes = [code]
+        assert run(1, "build", "a", "b")[ending] == 1
+        assert run(2, "build", "a")[ending] == 1
+        assert desk.kept() == (["1"] if ending == "failed" else [])
+        assert run(3, "build", "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
+        worker = desk.worker()
+        assert run(4, "build", "b")[ending] == 0
         assert desk.kept() == []
 
 
