@@ -188,8 +188,6 @@ class Worker:
         elif code == ExitCode.OVERTAKEN:
             self._overtaken.add(run.run_id)
             self._ended(run, State.OVERTAKEN, _OVERTAKEN)
-        elif code == ExitCode.USAGE:
-            self._ended(run, State.FAILED, reason)
         else:  # the worst code may hide that of another sync, which another try helps
             self._left(run, Trouble.BUSY if code == ExitCode.BUSY else Trouble.PUSH, reason)
 

@@ -133,10 +133,10 @@ class TestARunThatALaterOneHasOvertaken:
     def test_is_a_failure_if_another_step_of_it_failed(self, desk: Desk) -> None:
         both = {"dbt run -s a": results("ran"), "dbt build -s b": results("built", "build", {"model.b": "success"})}
         desk.api.add_run(1, both)
-        desk.codes = [6, 2]
+        desk.patience, desk.codes = replace(AT_ONCE, push=(1, 0)), [6, 2]
         worker = desk.worker()
         desk.later(worker)
-        assert worker.position.value.runs[1].reason == "exit code 2, the configuration is wrong"
+        assert worker.position.value.runs[1].reason == "given up: exit code 2, the configuration is wrong"
 
 
 @pytest.mark.guarantee("dbt Cloud")
@@ -180,7 +180,8 @@ def test_poll_ends_with_the_code_of_an_overtaken_run_unless_a_later_one_was_push
 class TestARunThatFailed:
     @pytest.mark.guarantee("dbt Cloud")
     def test_stays_one_with_its_artifacts_while_later_runs_bring_nothing_that_is_pushed(self, desk: Desk) -> None:
-        desk.codes, worker = [2], desk.worker()
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
         steps: Sequence[dict[str, Any] | None] = (
             None,
             {"dbt test": results("t", "test")},
@@ -267,7 +268,8 @@ class TestTheLedger:
         assert len(desk.pushed) == 2
 
     def test_of_another_place_takes_the_artifacts_of_an_earlier_failed_run_from_nobody(self, desk: Desk) -> None:
-        worker, desk.codes = desk.worker(), [0, 2]
+        desk.codes, desk.patience = [0, 2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
         for run_id, ledger in enumerate(("shop.l", "shop.l", "try.l"), 1):
             desk.api.add_run(run_id, ledger=ledger)
             desk.later(worker)
@@ -284,6 +286,21 @@ class TestTheLedger:
 
 
 class TestHowLongARunIsTried:
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("code", [1, 2, 3, 5])
+    def test_a_code_that_may_hide_that_of_another_sync_is_tried_again_to_a_limit(self, desk: Desk, code: int) -> None:
+        worker, desk.codes = desk.worker(), [code] * 2
+        desk.api.add_run(1)
+        for left in ("waiting", "waiting", "done"):
+            desk.later(worker)
+            assert state(worker, 1) == left
+        desk.codes = [code] * 9
+        desk.api.add_run(2)
+        for left in ("waiting", "waiting", "failed", "failed"):
+            desk.later(worker)
+            assert state(worker, 2) == left
+        assert len(desk.codes) == 6
+
     @pytest.mark.guarantee("dbt Cloud")
     def test_tries_of_another_trouble_do_not_count(self, desk: Desk) -> None:
         desk.patience = replace(AT_ONCE, busy=(9, 0))
