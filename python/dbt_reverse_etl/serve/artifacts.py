@@ -19,7 +19,7 @@ from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run
-from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
+from dbt_reverse_etl.serve.steps import Json, Step, Unfit, commands, is_of_another_command, join, succeeded, wanted
 
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
 
@@ -120,7 +120,14 @@ class Artifacts:
         return now
 
     def _joined(self, run: Run, now: CloudRun, target: str) -> list[tuple[int, Json]]:
-        return join({step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}, target)
+        return join({step.index: self._results(run, step) for step in wanted(now.steps)}, target)
+
+    def _results(self, run: Run, step: Step) -> Json:
+        """Of this very step: an API that does not heed its number gives those of the last one."""
+        read = self._json(run, RESULTS, step.index)[1]
+        if is_of_another_command(read, step):
+            raise CloudError(f"{RESULTS} of step {step.index}: results of another command than dbt {step.command}")
+        return read
 
     def _does_the_same(self, newest: Run, run: Run, now: CloudRun, target: str) -> bool:
         """Then one push for both is enough: a push goes from the position of each key to the newest snapshot. What a selector such as

@@ -20,6 +20,7 @@ Json = Mapping[str, Any]
 PUSHING = frozenset({"run", "build", "retry"})
 _WANTED = PUSHING | {"test"}
 _EXCLUDES = ("exclude", "exclude_resource_types")
+_DOCS = "generate"  # what a trailing step writes; no retry that counts does
 _BROUGHT = frozenset({"success", "no-op"})
 
 
@@ -54,6 +55,13 @@ def wanted(steps: Iterable[Step]) -> list[Step]:
     """The steps that ended well and whose results count; none of them if no step ran models."""
     found = [step for step in steps if step.status == SUCCESS and step.command in _WANTED]
     return found if any(step.command in PUSHING for step in found) else []
+
+
+def is_of_another_command(read: Json, step: Step) -> bool:
+    """Whether these are no results of the step. A retry writes the name of the command that it repeats, which may be any."""
+    args = read.get("args")
+    which = args.get("which") if isinstance(args, Mapping) else None
+    return which == _DOCS if step.command == "retry" else which not in (None, step.command)
 
 
 def commands(steps: Iterable[Step]) -> list[str]:
