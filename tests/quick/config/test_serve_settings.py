@@ -52,6 +52,12 @@ def test_a_few_lines_are_enough_and_secrets_are_hidden_and_redacted(tmp_path: Pa
     assert settings.api().url == "https://cloud.getdbt.com/api/v2/accounts/12"
 
 
+@pytest.mark.parametrize("seconds", [3, 181, 3600])
+def test_a_timeout_that_is_accepted_is_that_of_the_api(tmp_path: Path, seconds: int) -> None:
+    timeout = load(tmp_path, timeout=seconds).api().timeout
+    assert (timeout.connect, timeout.read) == (min(seconds, 10), seconds)
+
+
 @pytest.mark.guarantee("dbt Cloud")
 def test_every_problem_comes_at_once(tmp_path: Path) -> None:
     problems = refused(
