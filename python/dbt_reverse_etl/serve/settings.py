@@ -15,6 +15,7 @@ from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, raise_if_any, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Timeout
+from dbt_reverse_etl.sinks.lines import SecretLine
 
 
 def _safe_url(url: str) -> str:
@@ -56,7 +57,7 @@ class ServeSettings(Settings):
     account_id: int = Field(gt=0)
     url: Annotated[str, AfterValidator(_safe_url)] = "https://cloud.getdbt.com"
     token: SecretHeader
-    webhook_secret: Annotated[SecretStr, AfterValidator(_long_enough)] | None = None
+    webhook_secret: Annotated[SecretLine, AfterValidator(_long_enough)] | None = None
     jobs: list[Job] = Field(min_length=1)
     listen: str = "127.0.0.1:8580"
     folder: Path = Path(".reverse-etl-serve")

@@ -101,6 +101,12 @@ def test_a_secret_with_which_anybody_could_sign_is_refused(tmp_path: Path, secre
     assert "fewer than 16 characters" in problem
 
 
+def test_a_line_break_at_the_end_of_a_secret_is_refused_before_every_webhook_would_be(tmp_path: Path) -> None:
+    for name in ("TOKEN", "SECRET"):
+        (problem,) = refused(tmp_path, {**ENV, name: f"{ENV[name]}\n"})
+        assert "look for a line break at the end of the variable" in problem
+
+
 def test_without_a_webhook_its_secret_is_neither_needed_nor_read(tmp_path: Path) -> None:
     assert "create the webhook" in refused(tmp_path, webhook_secret=None)[0]
     assert load(tmp_path, webhook=False, webhook_secret=None).webhook_secret is None
