@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from dbt_reverse_etl.serve.cloud import PAGE
 from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.settings import ServeSettings
@@ -505,6 +506,35 @@ class TestWhenSomethingIsTriedAgain:
             worker.turn()
         assert len(desk.api.asked("order_by")) in (6, 7), "at the start, five times, and perhaps the usual one"
         assert desk.said("a webhook named it") == ["warn"]
+
+
+class TestARunWithoutTheTimeOfItsEnd:
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_holds_up_no_other_and_is_pushed_once_it_has_one(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id in (1, 2, 3):
+            desk.api.add_run(run_id, ran(run_id))
+        at, desk.api.runs[3]["finished_at"] = desk.api.runs[3]["finished_at"], None
+        desk.later(worker)
+        assert worker.position.value.runs.keys() == {2}, "the newest alone"
+        assert worker.looks.trouble == {}
+        desk.api.add_run(4, ran(4))
+        desk.later(worker)
+        assert state(worker, 4) == "done"
+        desk.api.runs[3]["finished_at"] = at
+        desk.later(worker)
+        assert state(worker, 3) == "done"
+
+    def test_ends_no_page(self, desk: Desk) -> None:
+        worker = desk.worker()
+        desk.api.add_run(1)
+        desk.later(worker)
+        for run_id in range(2, PAGE + 2):
+            desk.api.add_run(run_id)
+            desk.api.runs[run_id]["finished_at"] = None
+        desk.api.add_run(99, ran(99))
+        desk.later(worker)
+        assert state(worker, 99) == "done"
 
 
 class TestAJobThatDbtCloudDoesNotKnow:
