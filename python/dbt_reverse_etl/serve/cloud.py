@@ -115,7 +115,8 @@ class Cloud:
         """Runs of a job that ended with success, the newest first.
 
         Args:
-            since: seconds since the epoch, by dbt Cloud's clock; None: the newest run alone.
+            since: seconds since the epoch, by dbt Cloud's clock: all that finished from then on, and some of those before; None: the
+                newest run alone.
         """
         if since is None:
             newest = self._page(job_id, 0, 1)
@@ -124,7 +125,7 @@ class Cloud:
         for page in range(MOST_PAGES):
             listed = self._page(job_id, page * PAGE, PAGE)
             timed = _timed(listed)
-            runs += [run for run in timed if run.finished_at.timestamp() >= since]
+            runs += timed
             if len(listed) < PAGE or (timed and timed[-1].finished_at.timestamp() < since):
                 break
         return runs

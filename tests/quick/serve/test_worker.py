@@ -507,6 +507,20 @@ class TestWhenSomethingIsTriedAgain:
         assert len(desk.api.asked("order_by")) in (6, 7), "at the start, five times, and perhaps the usual one"
         assert desk.said("a webhook named it") == ["warn"]
 
+    def test_a_settled_run_that_a_webhook_names_once_more_is_not_looked_for(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id, minute=run_id * 100)
+            desk.now += 400
+            worker.turn()
+        assert 1 not in worker.position.value.runs
+        worker.hear(JOB, 1)
+        worker.turn()
+        assert worker.looks.is_settled
+        assert desk.said("a webhook named it") == []
+        assert len(desk.pushed) == 2
+
 
 class TestARunWithoutTheTimeOfItsEnd:
     @pytest.mark.guarantee("dbt Cloud")
