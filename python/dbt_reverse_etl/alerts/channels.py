@@ -6,6 +6,7 @@ import re
 import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from email.message import EmailMessage
@@ -176,12 +177,14 @@ class Mail(_Channel):
         message["Date"] = datetime.now(timezone.utc)
         message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2])
         message.set_content("\n\n".join(filter(None, ("\n".join(texts), self.link))))
-        with self._connected() as server:
+        with closing(self._connected()) as server:
             if self.security == "starttls":
                 server.starttls(context=self._tls())
             if self.user is not None and self.password is not None:
                 server.login(self.user, self.password.get_secret_value())
             refused = server.send_message(message)
+            with suppress(smtplib.SMTPException, OSError):  # the message is accepted, however the server says goodbye
+                server.quit()
         return f"the server refused {len(refused)} of {len(self.to)} recipients: correct `to`" if refused else ""
 
     def _connected(self) -> smtplib.SMTP:

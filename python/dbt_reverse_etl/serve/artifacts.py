@@ -10,14 +10,16 @@ from typing import Any
 import orjson
 
 from dbt_reverse_etl.base.durable import sync_directory, write
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.sql import plain_relation
-from dbt_reverse_etl.config.manifest import LEDGER_NODE
+from dbt_reverse_etl.config.artifacts import run as invocation_of
+from dbt_reverse_etl.config.manifest import LEDGER_NODE, syncs
 from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
 from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run
-from dbt_reverse_etl.serve.steps import Json, Unfit, commands, join, succeeded, wanted
+from dbt_reverse_etl.serve.steps import Json, Step, Unfit, commands, is_of_another_command, join, succeeded, wanted
 
 MANIFEST, RESULTS = "manifest.json", "run_results.json"
 
@@ -25,6 +27,22 @@ MANIFEST, RESULTS = "manifest.json", "run_results.json"
 def ledger_of(folder: Path) -> str:
     """The relation of the ledger that a manifest names, without quotes; empty if it names none."""
     return _ledger_in(orjson.loads((folder / MANIFEST).read_bytes()))
+
+
+def syncs_of(folders: Sequence[Path]) -> tuple[frozenset[str], frozenset[str]]:
+    """The syncs that a push of these folders has to deliver, and those of the project that it leaves alone.
+
+    A folder that cannot be understood counts for nothing: its push says what is wrong.
+    """
+    due, known = set[str](), set[str]()
+    for folder in folders:
+        try:
+            manifest, read = (orjson.loads((folder / name).read_bytes()) for name in (MANIFEST, RESULTS))
+            due |= {sync.unique_id for sync in invocation_of(read, manifest).push}
+            known |= {sync.unique_id for sync in syncs(manifest) if sync.enabled}
+        except (ReverseEtlError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return frozenset(due), frozenset(known - due)
 
 
 def _ledger_in(manifest: Mapping[str, Any]) -> str:
@@ -102,7 +120,14 @@ class Artifacts:
         return now
 
     def _joined(self, run: Run, now: CloudRun, target: str) -> list[tuple[int, Json]]:
-        return join({step.index: self._json(run, RESULTS, step.index)[1] for step in wanted(now.steps)}, target)
+        return join({step.index: self._results(run, step) for step in wanted(now.steps)}, target)
+
+    def _results(self, run: Run, step: Step) -> Json:
+        """Of this very step: an API that does not heed its number gives those of the last one."""
+        read = self._json(run, RESULTS, step.index)[1]
+        if is_of_another_command(read, step):
+            raise CloudError(f"{RESULTS} of step {step.index}: results of another command than dbt {step.command}")
+        return read
 
     def _does_the_same(self, newest: Run, run: Run, now: CloudRun, target: str) -> bool:
         """Then one push for both is enough: a push goes from the position of each key to the newest snapshot. What a selector such as

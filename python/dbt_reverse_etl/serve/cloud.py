@@ -78,6 +78,12 @@ class FinishedRun(BaseModel, frozen=True):
     finished_at: Moment
 
 
+class _Untimed(BaseModel, frozen=True):
+    """A run that has no time of its end yet: it counts once it has one."""
+
+    finished_at: None
+
+
 class _Job(BaseModel, frozen=True):
     id: Id
 
@@ -109,15 +115,18 @@ class Cloud:
         """Runs of a job that ended with success, the newest first.
 
         Args:
-            since: seconds since the epoch, by dbt Cloud's clock; None: the newest run alone.
+            since: seconds since the epoch, by dbt Cloud's clock: all that finished from then on, and some of those before; None: the
+                newest run alone.
         """
         if since is None:
-            return self._page(job_id, 0, 1)
+            newest = self._page(job_id, 0, 1)
+            return _timed(newest) or (_timed(self._page(job_id, 0, PAGE))[:1] if newest else [])
         runs: list[FinishedRun] = []
         for page in range(MOST_PAGES):
             listed = self._page(job_id, page * PAGE, PAGE)
-            runs += [run for run in listed if run.finished_at.timestamp() >= since]
-            if len(listed) < PAGE or listed[-1].finished_at.timestamp() < since:
+            timed = _timed(listed)
+            runs += timed
+            if len(listed) < PAGE or (timed and timed[-1].finished_at.timestamp() < since):
                 break
         return runs
 
@@ -138,9 +147,9 @@ class Cloud:
         """The file that a step of a run has written."""
         return self._get(f"runs/{run_id}/artifacts/{name}", f"{name} of step {step}", step=step)
 
-    def _page(self, job_id: int, offset: int, limit: int) -> list[FinishedRun]:
+    def _page(self, job_id: int, offset: int, limit: int) -> list[FinishedRun | _Untimed]:
         asked = {"job_definition_id": job_id, "status": SUCCESS, "order_by": "-finished_at"}
-        return self._data(_Envelope[list[FinishedRun]], "runs/", **asked, limit=limit, offset=offset)
+        return self._data(_Envelope[list[FinishedRun | _Untimed]], "runs/", **asked, limit=limit, offset=offset)
 
     def _data(self, form: type[_Envelope[T]], path: str, **query: object) -> T:
         what = path.strip("/")
@@ -159,6 +168,10 @@ class Cloud:
         if answer.body is None:
             raise CloudError(f"{what}: {answer.body_problem}")
         return answer.body
+
+
+def _timed(listed: Sequence[FinishedRun | _Untimed]) -> list[FinishedRun]:
+    return [run for run in listed if isinstance(run, FinishedRun)]
 
 
 def _refusal(answer: Answer, what: str) -> CloudError:

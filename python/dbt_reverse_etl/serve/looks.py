@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from dbt_reverse_etl.delivery.gate import jitter
 from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError, FinishedRun
@@ -83,7 +83,7 @@ class Looks:
         self.trouble.pop(job_id, None)
         self._failures.pop(job_id, None)
         self._metrics.looked.labels(str(job_id)).set_to_current_time()
-        self._seek(job_id)
+        self._seek(job_id, {one.run_id for one in listed})
 
     def _note(self, job_id: int, listed: Sequence[FinishedRun]) -> None:
         if len(listed) >= PAGE * MOST_PAGES:
@@ -104,15 +104,21 @@ class Looks:
             self._pace.rest(API, seconds)
         self._around.say(f"job {job_id}: {error.reason}", "warn")
 
-    def _seek(self, job_id: int) -> None:
-        """Set the time of the next look: soon, while a run that a webhook named is not listed."""
+    def _seek(self, job_id: int, listed: Set[int]) -> None:
+        """Set the time of the next look: soon, while a run that a webhook named is not listed.
+
+        One that is listed, and is not in the position, is settled.
+        """
         heard = self._heard[job_id]
         for run_id, looks in [*heard.items()]:
-            if run_id in self._position.value.runs:
+            if run_id in self._position.value.runs or run_id in listed:
                 del heard[run_id]
             elif looks == 1:
                 del heard[run_id]
-                self._around.say(f"run {run_id}: a webhook named it, and dbt Cloud does not list it", "warn")
+                self._around.say(
+                    f"run {run_id}: a webhook named it, and dbt Cloud does not list it among the newest runs of the job",
+                    "warn",
+                )
             else:
                 heard[run_id] = looks - 1
         looked = _LOOKS - max([*heard.values()], default=0)

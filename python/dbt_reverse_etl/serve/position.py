@@ -5,7 +5,7 @@ Times of runs are dbt Cloud's, so that its clock and ours need not agree.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
@@ -33,7 +33,7 @@ class State(str, Enum):
     OVERTAKEN = "overtaken"
 
 
-UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until a later run of the job was pushed
+UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs of the job have pushed its syncs
 
 
 class Trouble(str, Enum):
@@ -57,6 +57,8 @@ class Run:
         trouble: the kind of failure with which the last tries ended.
         since: when the first of these failed, by our clock.
         other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
+        syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if they are not
+            known: then any later run counts for all of them.
     """
 
     run_id: int
@@ -69,6 +71,7 @@ class Run:
     trouble: Trouble = Trouble.NONE
     since: float = 0.0
     other: tuple[int, float] = (0, 0.0)
+    syncs: frozenset[str] = frozenset()
 
     def fetched(self, tries: int) -> Run:
         """With its artifacts: tries count from here on for its push."""
@@ -89,7 +92,7 @@ class Position:
 
     Attributes:
         since: by job: every run that finished before is settled.
-        runs: by id: those that finished later; failed and overtaken ones until a later run of the job was pushed.
+        runs: by id: those that finished later; failed and overtaken ones until later runs of the job have pushed their syncs.
         done_at: by job, when a run was last pushed, by our clock.
         ledgers: by target, the ledger of the first run that was pushed for it.
     """
@@ -114,14 +117,15 @@ class Position:
         """With another state of a run."""
         return replace(self, runs={**self.runs, run.run_id: run})
 
-    def ended(self, run: Run, now: float, *, is_pushed: bool = False) -> Position:
+    def ended(self, run: Run, now: float, *, is_pushed: bool = False, others: Set[str] = frozenset()) -> Position:
         """With a run for which there is nothing more to do; what is settled by that is forgotten.
 
         Args:
-            is_pushed: its push ended well, so that earlier runs of its job need no attention any more.
+            is_pushed: its push ended well, so that earlier runs of its job with no other syncs need no attention any more.
+            others: the syncs of its project that it was not to push. One that is gone from the project is not missed.
         """
         runs = [
-            replace(one, state=State.DONE) if is_pushed and one.state in UNSETTLED and _is_before(one, run) else one
+            _without_pushed(one, others) if is_pushed and one.state in UNSETTLED and _is_before(one, run) else one
             for one in self.updated(run).runs.values()
         ]
         mine = [one for one in runs if one.job_id == run.job_id]
@@ -136,6 +140,11 @@ class Position:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""
         found = [run for run in self.runs.values() if run.state is State.WAITING and run.job_id in jobs]
         return sorted(found, key=lambda run: (run.finished_at, run.run_id))
+
+
+def _without_pushed(one: Run, others: Set[str]) -> Run:
+    left = one.syncs & others
+    return replace(one, syncs=left) if left else replace(one, state=State.DONE)
 
 
 def _is_before(one: Run, other: Run) -> bool:

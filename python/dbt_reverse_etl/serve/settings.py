@@ -14,7 +14,8 @@ from dbt_reverse_etl.config.profiles import read_serve
 from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, raise_if_any, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
-from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader
+from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Timeout
+from dbt_reverse_etl.sinks.lines import SecretLine
 
 
 def _safe_url(url: str) -> str:
@@ -56,7 +57,7 @@ class ServeSettings(Settings):
     account_id: int = Field(gt=0)
     url: Annotated[str, AfterValidator(_safe_url)] = "https://cloud.getdbt.com"
     token: SecretHeader
-    webhook_secret: Annotated[SecretStr, AfterValidator(_long_enough)] | None = None
+    webhook_secret: Annotated[SecretLine, AfterValidator(_long_enough)] | None = None
     jobs: list[Job] = Field(min_length=1)
     listen: str = "127.0.0.1:8580"
     folder: Path = Path(".reverse-etl-serve")
@@ -94,14 +95,16 @@ class ServeSettings(Settings):
     def api(self) -> HttpSettings:
         """The API of the account."""
         token = f"Token {self.token.get_secret_value()}"
-        return HttpSettings.model_validate(
+        settings = HttpSettings.model_validate(
             {
                 "url": f"{self.url}/api/v2/accounts/{self.account_id}",
                 "auth": {"type": "api_key", "header": "Authorization", "value": token},
-                "timeout": {"connect": min(self.timeout, 10), "read": self.timeout},
                 "concurrency": 2,
             }
         )
+        # Not validated: what bounds the answer of a destination would bound the fetch of a large manifest.
+        timeout = Timeout.model_construct(connect=min(self.timeout, 10), read=self.timeout)
+        return settings.model_copy(update={"timeout": timeout})
 
 
 def load_settings(

@@ -7,7 +7,7 @@ last result of each node counts, as if one command had brought it, so that one p
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ Json = Mapping[str, Any]
 PUSHING = frozenset({"run", "build", "retry"})
 _WANTED = PUSHING | {"test"}
 _EXCLUDES = ("exclude", "exclude_resource_types")
+_DOCS = "generate"  # what a trailing step writes; no retry that counts does
 _BROUGHT = frozenset({"success", "no-op"})
 
 
@@ -56,6 +57,13 @@ def wanted(steps: Iterable[Step]) -> list[Step]:
     return found if any(step.command in PUSHING for step in found) else []
 
 
+def is_of_another_command(read: Json, step: Step) -> bool:
+    """Whether these are no results of the step. A retry writes the name of the command that it repeats, which may be any."""
+    args = read.get("args")
+    which = args.get("which") if isinstance(args, Mapping) else None
+    return which == _DOCS if step.command == "retry" else which not in (None, step.command)
+
+
 def commands(steps: Iterable[Step]) -> list[str]:
     """What the steps did, to tell whether two runs did the same."""
     return [step.name for step in wanted(steps)]
@@ -67,8 +75,8 @@ def succeeded(joined: Iterable[tuple[int, Json]]) -> set[str]:
 
 
 def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
-    """Results to be pushed together, each with the step whose manifest goes with them: one for each command that ran models, nearly
-    always one.
+    """Results to be pushed together, each with the step whose manifest goes with them: one for each command with its exclusions that
+    ran models, nearly always one.
 
     Args:
         results: run_results.json by the number of its step.
@@ -81,11 +89,11 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
         counted = {step: read for step, read in sorted(results.items()) if not _holds_no_rows(read)}
         _refuse_other_target(counted, target)
         last = {result["unique_id"]: step for step, read in counted.items() for result in read["results"]}
-        which = {step: read["args"]["which"] for step, read in counted.items()}
-        tests = {step for step, command in which.items() if command not in PUSHING}
-        groups = [[step for step in which if which[step] == one] for one in dict.fromkeys(which.values())]
+        ways = {step: _way(read) for step, read in counted.items()}
+        tests = {step for step, (command, *_) in ways.items() if command not in PUSHING}
+        groups = [[step for step in ways if ways[step] == one] for one in dict.fromkeys(ways.values())]
         return [
-            (group[-1], _joined([counted[step] for step in group], _rows(counted, sorted({*group, *tests}), last)))
+            (group[-1], {**counted[group[-1]], "results": _rows(counted, sorted({*group, *tests}), last)})
             for group in groups
             if group[0] not in tests and _rows(counted, group, last)
         ]
@@ -93,13 +101,9 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
         raise Unfit("run_results.json is not what dbt writes", is_failure=True) from None
 
 
-def _joined(group: Sequence[Json], rows: list[Json]) -> Json:
-    """The last results of a group with these rows; what only some of the steps exclude is not excluded."""
-    common = {
-        name: [one for one in _listed(group[-1], name) if all(one in _listed(read, name) for read in group)]
-        for name in _EXCLUDES
-    }
-    return {**group[-1], "args": {**group[-1]["args"], **common}, "results": rows}
+def _way(read: Json) -> tuple[Any, ...]:
+    """Command and exclusions: steps that differ in them push other syncs, although they may run the same models."""
+    return (read["args"]["which"], *(tuple(_listed(read, name)) for name in _EXCLUDES))
 
 
 def _listed(read: Json, name: str) -> list[Any]:

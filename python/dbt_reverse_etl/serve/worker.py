@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dbt_reverse_etl.base.errors import ExitCode, unexpected, worst
-from dbt_reverse_etl.serve.artifacts import Artifacts, ledger_of
+from dbt_reverse_etl.serve.artifacts import Artifacts, ledger_of, syncs_of
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.looks import Looks
 from dbt_reverse_etl.serve.metrics import Metrics
@@ -29,7 +29,7 @@ from dbt_reverse_etl.serve.surroundings import Surroundings
 
 _OVERTAKEN = (
     "a later run had captured more before this push began, so not all of it was pushed: "
-    "it arrives with the push of a later run that succeeds"
+    "it arrives with the push of a later successful run of its models"
 )
 _MEANINGS = {
     ExitCode.USAGE: ", the configuration is wrong",
@@ -188,8 +188,6 @@ class Worker:
         elif code == ExitCode.OVERTAKEN:
             self._overtaken.add(run.run_id)
             self._ended(run, State.OVERTAKEN, _OVERTAKEN)
-        elif code == ExitCode.USAGE:
-            self._ended(run, State.FAILED, reason)
         else:  # the worst code may hide that of another sync, which another try helps
             self._left(run, Trouble.BUSY if code == ExitCode.BUSY else Trouble.PUSH, reason)
 
@@ -208,8 +206,9 @@ class Worker:
 
     def _ended(self, run: Run, state: State, reason: str = "", *, is_pushed: bool = False) -> None:
         self._pace.end(_name(run))
-        run = replace(run, state=state, reason=reason)
-        self.position.put(self.position.value.ended(run, time.time(), is_pushed=is_pushed))
+        due, others = syncs_of(self._artifacts.of(run))
+        run = replace(run, state=state, reason=reason, syncs=due)
+        self.position.put(self.position.value.ended(run, time.time(), is_pushed=is_pushed, others=others))
         self._around.step("ended")
         self._remove_artifacts()
         failed = state is State.FAILED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
 from typing import Any
 
 import pytest
@@ -32,6 +34,38 @@ def test_a_line_break_at_the_end_of_a_login_is_found_before_an_alert_is_due() ->
     for login in ({"user": "me\n", "password": "abc"}, {"user": "me", "password": "abc\n"}):
         with pytest.raises(ValidationError, match=hint):
             Mail(**MAIL, **login)
+
+
+class _MailServer(socketserver.StreamRequestHandler):
+    """Takes each message, and answers QUIT as its server was set to; empty: by closing."""
+
+    goodbye = b""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                while self.rfile.readline() != b".\r\n":
+                    pass
+            if word == b"QUIT":
+                self.wfile.write(self.goodbye)
+                return
+            self.wfile.write(b"250 fine\r\n")
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("goodbye", [b"221 bye\r\n", b"421 too busy\r\n", b"500 what\r\n", b"no code\r\n", b""])
+def test_a_mail_that_was_accepted_is_sent_however_the_server_says_goodbye(goodbye: bytes) -> None:
+    handler = type("Handler", (_MailServer,), {"goodbye": goodbye})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            mail = Mail(**{**MAIL, "host": "127.0.0.1"}, port=server.server_address[1], security="none")
+            assert mail.send("prod: 1 failing", ["crm"], {}) == ""
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.guarantee("Report and alerts")

@@ -80,12 +80,19 @@ def test_a_line_names_what_was_captured_and_left_out(tmp_path: Path) -> None:
             assert said == lines
 
 
-def test_of_steps_that_are_pushed_together_all_must_exclude_a_sync() -> None:
-    first, second = results("crm_c", exclude=["exposure:crm_c"]), results("crm_d")
-    for steps in ({1: first, 2: second}, {1: second, 2: first}):
-        ((_, joined),) = join(steps, "dev")
-        assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_c", "crm_d"]
-    ((_, joined),) = join({1: first, 2: results("crm_d", exclude=["tag:x", "exposure:crm_c"])}, "dev")
-    assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_d"]
-    ((_, joined),) = join({1: results("crm_d", exclude="exposure:crm_c"), 2: first}, "dev")
-    assert [sync.name for sync in run(joined, PROJECT).push] == ["crm_d"]
+@pytest.mark.guarantee("dbt Cloud")
+def test_what_a_step_excludes_is_not_pushed_with_the_models_of_another_step() -> None:
+    def pushed_by(*steps: dict[str, Any]) -> list[list[str]]:
+        joined = join(dict(enumerate(steps, 1)), "dev")
+        return [[sync.name for sync in run(read, PROJECT).push] for _, read in joined]
+
+    without_c, without_any = {"exclude": ["exposure:crm_c"]}, {"exclude_resource_types": ["exposure"]}
+    for excluding in (without_c, without_any, {"exclude": "exposure:crm_c"}):
+        assert pushed_by(results("crm_c", **excluding), results("crm_d")) == [[], ["crm_d"]]
+        assert pushed_by(results("crm_d"), results("crm_c", **excluding)) == [["crm_d"], []]
+    assert pushed_by(results("crm_c", **without_c), results("crm_d", exclude=["tag:x"])) == [[], ["crm_d"]]
+    assert pushed_by(results("crm_c", **without_c), results("crm_c", "crm_d")) == [["crm_c", "crm_d"]], (
+        "asked for later"
+    )
+    same = {"exclude": "exposure:crm_c"}, without_c
+    assert pushed_by(*(results(name, **one) for name, one in zip(("crm_c", "crm_d"), same, strict=True))) == [["crm_d"]]

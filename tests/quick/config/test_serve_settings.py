@@ -52,6 +52,12 @@ def test_a_few_lines_are_enough_and_secrets_are_hidden_and_redacted(tmp_path: Pa
     assert settings.api().url == "https://cloud.getdbt.com/api/v2/accounts/12"
 
 
+@pytest.mark.parametrize("seconds", [3, 181, 3600])
+def test_a_timeout_that_is_accepted_is_that_of_the_api(tmp_path: Path, seconds: int) -> None:
+    timeout = load(tmp_path, timeout=seconds).api().timeout
+    assert (timeout.connect, timeout.read) == (min(seconds, 10), seconds)
+
+
 @pytest.mark.guarantee("dbt Cloud")
 def test_every_problem_comes_at_once(tmp_path: Path) -> None:
     problems = refused(
@@ -93,6 +99,12 @@ def test_a_secret_that_stands_in_the_file_is_refused_and_not_shown(tmp_path: Pat
 def test_a_secret_with_which_anybody_could_sign_is_refused(tmp_path: Path, secret: str) -> None:
     (problem,) = refused(tmp_path, {**ENV, "SECRET": secret})
     assert "fewer than 16 characters" in problem
+
+
+def test_a_line_break_at_the_end_of_a_secret_is_refused_before_every_webhook_would_be(tmp_path: Path) -> None:
+    for name in ("TOKEN", "SECRET"):
+        (problem,) = refused(tmp_path, {**ENV, name: f"{ENV[name]}\n"})
+        assert "look for a line break at the end of the variable" in problem
 
 
 def test_without_a_webhook_its_secret_is_neither_needed_nor_read(tmp_path: Path) -> None:

@@ -126,6 +126,24 @@ class TestTheRightStep:
             fetched(artifacts)
         assert not unfit.value.is_failure
 
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("command", ["run", "retry"])
+    def test_results_of_another_step_are_an_error_and_no_run_without_models(
+        self, api: CloudApi, artifacts: Artifacts, command: str
+    ) -> None:
+        api.add_run(
+            1, {f"dbt {command}": results("docs", "generate"), "dbt docs generate": results("docs", "generate")}
+        )
+        with pytest.raises(
+            CloudError, match=rf"run_results\.json of step 2: results of another command than dbt {command}"
+        ):
+            fetched(artifacts)
+        api.add_run(1, {"dbt retry": results("seeded", "seed")})
+        with pytest.raises(Unfit, match="no step ran models"):
+            fetched(artifacts)
+        api.add_run(1, {f"dbt {command}": results("ran"), "dbt docs generate": results("docs", "generate")})
+        assert [read(folder)[0] for folder in fetched(artifacts)] == ["ran"]
+
 
 class TestRunsThatAreNotPushed:
     @pytest.mark.guarantee("dbt Cloud")

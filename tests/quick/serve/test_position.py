@@ -65,6 +65,24 @@ def test_a_run_that_did_not_arrive_counts_until_a_later_one_of_its_job_was_pushe
     assert ended(late.found(JOB, listed(r4=400), 0), 4, is_pushed=True).runs.keys() == {4, 3}
 
 
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize("state", [State.FAILED, State.OVERTAKEN])
+def test_a_run_that_did_not_arrive_counts_until_later_ones_have_pushed_each_of_its_syncs(state: State) -> None:
+    position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1, r2=2, r3=3), 0)
+    syncs = frozenset({"a", "b"})
+    position = position.ended(replace(position.runs[1], state=state, syncs=syncs), 9)
+
+    def pushed(position: Position, run_id: int, *others: str) -> Position:
+        return position.ended(replace(position.runs[run_id], state=State.DONE), 9, is_pushed=True, others={*others})
+
+    assert pushed(position, 2, "a", "b").runs[1] == position.runs[1], "none of its syncs was pushed"
+    half = pushed(position, 2, "b", "c")
+    assert half.runs[1].state is state
+    assert pushed(half, 3, "b").runs[1].state is state
+    assert pushed(half, 3, "a").runs[1].state is State.DONE, "the two together have pushed both"
+    assert pushed(half, 3).runs[1].state is State.DONE, "the project has no sync b any more"
+
+
 # When each run finishes, how many minutes later it is listed, and how it ends.
 runs = st.lists(
     st.tuples(
@@ -103,7 +121,10 @@ def file(tmp_path: Path) -> Path:
 
 
 AFTER = Position(
-    {JOB: 1.5}, {3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3", Trouble.PUSH, 9.5)}, {JOB: 4.0}, {"prod": "l"}
+    {JOB: 1.5},
+    {3: Run(3, JOB, 2.5, 9.0, State.FAILED, 4, "exit code 3", Trouble.PUSH, 9.5, syncs=frozenset("ab"))},
+    {JOB: 4.0},
+    {"prod": "l"},
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from dbt_reverse_etl.serve.cloud import PAGE
 from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
 from dbt_reverse_etl.serve.worker import Worker
+from tests.support.config.manifest import manifest
 from tests.support.serve.world import wait_for
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, event, results, signature
 from tests.support.servers.http import Reply
@@ -131,10 +134,10 @@ class TestARunThatALaterOneHasOvertaken:
     def test_is_a_failure_if_another_step_of_it_failed(self, desk: Desk) -> None:
         both = {"dbt run -s a": results("ran"), "dbt build -s b": results("built", "build", {"model.b": "success"})}
         desk.api.add_run(1, both)
-        desk.codes = [6, 2]
+        desk.patience, desk.codes = replace(AT_ONCE, push=(1, 0)), [6, 2]
         worker = desk.worker()
         desk.later(worker)
-        assert worker.position.value.runs[1].reason == "exit code 2, the configuration is wrong"
+        assert worker.position.value.runs[1].reason == "given up: exit code 2, the configuration is wrong"
 
 
 @pytest.mark.guarantee("dbt Cloud")
@@ -178,7 +181,8 @@ def test_poll_ends_with_the_code_of_an_overtaken_run_unless_a_later_one_was_push
 class TestARunThatFailed:
     @pytest.mark.guarantee("dbt Cloud")
     def test_stays_one_with_its_artifacts_while_later_runs_bring_nothing_that_is_pushed(self, desk: Desk) -> None:
-        desk.codes, worker = [2], desk.worker()
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
         steps: Sequence[dict[str, Any] | None] = (
             None,
             {"dbt test": results("t", "test")},
@@ -197,6 +201,31 @@ class TestARunThatFailed:
         desk.api.add_run(5)
         desk.later(worker)
         assert counts(worker.position.value, [JOB])["failed"] == 0
+        assert desk.kept() == []
+
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(("code", "ending"), [(2, "failed"), (6, "overtaken")])
+    def test_stays_one_while_later_runs_push_other_syncs_only(self, desk: Desk, code: int, ending: str) -> None:
+        desk.patience = replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+        models = {"model.shop.a": "success", "model.shop.b": "success"}
+
+        def run(run_id: int, which: str, *names: str, **args: object) -> dict[str, int]:
+            rows = {name: models[name] for name in map("model.shop.{}".format, names)}
+            desk.api.add_run(run_id, {f"dbt {which} {run_id}": results(f"inv-{run_id}", which, rows, **args)})
+            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+            return counts(worker.position.value, [JOB])
+
+        desk.codes = [code]
+        assert run(1, "build", "a", "b")[ending] == 1
+        assert run(2, "build", "a")[ending] == 1
+        assert desk.kept() == (["1"] if ending == "failed" else [])
+        assert run(3, "build", "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
+        worker = desk.worker()
+        assert run(4, "build", "b")[ending] == 0
         assert desk.kept() == []
 
 
@@ -240,7 +269,8 @@ class TestTheLedger:
         assert len(desk.pushed) == 2
 
     def test_of_another_place_takes_the_artifacts_of_an_earlier_failed_run_from_nobody(self, desk: Desk) -> None:
-        worker, desk.codes = desk.worker(), [0, 2]
+        desk.codes, desk.patience = [0, 2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
         for run_id, ledger in enumerate(("shop.l", "shop.l", "try.l"), 1):
             desk.api.add_run(run_id, ledger=ledger)
             desk.later(worker)
@@ -257,6 +287,21 @@ class TestTheLedger:
 
 
 class TestHowLongARunIsTried:
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("code", [1, 2, 3, 5])
+    def test_a_code_that_may_hide_that_of_another_sync_is_tried_again_to_a_limit(self, desk: Desk, code: int) -> None:
+        worker, desk.codes = desk.worker(), [code] * 2
+        desk.api.add_run(1)
+        for left in ("waiting", "waiting", "done"):
+            desk.later(worker)
+            assert state(worker, 1) == left
+        desk.codes = [code] * 9
+        desk.api.add_run(2)
+        for left in ("waiting", "waiting", "failed", "failed"):
+            desk.later(worker)
+            assert state(worker, 2) == left
+        assert len(desk.codes) == 6
+
     @pytest.mark.guarantee("dbt Cloud")
     def test_tries_of_another_trouble_do_not_count(self, desk: Desk) -> None:
         desk.patience = replace(AT_ONCE, busy=(9, 0))
@@ -461,6 +506,49 @@ class TestWhenSomethingIsTriedAgain:
             worker.turn()
         assert len(desk.api.asked("order_by")) in (6, 7), "at the start, five times, and perhaps the usual one"
         assert desk.said("a webhook named it") == ["warn"]
+
+    def test_a_settled_run_that_a_webhook_names_once_more_is_not_looked_for(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id, minute=run_id * 100)
+            desk.now += 400
+            worker.turn()
+        assert 1 not in worker.position.value.runs
+        worker.hear(JOB, 1)
+        worker.turn()
+        assert worker.looks.is_settled
+        assert desk.said("a webhook named it") == []
+        assert len(desk.pushed) == 2
+
+
+class TestARunWithoutTheTimeOfItsEnd:
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_holds_up_no_other_and_is_pushed_once_it_has_one(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id in (1, 2, 3):
+            desk.api.add_run(run_id, ran(run_id))
+        at, desk.api.runs[3]["finished_at"] = desk.api.runs[3]["finished_at"], None
+        desk.later(worker)
+        assert worker.position.value.runs.keys() == {2}, "the newest alone"
+        assert worker.looks.trouble == {}
+        desk.api.add_run(4, ran(4))
+        desk.later(worker)
+        assert state(worker, 4) == "done"
+        desk.api.runs[3]["finished_at"] = at
+        desk.later(worker)
+        assert state(worker, 3) == "done"
+
+    def test_ends_no_page(self, desk: Desk) -> None:
+        worker = desk.worker()
+        desk.api.add_run(1)
+        desk.later(worker)
+        for run_id in range(2, PAGE + 2):
+            desk.api.add_run(run_id)
+            desk.api.runs[run_id]["finished_at"] = None
+        desk.api.add_run(99, ran(99))
+        desk.later(worker)
+        assert state(worker, 99) == "done"
 
 
 class TestAJobThatDbtCloudDoesNotKnow:

@@ -39,7 +39,7 @@ def metrics(url: str) -> dict[tuple[str, ...], float]:
 
 
 def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(world: World) -> None:
-    world.codes(1, "2")
+    world.codes(1, "2 2 2")
     with world.serving() as url:
         world.api.add_run(1)
         post(url, event(1))
@@ -57,9 +57,9 @@ def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(wo
     assert samples["dbt_reverse_etl_webhooks_total", "accepted"] == 2
     assert samples["dbt_reverse_etl_webhooks_total", "refused"] == 1
     assert samples["dbt_reverse_etl_runs", "failed"] == 0
-    assert samples["dbt_reverse_etl_pushes_total", "2"] == 1
+    assert samples["dbt_reverse_etl_pushes_total", "2"] == 3
     assert samples["dbt_reverse_etl_pushes_total", "0"] == 1
-    assert samples[("dbt_reverse_etl_push_seconds_count",)] == 2
+    assert samples[("dbt_reverse_etl_push_seconds_count",)] == 4
     assert samples["dbt_reverse_etl_api_answers_total", "200"] == len(world.api.server.received)
     assert samples[("dbt_reverse_etl_oldest_open_run_seconds",)] == 0
     for name in ("last_done", "last_look"):

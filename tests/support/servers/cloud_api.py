@@ -123,7 +123,8 @@ class CloudApi:
             for run in self.runs.values()
             if run["job_definition_id"] == int(query["job_definition_id"]) and run["status"] == int(query["status"])
         ]
-        chosen.sort(key=lambda run: str(run["finished_at"]), reverse=True)
+        # without a time first, as Postgres sorts
+        chosen.sort(key=lambda run: (run["finished_at"] is None, str(run["finished_at"])), reverse=True)
         first = int(query["offset"])
         return _data(chosen[first : first + int(query["limit"])])
 
