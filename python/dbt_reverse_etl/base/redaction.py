@@ -32,13 +32,14 @@ _CREDENTIAL_TEXT = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
 )
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
-# `Token count` and `token in('a','b')` are plain words in a constant: a secret has a digit or mixed case, or is long.
+# `Token count`, `token in('a','b')` and a URL are no secrets in a constant: a secret has a digit or mixed case, or is long.
+_WORD = r"\s+(?![\"']?(?:\w*\(|\w+://))[\"']?(?=[^\s{]{12})"
 _IN_TEXT = re.compile(
-    r"\b(bearer|token)\s+(?=[^\s{]{12})"
-    r"([^\s{\d]*\d|(?![^\s{]*([(',]|://))([\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20}))",
+    rf"\b(bearer|token){_WORD}"
+    r"([^\s{\d]*\d|(?=[\w.~+/=-]{12})[\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20})",
     re.IGNORECASE,
 )
-_BASIC = re.compile(r"\bbasic\s+(?=[^\s{]{12})([^\s{]*)", re.IGNORECASE)
+_BASIC = re.compile(rf"\bbasic{_WORD}([^\s{{]*)", re.IGNORECASE)
 _OF_COLUMNS, _CAPTURE_KEY, _OF_WORDS = (
     frozenset({"fields", "columns", "join_on", "codes", "aggregates"}),
     ("capture", "key"),
@@ -179,12 +180,13 @@ def _follows_a_scheme(text: str) -> bool:
 
 def _is_login(word: str) -> bool:
     """Whether it is `user:password` in base64."""
-    encoded = word.strip("\"'=")
+    encoded = "".join(re.findall(r"^[A-Za-z0-9+/]+", word))
     try:
-        login = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+        login = base64.b64decode(encoded + "=" * (-len(encoded) % 4))
     except ValueError:
         return False
-    return ":" in login and login.isprintable()
+    # Plain words are base64, too, but seldom of anything that can be read.
+    return b":" in login and any(login.decode(name, "surrogateescape").isprintable() for name in ("utf-8", "latin-1"))
 
 
 def _is_secret_header(path: tuple[str, ...]) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, described
@@ -60,8 +61,19 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
     lacks = sorted(loaded.__abstractmethods__) + [
         name for name in ("modes", "promise") if not getattr(loaded, name, None)
     ]
+    if not _takes_complete(loaded):
+        lacks.append("`complete` among the arguments of finish")
     if lacks:
         found = f"{entry.value} without {', '.join(lacks)}"
         problems.append(Problem(where, found, "a whole sink, see docs/sinks.md", "tell the authors of that package"))
         return None
     return loaded
+
+
+def _takes_complete(sink: type[Sink]) -> bool:
+    """Whether its `finish` can be called as a run ends: it would fail there each time, after all rows were sent."""
+    try:
+        signature(sink.finish).bind(None, "", complete=True)
+    except TypeError:
+        return False
+    return True

@@ -193,12 +193,16 @@ class TestRedaction:
                     "a": "token in('active','inactive')",
                     "b": "Basic HealthInsurance",
                     "c": "Token https://a.example/B",
+                    "d": "Token https://a.example/B2",
+                    "e": "Token 'https://a.example/B2'",
                 }
             },
             {
                 "constants": {
                     "a": "Basic business-subscription",
                     "b": "Basic https://example.com/p",
+                    "d": "Basic https://example.com/p2",
+                    "e": "token in('active1','inactive')",
                     "c": "Token firstAnd,Second",
                 }
             },
@@ -232,6 +236,16 @@ class TestRedaction:
             {"constants": {"note": "Bearer abc-defghijklmnopqrstuvwxyz"}},
             {"constants": {"note": "Bearer sk-abcdefghijklmnopqrstuvwxyz"}},
             {"constants": {"note": "Bearer AbCdEfGhIjKlMnOp"}},
+            {"constants": {"note": "'Bearer AbCdEfGhIjKlMnOp'"}},
+            {"constants": {"note": "Bearer 'AbCdEfGhIjKlMnOp'"}},
+            {"constants": {"note": "-H 'Authorization: Bearer abcdefghijklmnopqrstuvwx'"}},
+            {"constants": {"note": "Bearer AbCdEfGhIjKlMnOp, x"}},
+            {"constants": {"note": "Bearer abcdefghijklmnopqrstuvwx (prod)"}},
+            {"constants": {"note": "Basic dXNlcjpwYXNz,"}},
+            {"constants": {"note": "Basic dXNlcjpwYXNz;x"}},
+            {"constants": {"note": "Basic 'dXNlcjpwYXNz'"}},
+            {"constants": {"note": '{"a":"Basic dXNlcjpwYXNz"}'}},
+            {"constants": {"note": "Basic dXNlcjrk/ORwYXNz"}},
             {"where": {"a": "Bearer canary-5772156649"}},
             {"constants": {"codes": {"api_key": "abc"}}},
             {"upsert": {"headers": {"error": "Bearer abc"}}},

@@ -177,6 +177,20 @@ class TestSinks:
         (problem,) = refused(write({"prod": {"crm": {"type": "shelf", "host": "h"}}}))
         assert f"found acme_part:Shelf without {named}; expected a whole sink" in problem
 
+    @pytest.mark.parametrize(
+        ("arguments", "is_refused"), [('claim=""', True), ('claim="", *, complete=False', False), ("*_, **__", False)]
+    )
+    def test_a_sink_whose_finish_cannot_be_called_is_refused_before_anything_is_sent(
+        self, write: Callable[[Any], Path], install: Install, arguments: str, is_refused: bool
+    ) -> None:
+        install("acme_end", {"shelf": "acme_end:Shelf"}, acme_end=f"{PLUGIN}    def finish(self, {arguments}): pass\n")
+        directory = write({"prod": {"crm": {"type": "shelf", "host": "h"}}})
+        if not is_refused:
+            assert loaded(directory)["crm"].type == "shelf"
+            return
+        (problem,) = refused(directory)
+        assert "found acme_end:Shelf without `complete` among the arguments of finish; expected a whole sink" in problem
+
     def test_an_unknown_type_lists_the_known_ones(self, write: Callable[[Any], Path], shelf: None) -> None:
         (problem,) = refused(write({"prod": {"crm": {"type": "shelve"}}}))
         assert "prod.crm.type: found 'shelve'; expected one of" in problem

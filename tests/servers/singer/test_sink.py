@@ -270,7 +270,34 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"credentials": {name: "a", "pem": "x"}}, {"credentials": {name: "b", "pem": "x"}})
         for name in ("account", "accountName", "host", "database", "bucket_name", "url", "tenant_id")
     ),
+    *(
+        ({"credentials": {name: "a", "key": "x"}}, {"credentials": {name: "b", "key": "x"}})
+        for name in ("subdomain", "server_id", "keyspace", "key_prefix", "username", "author", "planet")
+    ),
+    (
+        {"credentials_json": '{"nodes": ["a", "b"], "token": "x"}'},
+        {"credentials_json": '{"nodes": ["a", "c"], "token": "x"}'},
+    ),
+    ({"credentials": [{"planet": "a", "token": "x"}]}, {"credentials": [{"planet": "b", "token": "x"}]}),
+    ({"credentials": {"auth": {"planet": "a"}}}, {"credentials": {"auth": {"planet": "b"}}}),
+    (
+        {"keyfile_json": {"type": "service_account", "private_key": "x", "planet": "a"}},
+        {"keyfile_json": {"type": "service_account", "private_key": "x", "planet": "b"}},
+    ),
+    ({"type": "service_account", "client_email": "a"}, {"type": "service_account", "client_email": "b"}),
 ]
+OF_ACCOUNT = {
+    "type": "service_account",
+    "project_id": "a",
+    "private_key_id": "1",
+    "private_key": "x",
+    "client_email": "crm@a.iam.gserviceaccount.com",
+    "client_id": "1",
+    "auth_uri": "https://accounts.google.com/o/oauth2/auth",
+    "token_uri": "https://oauth2.googleapis.com/token",
+    "auth_provider_x509_cert_url": "https://www.googleapis.com/oauth2/v1/certs",
+    "client_x509_cert_url": "https://www.googleapis.com/robot/v1/metadata/x509/crm",
+}
 SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
     (
@@ -324,9 +351,53 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "sas",
             "assertion",
             "client_x509_cert_url",
-            "client_email",
             "account_key",
+            "key_file",
+            "access_token",
+            "expires_in",
+            "session_name",
         )
+    ),
+    ({"credentials": {"host": "a", "token": {"token": "x"}}}, {"credentials": {"host": "a", "token": {"token": "y"}}}),
+    ({"credentials": ["x"]}, {"credentials": ["y"]}),
+    (
+        {
+            "credentials": {
+                "aws_access_key_id": "x",
+                "aws_secret_access_key": "x",
+                "aws_session_token": "x",
+                "region": "a",
+            }
+        },
+        {"credentials": {"aws_access_key_id": "y", "aws_secret_access_key": "y", "region": "a"}},
+    ),
+    # A new key of another account, as Google writes it, under any name.
+    *(
+        (
+            {name: OF_ACCOUNT},
+            {
+                name: {
+                    key: value if key in ("type", "project_id") else f"{value}2" for key, value in OF_ACCOUNT.items()
+                }
+                | {"universe_domain": "googleapis.com"}
+            },
+        )
+        for name in ("credentials", "service_account_info")
+    ),
+    (
+        {"keyfile_json": {"clientEmail": "a", "privateKey": "x", "projectId": "p"}},
+        {"keyfile_json": {"clientEmail": "b", "privateKey": "y", "projectId": "p"}},
+    ),
+    *(
+        (
+            {"credentials": {"type": "external_account", name: "a", "project_id": "p"}},
+            {"credentials": {"type": "external_account", name: "b", "project_id": "p"}},
+        )
+        for name in ("quota_project_id", "token_url", "credential_source", "audience")
+    ),
+    (
+        {"credentials": {"type": "external_account", "credential_source": {"url": "https://a.example"}}},
+        {"credentials": {"type": "external_account", "credential_source": {"url": "https://b.example"}}},
     ),
     *(
         ({"connection_string": f"{place}={before}"}, {"connection_string": f"{place}={now}"})
@@ -351,9 +422,9 @@ def test_the_identity_follows_the_place_and_not_the_secret_or_the_program_s_fold
     assert first != identity(host="other", password="one", url="postgresql://me:one@db/crm")
     assert first != identity(host="db", password="one", url="postgresql://me:one@db/other")
     for before, now in OTHER_PLACES:
-        assert identity(**before) != identity(**now), "another place"
+        assert identity(**before) != identity(**now), f"another place: {before}"
     for before, now in SAME_PLACE:
-        assert identity(**before) == identity(**now), "another secret"
+        assert identity(**before) == identity(**now), f"another secret: {before}"
     named = SingerSettings.model_validate({"command": "target-x", "identity": "warehouse", "config": {"host": "a"}})
     assert SingerSink(named).identity == "singer:warehouse"
 

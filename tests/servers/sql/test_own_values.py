@@ -98,7 +98,7 @@ def before(db: Any, body: str, events: str = "INSERT OR UPDATE", name: str = "t"
 @pytest.mark.guarantee(
     "Refusals and outages", "A row that a trigger refuses with a state of the server's own stops no other row"
 )
-@pytest.mark.parametrize("state", ["38000", "XX000", "0A000", "42501", "55000", "28000"])
+@pytest.mark.parametrize("state", ["38000", "XX000", "0A000", "42501", "55000", "28000", "53400", "57014", "58030"])
 @of_postgres
 def test_a_row_that_a_trigger_refuses_is_refused_alone_whatever_state_it_gives(state: str, db: Any) -> None:
     db.table(people_of(db))
@@ -126,7 +126,16 @@ def test_what_a_trigger_raises_is_known_wherever_the_language_of_the_server_puts
     assert [*refused(db, people(person(1, "a"), person(2, "bad")))] == [1]
 
 
-@pytest.mark.parametrize("state", ["40001", "57P01"])
+@of_postgres
+def test_the_word_raise_in_a_statement_of_a_trigger_stops_the_sync_for_a_missing_right(db: Any) -> None:
+    db.table(people_of(db))
+    db.run('CREATE TABLE "FUNDRAISERS" (id bigint)')  # nobody may write to it
+    before(db, """EXECUTE format('INSERT INTO "FUNDRAISERS" SELECT 1 WHERE %L IS NOT NULL', 'RAISE');""")
+    with opened(db.sink(), task := a_task()) as sink:
+        assert deliver(sink, task, people(person(1, "a"), person(2, "b"))) == [FATAL] * 2
+
+
+@pytest.mark.parametrize("state", ["40001", "55P03"])
 @of_postgres
 def test_what_a_trigger_raises_with_a_state_that_asks_for_a_repeat_is_retried(state: str, db: Any) -> None:
     db.table(people_of(db))
@@ -225,6 +234,10 @@ def test_a_required_column_that_no_trigger_names_stops_the_sync_unless_one_is_in
     db.table(people_of(db, "required int NOT NULL", "updated_at timestamptz", "words tsvector"))
     before(db, "new.updated_at := now();")
     with pytest.raises(DestinationError, match="found column required is NOT NULL, has no default and is not mapped"):
+        db.sink().open(a_task())
+    with pytest.raises(
+        DestinationError, match="required, or give it a default, or name it in the function of the trigger"
+    ):
         db.sink().open(a_task())
     of_c = "tsvector_update_trigger(words, 'pg_catalog.english', name)"
     db.run(f"CREATE TRIGGER w BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION {of_c}")

@@ -222,7 +222,10 @@ class Transport:
 _PASSING = (
     ConnectionError,
     TimeoutError,
+    BlockingIOError,
+    InterruptedError,
     socket.gaierror,
+    socket.herror,
     ssl.SSLEOFError,
     ssl.SSLZeroReturnError,
     requests.ConnectionError,
@@ -232,9 +235,12 @@ _PASSING = (
     requests.exceptions.RetryError,
     requests.JSONDecodeError,
 )
-_OF_NETWORK = frozenset(
-    [errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
-)
+_OF_NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+_OF_NETWORK |= {errno.EADDRNOTAVAIL, errno.ENOTCONN, errno.ENOBUFS}
+_OF_NETWORK |= {errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE}
+# They mend themselves no more than a full disk, whatever was handled before.
+_OF_FILES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})\b")  # of `http.client`; no class says more
 
 
 def _unauthenticated(error: Exception) -> Failure:
@@ -250,15 +256,20 @@ def _passes(error: BaseException) -> bool | None:
     status = _status(error)
     if status is not None:
         return is_passing(status)
-    if _tls_refusal([error]):
+    if _tls_refusal([error]) or isinstance(error, _OF_FILES):
         return False
+    # Any other alert of the peer, or a damaged record: the next handshake may go well.
+    if isinstance(error, ssl.SSLError) and re.search("ALERT|BAD_RECORD_MAC", getattr(error, "reason", None) or ""):
+        return True
     is_wrapper = isinstance(error, requests.exceptions.SSLError)  # of the error of the TLS library
     is_passing_kind = isinstance(error, _PASSING) and not is_wrapper
     return True if is_passing_kind or getattr(error, "errno", None) in _OF_NETWORK else None
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of an HTTP error, by requests or by urllib."""
+    """The status of an HTTP error, by requests or by urllib, or of a proxy."""
+    if type(error) is OSError and (tunnel := _TUNNEL.match(str(error))):
+        return int(tunnel[1])
     if isinstance(error, requests.HTTPError):
         return None if error.response is None else error.response.status_code
     return error.code if isinstance(error, urllib.error.HTTPError) else None

@@ -28,10 +28,27 @@ _PLACE = re.compile(
 )
 # Other names under which a login is found here, where no column of a model is.
 _OF_LOGIN = re.compile(r"(^|_)(pat|(access|private|api|secret)_key_id)$|(^|_)pass$")
-# A mapping, or its JSON, that names a place beside the login, such as `project_id` of a key file; all else in it may expire.
-_KEY_FILE = re.compile(r"(^|_)(credentials?(_json)?|key_?file_json)$")
-_IN_KEY_FILE = re.compile(rf"({_PLACE.pattern.removesuffix('$')}|tenant)(_(id|name))?$", re.IGNORECASE)
-_OF_CERTIFICATE = re.compile(r"(^|_)cert_(url|uri)$")  # of the login
+# A mapping, or its JSON, that names a place beside the login.
+_CREDENTIALS = re.compile(r"(^|_)(auth|credentials?(_json)?|key_?file_json)$")
+# What is of a login there, or expires; any other name may tell the place. `keyspace` and `key_prefix` do.
+_EXPIRES = re.compile(
+    r"(^|_)([a-z]*keys?(_(id|file|path|pem|json|base64|data))?$|session(_(id|name))?$"
+    r"|(pem|p8|p12|pfx|sas|sig|signature|assertion|jwt|otp|x509|[a-z]*tokens?|[a-z]*secrets?|pwd|auth|authorization|ttl"
+    r"|cert(s|ificates?)?|pass(word|wd|phrase|code)?|expir[a-z]*|(issued|created|updated|refreshed)(_at)?)(_|$))"
+)
+# Google's key files: another account or way to log in writes to the same project.
+_KEY_FILES = {
+    "service_account",
+    "gdch_service_account",
+    "impersonated_service_account",
+    "authorized_user",
+    "external_account",
+    "external_account_authorized_user",
+}
+_OF_KEY_FILE = re.compile(
+    r"^(type|client_(id|email)|account|audience|subject_token_type|credential_source|quota_project_id"
+    r"|universe_domain|workforce_pool_user_project|source_credentials|delegates|service_account_impersonation(_url)?)$"
+)
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
@@ -183,27 +200,31 @@ def _kind(value: object) -> str:
     return next((words for of_type, words in kinds if isinstance(value, of_type)), f"a {type(value).__name__}")
 
 
-def _told(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _told(value: Any, path: str = "", *, among_logins: bool = False) -> Iterator[tuple[str, str]]:
     """Path and value of each setting, without what is called like a secret and without the login of a URL."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if entries is None:
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
         return
+    is_key_file = bool(path) and isinstance(value, dict) and _is_key_file(value)
     for key, inner in entries:
-        value = _unwrapped(inner)
-        if isinstance(value, dict) and _KEY_FILE.search(folded(str(key))):
-            yield from _places(value, f"{path}/{key}")
-        elif not _is_login(str(key)):
-            yield from _told(value, f"{path}/{key}")
+        name, value, at = folded(str(key)), _unwrapped(inner), f"{path}/{key}"
+        if is_key_file and _OF_KEY_FILE.search(name):
+            continue
+        if _CREDENTIALS.search(name) and _has_names(value):
+            yield from _told(value, at, among_logins=True)
+        elif not (_is_login(str(key)) or ((among_logins or is_key_file) and _EXPIRES.search(name))):
+            yield from _told(value, at, among_logins=among_logins)
 
 
-def _places(key_file: dict[Any, Any], path: str) -> Iterator[tuple[str, str]]:
-    for key, inner in key_file.items():
-        name, value = folded(str(key)), _unwrapped(inner)
-        if isinstance(value, dict):
-            yield from _places(value, f"{path}/{key}")
-        elif _IN_KEY_FILE.search(name) and not (_is_login(name) or _OF_CERTIFICATE.search(name)):
-            yield from _told(value, f"{path}/{key}")
+def _has_names(value: Any) -> bool:
+    """Whether it is a mapping, or a list of them: a text below `credentials` is a login."""
+    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
+
+
+def _is_key_file(value: dict[Any, Any]) -> bool:
+    names = {folded(str(name)) for name in value}
+    return str(value.get("type")) in _KEY_FILES or {"client_email", "private_key"} <= names
 
 
 def _is_login(name: str) -> bool:

@@ -65,13 +65,14 @@ def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -
     if task.mode is not Mode.UPDATE_ONLY:
         filled = {dialect.fold(field) for field in task.schema.names} | table.fills
         unfilled = [column for folded, column in table.columns.items() if folded not in filled]
-        wrong += [_unfilled(column.name) for column in unfilled if column.required]
+        wrong += [_unfilled(column.name, table) for column in unfilled if column.required]
     return [Problem(where, *one) for one in wrong if one]
 
 
-def _unfilled(column: str) -> Wrong:
+def _unfilled(column: str, table: Table) -> Wrong:
     found, expected = f"column {column} is NOT NULL, has no default and is not mapped", "a value for each such column"
-    return found, expected, f"map a column to {column}, or give it a default"
+    of_trigger = ", or name it in the function of the trigger that fills it" if table.looked_for_fills else ""
+    return found, expected, f"map a column to {column}, or give it a default{of_trigger}"
 
 
 def _soft_problem(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> Wrong | None:

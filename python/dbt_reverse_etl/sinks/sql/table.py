@@ -65,6 +65,7 @@ class Table:
         wrong, wrong_deletes: why no row can be written into it, e.g. a view, or deleted from it.
         rewrites: a trigger may store a row under another key.
         fills: folded columns that a trigger may give their value in a new row.
+        looked_for_fills: there is such a trigger, and its function was searched for names of columns.
         cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
     """
 
@@ -75,6 +76,7 @@ class Table:
     wrong_deletes: Wrong | None = field(default=None, kw_only=True)
     rewrites: bool = field(default=False, kw_only=True)
     fills: Set[str] = field(default=frozenset(), kw_only=True)
+    looked_for_fills: bool = field(default=False, kw_only=True)
     cascades: Set[str] = field(default=frozenset(), kw_only=True)
 
 

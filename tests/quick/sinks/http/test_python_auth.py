@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 
 import pytest
 import requests
@@ -243,6 +243,12 @@ def after(first: Exception, error: Exception) -> Exception:
     return error
 
 
+def of_tls(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, CANARY)
+    error.reason = reason
+    return error
+
+
 BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "offline": (ConnectionError(CANARY), RETRYABLE),
     "offline, by requests": (requests.ConnectionError(CANARY), RETRYABLE),
@@ -283,6 +289,19 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "redirects": (requests.TooManyRedirects(CANARY), FATAL),
     "a file in the way": (FileExistsError(CANARY), FATAL),
     "a full disk": (OSError(errno.ENOSPC, CANARY), FATAL),
+    "too many files": (OSError(errno.EMFILE, CANARY), RETRYABLE),
+    "no buffer": (OSError(errno.ENOBUFS, CANARY), RETRYABLE),
+    "would block": (BlockingIOError(CANARY), RETRYABLE),
+    "interrupted": (InterruptedError(CANARY), RETRYABLE),
+    "no such address": (socket.herror(CANARY), RETRYABLE),
+    "an alert": (requests.exceptions.SSLError(of_tls("TLSV1_ALERT_INTERNAL_ERROR")), RETRYABLE),
+    "a damaged record": (of_tls("DECRYPTION_FAILED_OR_BAD_RECORD_MAC"), RETRYABLE),
+    "an alert about the certificate": (of_tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), FATAL),
+    "a key of another certificate": (of_tls("KEY_VALUES_MISMATCH"), FATAL),
+    "a proxy that is down": (URLError(OSError("Tunnel connection failed: 503 Service Unavailable")), RETRYABLE),
+    "a proxy that refuses": (URLError(OSError("Tunnel connection failed: 407 Authentication Required")), FATAL),
+    "no file, after offline": (after(ConnectionError(CANARY), FileNotFoundError(CANARY)), FATAL),
+    "no right, after an outage": (after(refused_with(503), PermissionError(CANARY)), FATAL),
 }
 MADE_LATER: dict[str, tuple[Exception, Outcome]] = {
     "made later, offline": (requests.ConnectionError(CANARY), RETRYABLE),

@@ -17,6 +17,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
 from dbt_reverse_etl.sinks.sql.dialects.postgres import rights
 from dbt_reverse_etl.sinks.sql.dialects.postgres import session as postgres
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import may_fill
 from dbt_reverse_etl.sinks.sql.rights import ALL, Need
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
 from dbt_reverse_etl.sinks.sql.table import Name
@@ -179,7 +180,15 @@ def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_settin
         ("PL/pgSQL 函数f()的第1行, 在RAISE处", "42501", True),
         ("PL/pgSQL function f() line 1 at SQL statement", "42501", False),
         ("PL/pgSQL function f() line 1 at RAISE", "40001", False),
-        ("PL/pgSQL function f() line 1 at RAISE", "57P01", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "57P01", True),
+        ("PL/pgSQL function f() line 1 at RAISE", "57014", True),
+        ("PL/pgSQL function f() line 1 at RAISE", "40P01", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "55P03", False),
+        ('PL/pgSQL function "Log_It"(integer) line 1 at RAISE', "42501", True),
+        ('PL/pgSQL function "log_RAISE"() line 1 at SQL statement', "42501", False),
+        ("SQL statement \"INSERT INTO FUNDRAISERS VALUES ('RAISE of PL/pgSQL')\"", "42501", False),
+        ('SQL statement "INSERT INTO "FUNDRAISERS"', "42501", False),
+        ("SQL-Anweisung »INSERT INTO FUNDRAISERS VALUES (1)«", "42501", False),
     ],
 )
 def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless_it_asks_for_a_repeat(
@@ -188,6 +197,29 @@ def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless
     context = f"{line}\nPL/pgSQL function g() line 1 at RAISE"
     error = SimpleNamespace(diag=SimpleNamespace(context=context), sqlstate=state)
     assert postgres.is_raised(error) is is_raised  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "fills"),
+    [
+        ("BEGIN new.filled := 1; RETURN new; END", True),
+        ("BEGIN NEW := helper(NEW); RETURN NEW; END", True),
+        ("BEGIN new = helper(new); RETURN new; END", True),
+        ("BEGIN SELECT * INTO STRICT new FROM helper(new); RETURN new; END", True),
+        ("BEGIN CALL helper(new); RETURN new; END", True),
+        ("DECLARE r ALIAS FOR new; BEGIN r := helper(r); RETURN r; END", True),
+        ("BEGIN RETURN NEW #= hstore(TG_ARGV[0], '7'); END", True),
+        ("DECLARE r people; BEGIN r := helper(new); RETURN r; END", True),
+        ("BEGIN SELECT 1 INTO new.other; CALL log(new.id); RETURN new; END", False),
+        ("BEGIN new.other := now(); RETURN coalesce(new, old); END", False),
+        ("BEGIN IF new IS DISTINCT FROM old THEN RETURN NEW; END IF; RETURN NULL; END", False),
+        (None, True),
+    ],
+)
+def test_a_trigger_may_fill_a_column_that_it_names_or_if_it_makes_the_row_as_a_whole(
+    source: str | None, fills: bool
+) -> None:
+    assert may_fill("filled", source) is fills
 
 
 def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() -> None:

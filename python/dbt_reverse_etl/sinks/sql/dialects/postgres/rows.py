@@ -22,8 +22,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     OTHER_CLASSES,
     OTHER_KEY_STATE,
     RAISED,
-    RETRYABLE_CLASSES,
-    RETRYABLE_STATES,
+    RAISED_FOR_REPEAT,
     condition,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
@@ -59,12 +58,11 @@ BEGIN
             {statement};
             GET DIAGNOSTICS changed = ROW_COUNT;
             {check}
-        EXCEPTION WHEN OTHERS OR assert_failure THEN
+        EXCEPTION WHEN OTHERS OR assert_failure OR query_canceled THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, constr = CONSTRAINT_NAME, col = COLUMN_NAME,
                 context = PG_EXCEPTION_CONTEXT;
-            raised := pg_catalog.strpos(pg_catalog.split_part(search.context, pg_catalog.chr(10), 1), '{word}')
-                OPERATOR(pg_catalog.>) 0 AND search.state OPERATOR(pg_catalog.<>) ALL ({retryable_states})
-                AND pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.<>) ALL ({retryable_classes});
+            raised := pg_catalog.split_part(search.context, pg_catalog.chr(10), 1) OPERATOR(pg_catalog.~) '{line}'
+                AND search.state OPERATOR(pg_catalog.<>) ALL ({for_repeat});
             IF NOT search.raised AND search.state OPERATOR(pg_catalog.<>) ALL ({of_rows})
                     AND pg_catalog."left"(search.state, 2) OPERATOR(pg_catalog.=) ANY ({others}) THEN
                 RAISE;
@@ -108,9 +106,8 @@ def search(statement: str, ranges: Sequence[range], check: str = "") -> str:
         statement=statement,
         check=check,
         refused=REFUSED,
-        word=RAISED,
-        retryable_states=_texts(RETRYABLE_STATES),
-        retryable_classes=_texts(RETRYABLE_CLASSES),
+        line=RAISED,
+        for_repeat=_texts(RAISED_FOR_REPEAT),
         of_rows=_texts({CARDINALITY, INTERNAL}),
         others=_texts(OTHER_CLASSES),
     )

@@ -28,9 +28,12 @@ OTHER_CLASSES = frozenset(
 INTERNAL = (
     "XX000"  # what a function in another language than PL/pgSQL may fail with, whatever it raises; so may the server
 )
-RAISED = (
-    "RAISE"  # in the first line of the context, wherever a translation puts it, if PL/pgSQL raised an error on purpose
-)
+# The first line of the context if PL/pgSQL raised an error on purpose, in whichever order a translation has the words.
+# What is quoted is SQL, or a name. A regular expression of Python and of Postgres, without its own quotes or backslashes.
+RAISED = '^(?=([^"]*"[^"]*")*[^"]*PL/pgSQL)([^"]*"[^"]*")*[^"]*RAISE'
+RAISED_FOR_REPEAT = frozenset(
+    {"40001", "40P01", "55P03"}
+)  # any other state would hold up the batch of its row for ever
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})
@@ -137,7 +140,8 @@ def row_is_at_fault(state: str | None) -> bool:
 
 def is_raised(error: psycopg.Error) -> bool:
     """Whether a trigger raised it on purpose, so that it is of a row, whatever its SQLSTATE but one that asks for a repeat."""
-    return RAISED in (error.diag.context or "").partition("\n")[0] and not is_retryable(error.sqlstate or "")
+    line = (error.diag.context or "").partition("\n")[0]
+    return re.search(RAISED, line) is not None and error.sqlstate not in RAISED_FOR_REPEAT
 
 
 def is_retryable(state: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,7 +124,7 @@ WHERE n.nspname = %s AND c.relname = %s"""
 
 # Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled, or for replicas alone.
 _TRIGGERS = b"""
-SELECT t.tgtype OPERATOR(pg_catalog.&) 4, CASE WHEN l.lanname OPERATOR(pg_catalog.=) 'plpgsql' THEN p.prosrc END, t.tgargs
+SELECT t.tgtype OPERATOR(pg_catalog.&) 4, CASE WHEN l.lanname OPERATOR(pg_catalog.=) 'plpgsql' THEN p.prosrc END
 FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
 JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang
@@ -179,15 +180,26 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
     wrong_deletes = _RULE if of_deletes else None
     before = connection.execute(_TRIGGERS, {"table": oid}).fetchall()
-    fills = {name for name in columns for of_insert, *rest in before if of_insert and _may_fill(name, *rest)}
+    fills = {name for name in columns for of_insert, source in before if of_insert and may_fill(name, source)}
     cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
     table = Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, cascades=cascades)
-    return replace(table, rewrites=bool(before), fills=fills)
+    has_fillers = any(of_insert for of_insert, _ in before)
+    return replace(table, rewrites=bool(before), fills=fills, looked_for_fills=has_fillers)
 
 
-def _may_fill(column: str, source: str | None, arguments: bytes) -> bool:
-    """Whether a trigger names the column; of one that is not in PL/pgSQL, which has no source here, nobody knows."""
-    return source is None or column.lower() in f"{source} {arguments.decode()}".lower()
+# `NEW := f(NEW)`, `INTO NEW`, `CALL p(NEW)`, `RETURN NEW #= ...`: columns that it fills need not be named there.
+# Not `RETURN coalesce(NEW, OLD)`.
+_MAKES_ROW = re.compile(
+    r"\bnew\s*:?=|\binto\s+(strict\s+)?new\b(?!\s*\.)|\bfor\s+new\b|\bcall\s[^;]*\bnew\b(?!\s*\.)"
+    r"|\breturn\s+(?!(new|old|null)\s*;|coalesce\s*\(\s*(new|old)\s*,\s*(new|old)\s*\)\s*;)",
+    re.IGNORECASE,
+)
+
+
+def may_fill(column: str, source: str | None) -> bool:
+    """Whether a trigger names the column, or makes the row as a whole; of one that is not in PL/pgSQL, which has no source
+    here, nobody knows."""
+    return source is None or column.lower() in source.lower() or _MAKES_ROW.search(source) is not None
 
 
 # What it did instead would count as written, or deleted.
