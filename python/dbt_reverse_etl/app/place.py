@@ -14,9 +14,9 @@ import yaml
 from dbt_reverse_etl.base.dbt_options import told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config import validation
-from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
+from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.manifest import profile_of, target_of
-from dbt_reverse_etl.config.profiles import read_profile
+from dbt_reverse_etl.config.profiles import profile_directories, read_profile
 from dbt_reverse_etl.config.rendering import render
 
 _SETTINGS = "dbt_project.yml"

@@ -12,18 +12,6 @@ from dbt_reverse_etl.config.manifest import Node, syncs
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.validation import closest, raise_if_any
 
-__all__ = [
-    "FAILED",
-    "ChangelogResult",
-    "ForeignResults",
-    "Invocation",
-    "asked",
-    "is_excluded",
-    "run",
-    "select",
-    "syncs",
-]
-
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
 _HEAD = re.compile(r"snapshot (\d{1,18}) of (\S+)(?: by (\S+))?")

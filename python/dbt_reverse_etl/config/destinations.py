@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
+from dbt_reverse_etl.base.redaction import names_a_secret, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.config.profiles import ANY_PROJECT, DbtProject, profile_directories, read_target
+from dbt_reverse_etl.config.profiles import ANY_PROJECT, DbtProject, read_target
 from dbt_reverse_etl.config.rendering import UNSET, Rendered, render_lazily
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.sink_types import sink_of
@@ -29,17 +29,6 @@ from dbt_reverse_etl.config.validation import (
     validate,
 )
 from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
-
-__all__ = [
-    "Destination",
-    "PlanOnly",
-    "ResolvedSync",
-    "load_destinations",
-    "profile_directories",
-    "redact",
-    "register_secret",
-    "resolve",
-]
 
 _OWN_KEYS = ("type", "guards")
 _LOGIN = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")

@@ -23,8 +23,6 @@ from dbt_reverse_etl.delivery.waves import anywhere
 from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns
 from dbt_reverse_etl.sinks.buckets import Buckets
 
-__all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
-
 
 @dataclass(frozen=True)
 class WaveResult:

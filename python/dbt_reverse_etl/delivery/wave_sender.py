@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
-from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
+from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim
+from dbt_reverse_etl.delivery.gate import LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.planning import Plan
 from dbt_reverse_etl.delivery.policy import Policy

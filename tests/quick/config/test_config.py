@@ -17,15 +17,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
-from dbt_reverse_etl.base.redaction import MASK
-from dbt_reverse_etl.config.destinations import (
-    Destination,
-    PlanOnly,
-    load_destinations,
-    redact,
-    refuse_two_owners,
-    resolve,
-)
+from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config.destinations import Destination, PlanOnly, load_destinations, refuse_two_owners, resolve
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.config.sink_types import sink_of

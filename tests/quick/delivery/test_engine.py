@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
+from dbt_reverse_etl.delivery.gate import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.sinks.base import Batch, Limits
 from tests.support.delivery.engine_bench import Bench, OrderedSink, ScriptedSink, delivered, outcomes, refusing, some

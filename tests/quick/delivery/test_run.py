@@ -17,7 +17,7 @@ from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Fact, Heartbeat, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Retries
-from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from tests.support.delivery.desk import POLICY, Desk

@@ -21,8 +21,9 @@ from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.delivery.clock import SystemClock
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.policy import Policy, Retries
+from dbt_reverse_etl.delivery.ports import Job, Ports, Source
 from dbt_reverse_etl.delivery.position import State, fold
-from dbt_reverse_etl.delivery.run import Job, Ports, Source, run
+from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
