@@ -8,57 +8,17 @@ from typing import Any
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 
-_COMMANDS = frozenset(
-    [
-        "build",
-        "clean",
-        "clone",
-        "compile",
-        "debug",
-        "deps",
-        "docs",
-        "init",
-        "list",
-        "ls",
-        "parse",
-        "retry",
-        "run",
-        "run-operation",
-        "seed",
-        "show",
-        "snapshot",
-        "source",
-        "test",
-    ]
-)
+_COMMANDS = frozenset([
+    "build", "clean", "clone", "compile", "debug", "deps", "docs", "init", "list", "ls", "parse", "retry",
+    "run", "run-operation", "seed", "show", "snapshot", "source", "test",
+])  # fmt: skip
 # Before a command they take a value, which may be `debug` or `test`.
-_WITH_VALUE = frozenset(
-    [
-        "--defer-state",
-        "--deprecated-state",
-        "--indirect-selection",
-        "--log-file-max-bytes",
-        "--log-format",
-        "--log-format-file",
-        "--log-level",
-        "--log-level-file",
-        "--log-path",
-        "--partial-parse-file-path",
-        "--printer-width",
-        "--profile",
-        "--profiles-dir",
-        "--project-dir",
-        "--record-timing-info",
-        "--state",
-        "--target",
-        "--target-path",
-        "--threads",
-        "--vars",
-        "--warn-error-options",
-        "-r",
-        "-t",
-    ]
-)
+_WITH_VALUE = frozenset([
+    "--defer-state", "--deprecated-state", "--indirect-selection", "--log-file-max-bytes", "--log-format",
+    "--log-format-file", "--log-level", "--log-level-file", "--log-path", "--partial-parse-file-path",
+    "--printer-width", "--profile", "--profiles-dir", "--project-dir", "--record-timing-info", "--state",
+    "--target", "--target-path", "--threads", "--vars", "--warn-error-options", "-r", "-t",
+])  # fmt: skip
 
 
 def command_of(words: Sequence[str]) -> str:
