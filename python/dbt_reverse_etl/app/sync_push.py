@@ -32,12 +32,11 @@ from dbt_reverse_etl.delivery.progress import Bound
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
-from dbt_reverse_etl.warehouse.head import Head, full_image, read_head
+from dbt_reverse_etl.warehouse.head import Head, full_image, name_ledger, read_head
 from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
-from dbt_reverse_etl.warehouse.marks import name_ledger
+from dbt_reverse_etl.warehouse.ledger import Prefetched
 from dbt_reverse_etl.warehouse.overview import Request
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
-from dbt_reverse_etl.warehouse.prefetched import Prefetched
 from dbt_reverse_etl.warehouse.spec import Spec
 from dbt_reverse_etl.warehouse.whole_push import WholePush
 

@@ -20,12 +20,12 @@ from dbt_reverse_etl.config.manifest import changelogs
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left
 from dbt_reverse_etl.report.key_reading import head_of, read_keys
-from dbt_reverse_etl.report.lineage import upstream
 from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync, worst_first
 from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.wide.picture import pictures
 
 _OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped", "no_match")
+_LEVELS = 3  # more does not fit a screen; dbt docs has the whole graph
 
 Status = Mapping[str, Any]
 
@@ -99,6 +99,29 @@ def changelogs_shown(
     """Those of the syncs, and of the whole project also those without a sync: by unique id."""
     known = changelogs(manifest) if whole else [one.sync.changelog for one in syncs]
     return {one.unique_id: one for one in known}
+
+
+def upstream(unique_id: str, manifest: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Names by distance from a changelog, the farthest level first; each stands where it is nearest."""
+    nodes = {**manifest.get("nodes", {}), **manifest.get("sources", {})}
+    seen, level, levels = {unique_id}, [unique_id], []
+    for _ in range(_LEVELS):
+        level = sorted({one for child in level for one in _parents(nodes, child) if one not in seen})
+        if not level:
+            break
+        seen.update(level)
+        levels.append(tuple(_name(nodes.get(one, {}), one) for one in level))
+    return tuple(reversed(levels))
+
+
+def _parents(nodes: Mapping[str, Any], unique_id: str) -> list[str]:
+    found: list[str] = nodes.get(unique_id, {}).get("depends_on", {}).get("nodes", [])
+    return found
+
+
+def _name(node: Mapping[str, Any], unique_id: str) -> str:
+    name = str(node.get("name") or unique_id.rpartition(".")[2])
+    return f"{node['source_name']}.{name}" if node.get("resource_type") == "source" else name
 
 
 def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:

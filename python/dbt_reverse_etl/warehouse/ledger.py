@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import reduce
@@ -259,6 +259,30 @@ class DeltaLedger:
         others = [name for name in schema.names if name not in {"body", "_part"}]
         whole = reduce(DataFrame.unionAll, frames).groupBy(*others).agg(expr(_WHOLE).alias("body"))
         return whole.select(*_SCHEMA.names)
+
+
+class Prefetched:
+    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
+    fence, so that this one cannot start. `begins` is called before each start, `began` after it.
+    """
+
+    def __init__(
+        self, ledger: DeltaLedger, state: State, begins: Callable[[], None], began: Callable[[RunStarted], None]
+    ) -> None:
+        self._ledger, self._state, self._begins, self._began = ledger, state, begins, began
+        self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
+
+    def start(self, started: RunStarted) -> State | None:
+        """As the ledger's."""
+        self._begins()
+        before = self._ledger.start(started, self._state)
+        if before is not None:
+            self._began(started)
+        return before
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """As the ledger's."""
+        return self._state if fence is None else self._ledger.read(sync_id, fence)
 
 
 def parts_of(rows: Iterable[Mapping[str, Any]], size: int | None = None) -> Iterator[dict[str, Any]]:
