@@ -11,7 +11,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.redaction import literal_secrets
 from dbt_reverse_etl.config.destinations import refuse_two_owners
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
-from dbt_reverse_etl.config.validation import Place, described, hides_all, raise_if_any, shows_all, validate
+from dbt_reverse_etl.config.validation import Place, described, raise_if_any, validate
 from dbt_reverse_etl.sinks.base import Settings
 
 Node = Mapping[str, Any]
@@ -165,7 +165,7 @@ def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> 
                 "move it to the destination in profiles.yml, as \"{{ env_var('NAME') }}\", and change the secret",
             )
         )
-    return validate(model, given, Place(place.file, place.keys, hides_all if secrets else shows_all), problems)
+    return validate(model, given, Place(place.file, place.keys, lambda _: bool(secrets)), problems)
 
 
 def _changelogs(manifest: Node, problems: list[Problem]) -> dict[str, Changelog | None]:

@@ -26,16 +26,6 @@ LONGEST_SHOWN = 40
 _PARTS = re.compile(r"found (?P<found>.*?); expected (?P<expected>.*); next: (?P<next_step>.*)", re.DOTALL)
 
 
-def shows_all(_path: Path) -> bool:
-    """Hides nothing."""
-    return False
-
-
-def hides_all(_path: Path) -> bool:
-    """Shows nothing."""
-    return True
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a block of settings stands.
@@ -50,7 +40,7 @@ class Place:
 
     file: str
     keys: Path
-    hides: Callable[[Path], bool] = shows_all
+    hides: Callable[[Path], bool] = lambda _: False
     also: tuple[str, ...] = ()
     project_dir: Folder | None = None
 
