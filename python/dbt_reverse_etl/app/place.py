@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.base.dbt_options import told
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.manifest import profile_of, target_of
@@ -80,8 +80,7 @@ class Place:
             )
         wanted = {name: output.get(name) for name in ("type", "method")}
         rendered = render({**wanted, "conf": output.get("server_side_parameters") or {}}, self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
+        raise_if_any(rendered.problems)
         kind, method, conf = (rendered.value[name] for name in ("type", "method", "conf"))
         if (kind, method) != ("spark", "session"):
             found = f"type {kind}, method {method}"
@@ -104,8 +103,7 @@ class Place:
     def _default_target(self) -> str:
         place, profile = self._profile()
         rendered = render(profile.get("target", "default"), self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
+        raise_if_any(rendered.problems)
         return str(rendered.value)
 
 
@@ -130,8 +128,7 @@ def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
     if not isinstance(read, Mapping):
         raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
     rendered = render(read.get(name), env, validation.Place(_SETTINGS, (name,)))
-    if rendered.problems:
-        raise ConfigurationError(*rendered.problems)
+    raise_if_any(rendered.problems)
     return rendered.value
 
 

@@ -65,6 +65,12 @@ class ConfigurationError(ReverseEtlError):
     exit_code = ExitCode.USAGE
 
 
+def raise_if_any(problems: Sequence[Problem]) -> None:
+    """Raise ConfigurationError with all of them, each once."""
+    if problems:
+        raise ConfigurationError(*dict.fromkeys(problems))
+
+
 class DestinationError(ReverseEtlError):
     """The destination or its configuration stops the whole sync (outcome `fatal`)."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError, raise_if_any
 from dbt_reverse_etl.config.manifest import Node, syncs
 from dbt_reverse_etl.config.settings import Sync
-from dbt_reverse_etl.config.validation import closest, raise_if_any
+from dbt_reverse_etl.config.validation import closest
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError, raise_if_any
 from dbt_reverse_etl.base.redaction import names_a_secret, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.profiles import ANY_PROJECT, DbtProject, read_target
@@ -23,7 +23,6 @@ from dbt_reverse_etl.config.validation import (
     closest,
     is_unlisted,
     mapping_of,
-    raise_if_any,
     secret_mappings,
     secret_names,
     validate,

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.base.redaction import literal_secrets
 from dbt_reverse_etl.config.destinations import refuse_two_owners
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
-from dbt_reverse_etl.config.validation import Place, described, raise_if_any, validate
+from dbt_reverse_etl.config.validation import Place, described, validate
 from dbt_reverse_etl.sinks.base import Settings
 
 Node = Mapping[str, Any]

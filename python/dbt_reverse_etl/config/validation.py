@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
 from dbt_reverse_etl.sinks.paths import PROJECT_DIR
 
@@ -58,12 +58,6 @@ def validate(model: type[M], given: Mapping[str, Any], place: Place, problems: l
         found = (_problem(dict(detail), model, given, place) for detail in error.errors(include_url=False))
         problems.extend(dict.fromkeys(found))
         return None
-
-
-def raise_if_any(problems: Sequence[Problem]) -> None:
-    """Raise ConfigurationError with all of them, each once."""
-    if problems:
-        raise ConfigurationError(*dict.fromkeys(problems))
 
 
 def described(value: object) -> str:

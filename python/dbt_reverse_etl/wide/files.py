@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.base.dbt_options import model_paths
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.wide.chain import ChainModel
 
 FOLDER = "wide_tables"
@@ -56,8 +56,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
             if place.parent.resolve() != folder.resolve():
                 expected = f"no model of this name: it belongs to the chain, in {folder.name}/"
                 problems.append(Problem(node["original_file_path"], f"the model {node['name']}", expected, "rename it"))
-    if problems:
-        raise ConfigurationError(*problems)
+    raise_if_any(problems)
     return folder
 
 
@@ -69,9 +68,7 @@ def write(folder: Path, models: Sequence[ChainModel]) -> Written:
     """
     properties = folder / PROPERTIES
     texts = {folder / f"{model.name}.sql": _marked("--", model.sql + "\n") for model in models}
-    changed = [path for path in [*texts, properties] if path.exists() and _generated(path) is None]
-    if changed:
-        raise ConfigurationError(*map(_changed, changed))
+    raise_if_any([_changed(path) for path in [*texts, properties] if path.exists() and _generated(path) is None])
     texts[properties] = _marked("#", _properties(folder, models))
     written = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     folder.mkdir(parents=True, exist_ok=True)
