@@ -13,11 +13,10 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.prepared import Prepared
-from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
+from dbt_reverse_etl.delivery.progress import Number, Progress, Step, no_progress, no_step
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave, WavePart
 from dbt_reverse_etl.delivery.waves import anywhere
 from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns

@@ -12,10 +12,9 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter, never
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.progress import Progress, no_progress
+from dbt_reverse_etl.delivery.progress import Progress, Step, no_progress, no_step
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Sink, SinkTask

@@ -12,8 +12,8 @@ import orjson
 from dbt_reverse_etl.base.durable import sync_directory, write
 from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
-from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
-from dbt_reverse_etl.delivery.fault_points import no_step
+from dbt_reverse_etl.delivery.progress import Step as FaultPoint
+from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run

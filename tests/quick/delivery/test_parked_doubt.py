@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.facts import Claim, Range, Undelivered
-from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.ports import OneRow, Status
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode
