@@ -28,7 +28,7 @@ from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, is
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
@@ -364,7 +364,7 @@ def _with_tests(
     failing = _failing(overview.failing, invocation, manifest)
     changed = {relation: tests for relation, tests in failing.items() if tests != overview.failing.get(relation, ())}
     if changed:
-        ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
+        ledger.record_tests(changed, invocation.invocation_id, Clock().now())
     return replace(overview, failing=failing)
 
 

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.kafka import sink as kafka_sink
@@ -79,7 +79,7 @@ def outage() -> Iterator[Outage]:
     ):
         patch.setattr(kafka_sink, "Reports", lambda: books.append(Reports()) or books[-1])
         policy = Policy(retries=Retries(first=0.1, cap=1, attempts=100, share=10))
-        engine = Engine(other, tasks[1], policy, SystemClock(), lambda: True)
+        engine = Engine(other, tasks[1], policy, Clock(), lambda: True)
         waves = list[Future[WaveResult]]()
 
         def kill() -> None:

@@ -15,6 +15,7 @@ from dbt_reverse_etl.app.reconcile import Differences, undelivered_of
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Fact, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
@@ -35,7 +36,7 @@ FOREIGN = -1  # the value of a row that somebody else put into the destination
 CHANGED = -2  # the value that somebody else gives a row of ours
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time that passes when somebody sleeps, and never otherwise; thread-safe."""
 
     def __init__(self) -> None:
