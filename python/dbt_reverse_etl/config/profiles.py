@@ -45,9 +45,6 @@ class DbtProject:
         return str(read.get("profile") or "") if isinstance(read, Mapping) else ""
 
 
-ANY_PROJECT = DbtProject()
-
-
 def profile_directories(
     flag: Path | None, project_dir: Path, env: Mapping[str, str], home: Path | None = None
 ) -> list[Path]:
@@ -63,7 +60,7 @@ def profile_directories(
     return list(dict.fromkeys([Path.cwd(), *([home / ".dbt"] if home else []), project_dir]))
 
 
-def read_target(directories: Sequence[Path], target: str, project: DbtProject = ANY_PROJECT) -> tuple[Place, object]:
+def read_target(directories: Sequence[Path], target: str, project: DbtProject) -> tuple[Place, object]:
     """What `outputs` says of a target in the first profiles.yml that is there, texts not yet rendered.
 
     Raises:

@@ -18,13 +18,14 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.base.redaction import MASK, redact
-from dbt_reverse_etl.config.destinations import Destination, PlanOnly, load_destinations, refuse_two_owners, resolve
+from dbt_reverse_etl.config.destinations import Destination, PlanOnly, refuse_two_owners
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Place
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
+from tests.support.config.loaded import load_destinations, resolve
 
 CANARY = "canary-Zq7/x+9"
 
