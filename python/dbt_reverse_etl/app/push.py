@@ -14,16 +14,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import (
-    ExitCode,
-    GuardBlocked,
-    PositionLost,
-    Problem,
-    Renamed,
-    ReverseEtlError,
-    SyncBusy,
-    unexpected,
-)
+from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError, unexpected
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
@@ -88,7 +79,7 @@ class Pusher(PushContext):
 
     def _stopped(self, resolved: ResolvedSync, overview: Overview, one: SyncPush | None, error: Exception) -> Report:
         if isinstance(error, ReverseEtlError):
-            status, code, message = _status_of(error), error.exit_code, redact(str(error))
+            status, code, message = error.status, error.exit_code, redact(str(error))
             is_interrupted = status == Status.FAILED and self.interrupt.is_set()
         else:  # the text of a foreign exception may hold row values
             is_interrupted = self.interrupt.is_set()  # a query that was cancelled
@@ -159,13 +150,3 @@ class Pusher(PushContext):
             message = redact("; ".join(filter(None, notes)))
         seconds = time.monotonic() - began
         return Reconciled(resolved.sync.name, resolved.label, code, differences, seconds, message, rows)
-
-
-def _status_of(error: ReverseEtlError) -> str:
-    if isinstance(error, GuardBlocked):
-        return "blocked"
-    if isinstance(error, SyncBusy):
-        return "busy"
-    if isinstance(error, Renamed):
-        return "renamed"
-    return error.status if isinstance(error, PositionLost) else Status.FAILED
