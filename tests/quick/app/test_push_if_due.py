@@ -159,9 +159,9 @@ def test_a_push_that_a_later_run_has_overtaken_ends_with_a_code_of_its_own(monke
         "overrides_of": lambda *_: (),
         "Pusher": lambda *_, **__: pusher(orders=6),
         "watched": lambda *_, **__: nullcontext(),
-        "_tell": lambda *_: None,
     }.items():
         monkeypatch.setattr(invocation, name, value)
+    monkeypatch.setattr("dbt_reverse_etl.app.alerts.tell", lambda *_: None)
     monkeypatch.setattr("dbt_reverse_etl.app.reach.try_early", lambda *_: None)
     monkeypatch.setattr(invocation, "push_all", lambda *_: None)
     place: Any = SimpleNamespace(session=lambda _: lambda: None)
