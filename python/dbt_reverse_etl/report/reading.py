@@ -13,6 +13,7 @@ from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config import settings as config
 from dbt_reverse_etl.config.destinations import ResolvedSync
@@ -147,7 +148,7 @@ def _sync(
         reason=status["reason"],
         left=[Left(**one) for one in status["left"]],
         no_match=status["no_match"],
-        last_success_at=_utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
+        last_success_at=utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
         runs=[_run(row) for row in own],
     )
 
@@ -179,9 +180,9 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
 
 def _run(row: Row) -> Run:
     counted = [PerOperation(*(row[f"{outcome}_{word}s"] for word in ("insert", "update", "delete"))) for outcome in _OUTCOMES]  # fmt: skip
-    ended = _utc(row.finished_at) if row.finished_at else None
+    ended = utc(row.finished_at) if row.finished_at else None
     message = redact(row.message or "")
-    return Run(row.fence, _utc(row.started_at), ended, row.status, row.snapshot_id, message, Counts(*counted))
+    return Run(row.fence, utc(row.started_at), ended, row.status, row.snapshot_id, message, Counts(*counted))
 
 
 def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest: int) -> list[Snapshot]:
@@ -196,7 +197,7 @@ def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest
         where snapshot_id > {int(head.snapshot) - int(newest)} or snapshot_id in ({wanted}) order by snapshot_id
     """  # noqa: S608
     return [
-        Snapshot(row[0], _utc(row[1]), row[2], row[3], *(count or 0 for count in row[4:]))
+        Snapshot(row[0], utc(row[1]), row[2], row[3], *(count or 0 for count in row[4:]))
         for row in pusher.spark.sql(query).collect()
     ]
 
@@ -207,8 +208,3 @@ def _collected(spark: SparkSession, query: str, names: Mapping[str, str]) -> lis
 
 def _literals(texts: Iterable[str]) -> str:
     return ", ".join(sql.render("_string", text) for text in texts)
-
-
-def _utc(value: datetime) -> datetime:
-    """Spark gives local times without a zone."""
-    return value.astimezone(timezone.utc)

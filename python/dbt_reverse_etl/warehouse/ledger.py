@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql.utils import is_remote
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
@@ -207,7 +208,10 @@ class DeltaLedger:
             _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
-            {row.sync: Refusal(**known, at=_utc(row)) for row, known in _of_target(rows, REFUSED, Refusal, places)},
+            {
+                row.sync: Refusal(**known, at=utc(row.recorded_at))
+                for row, known in _of_target(rows, REFUSED, Refusal, places)
+            },
             {row.sync: Heard(**known) for row, known in _of_target(rows, ALERT, Heard, places)},
             frozenset(configured),
             aliases,
@@ -297,11 +301,12 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     """By the name of the sync, oldest first, what no run has carried out."""
     over = {request for row in rows for request in row.carried_out}
     found: dict[str, list[Request]] = {}
-    for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
+    left = [row for row in rows if row.fact == REQUEST and row.run_id not in over]
+    for row in sorted(left, key=lambda row: utc(row.recorded_at)):
         said = json.loads(row.body)
         kept = ("changelog", "snapshot", "exposure", "relation", "destination", "object")
         more = {name: said[name] for name in kept if name in said}
-        request = Request(row.run_id, row.sync, said["operation"], _utc(row), **more)
+        request = Request(row.run_id, row.sync, said["operation"], utc(row.recorded_at), **more)
         found.setdefault(row.sync, []).append(request)
     return found
 
@@ -319,11 +324,6 @@ def _of_target(
         of = sql.plain_relation(known.get("relation", ""))
         if of in ("", sql.plain_relation(relations.get(row.sync, ""))):
             yield row, {name: value for name, value in known.items() if name in kind.__dataclass_fields__}
-
-
-def _utc(row: Row) -> datetime:
-    at: datetime = row.recorded_at
-    return at.astimezone(timezone.utc)
 
 
 def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, Row]:
