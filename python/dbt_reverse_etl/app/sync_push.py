@@ -328,7 +328,8 @@ class SyncPush(OneSync):
             Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
             for place in self._unsure(state, spec)
         )
-        kept = self._kept_rows(head, spec) if self._kept_places(state, spec) else None
+        stayed = spec.mode.deletes and any(not one.mode.deletes for _, one in _earlier(state))
+        kept = self._kept_rows(head, spec) if stayed else None
         shared_by = self._others(head).filters if spec.mode.deletes else ()
         mirrored_by = mirrors(self._shared.spark, self._resolved, self._shared.resolved, head.columns)
         state = replace(state, claims=state.claims + unsure)
@@ -362,11 +363,6 @@ class SyncPush(OneSync):
     def _unsure(state: State, spec: Spec) -> list[Range]:
         """Ranges where nobody knows what this sync left at the destination."""
         return [place for place, one in _earlier(state) if spec.sends_all_after(one)]
-
-    @staticmethod
-    def _kept_places(state: State, spec: Spec) -> list[Range]:
-        """Ranges in which rows stayed that left the model: the mode did not delete."""
-        return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
     def _guard(self, tried: PerOperation, refused: PerOperation, state: State, *, of_one_row: bool = False) -> str:
         """Counts say nothing of one row that the operator named, nor of `refused` ones; a failed test may be about these very rows."""
