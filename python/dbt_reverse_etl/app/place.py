@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dbt_reverse_etl.base.dbt_options import told
+from dbt_reverse_etl.base.dbt_options import project_settings, told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -116,18 +114,7 @@ def artifacts_folder(project: Path, target_path: Path | None, env: Mapping[str, 
 
 def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
     """What dbt_project.yml says."""
-    file = project / _SETTINGS
-    if not file.is_file():
-        raise ConfigurationError(
-            Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-        )
-    try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        read = None
-    if not isinstance(read, Mapping):
-        raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
-    rendered = render(read.get(name), env, validation.Place(_SETTINGS, (name,)))
+    rendered = render(project_settings(project).get(name), env, validation.Place(_SETTINGS, (name,)))
     raise_if_any(rendered.problems)
     return rendered.value
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 
 _COMMANDS = frozenset([
@@ -40,6 +42,26 @@ def told(option: str, env: Mapping[str, str]) -> str:
 def nearest_project(folder: Path) -> Path:
     """The folder or the nearest one above it with a dbt_project.yml; itself, if none has one."""
     return next((one for one in (folder, *folder.parents) if (one / "dbt_project.yml").is_file()), folder)
+
+
+def project_settings(folder: Path) -> Mapping[str, Any]:
+    """What the dbt_project.yml of a folder says, Jinja as it is written.
+
+    Raises:
+        ConfigurationError: there is none, or it is no mapping in YAML.
+    """
+    file = folder / "dbt_project.yml"
+    if not file.is_file():
+        found, next_step = "no such file", "cd into it, or name it: --project-dir"
+        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        read = None
+    if not isinstance(read, Mapping):
+        found, next_step = "no mapping in YAML", "correct it until `dbt debug` reads it"
+        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+    return read
 
 
 def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:

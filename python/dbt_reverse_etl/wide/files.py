@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.dbt_options import model_paths
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.dbt_options import model_paths, project_settings
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
 from dbt_reverse_etl.wide.chain import ChainModel
 
 FOLDER = "wide_tables"
@@ -41,13 +41,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
     Raises:
         ConfigurationError: no dbt project, Jinja in its model paths, or models of these names elsewhere in it.
     """
-    file = project_dir / "dbt_project.yml"
-    if not file.is_file():
-        raise ConfigurationError(
-            Problem(str(file), "no such file", "a dbt project", "cd into it, or use --project-dir")
-        )
-    settings = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    folder = model_paths(project_dir, settings)[0] / FOLDER
+    folder = model_paths(project_dir, project_settings(project_dir))[0] / FOLDER
     names, project = {model.name for model in models}, manifest["metadata"]["project_name"]
     problems = []
     for node in manifest["nodes"].values():
