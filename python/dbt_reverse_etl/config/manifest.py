@@ -185,10 +185,10 @@ def _changelog(node: Node, problems: list[Problem]) -> Changelog | None:
         problems.append(Problem(where, "nothing", "a column or a list of columns", "add unique_key='...' to config()"))
     if not key or settings is None:
         return None
-    alias = node.get("alias") or node["name"]
     version = node.get("version")
+    relation = node.get("relation_name") or node.get("alias") or node["name"]
     name = node["name"] if version is None else f"{node['name']}.v{version}"
-    return Changelog(node["unique_id"], name, alias, node.get("relation_name") or alias, key, settings)
+    return Changelog(node["unique_id"], name, relation, key, settings)
 
 
 def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:

@@ -37,7 +37,6 @@ class Head:
     live_rows: int
     key: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    target: str
     package_version: str
     marks: dict[str, str] = field(default_factory=dict)
     newest_mark: int = 0
@@ -94,7 +93,6 @@ def read_head(
         live_rows=header["live_rows"],
         key=tuple(header["key_columns"]),
         columns=tuple((column["name"], column["type"]) for column in header["columns"]),
-        target=header["target_name"],
         package_version=header["package_version"],
         marks={row["label"]: row["capture_uuid"] for row in marks},
         newest_mark=marks[-1]["base"] if marks else 0,

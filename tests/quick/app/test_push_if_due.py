@@ -28,7 +28,7 @@ from tests.support.delivery.pushers import at, pusher, sync
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-RUN = Invocation("inv-1", "run", False, False, {}, {})
+RUN = Invocation("inv-1", "run", {}, {})
 
 
 A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")

@@ -131,7 +131,7 @@ def loaded(directory: Path, env: Mapping[str, str] | None = None) -> dict[str, D
 
 
 def sync(name: str = "contacts", model: str = "c", **settings: Any) -> Sync:
-    changelog = Changelog(f"model.shop.{model}", model, model, f"shop.{model}", ("id",), ChangelogSettings())
+    changelog = Changelog(f"model.shop.{model}", model, f"shop.{model}", ("id",), ChangelogSettings())
     chosen = SyncSettings.model_validate({"destination": "crm", "object": "contacts"} | settings)
     return Sync(f"exposure.shop.{name}", name, (), True, changelog, chosen, "models/exposures.yml")
 
