@@ -97,13 +97,13 @@ class SyncPush(OneSync):
             exit_code=ExitCode.OTHER_CHANGELOG if result.left and at_head else exit_code(result.status, here.health),
             counts=self._replayed + result.counts,
             planned=self._replayed.planned + result.planned,
-            position=known.snapshot if at_head else self._position,
+            position=known.snapshot if at_head else self.state.position,
             message="; ".join(redact(note) for note in [said, *self._notes] if note),
             standing=here,
         )
 
     def _report(self, status: str, known: HeadOfModel, **told: Any) -> Report:
-        told = {"head": known.snapshot, "position": self._position, **told}
+        told = {"head": known.snapshot, "position": self.state.position, **told}
         return Report(self._resolved.sync.name, self.label, status, **told)
 
     def _former(self, known: HeadOfModel, requests: Iterable[Request]) -> Former | None:
@@ -149,7 +149,7 @@ class SyncPush(OneSync):
 
     def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
         """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
-        if self._position < known.snapshot:
+        if self.state.position < known.snapshot:
             return self._superseded(known, "a later run has delivered a part of a newer snapshot")
         here = self._standing(self.state, self._allowed(self.state))
         code, message = exit_code(Status.IDLE, here.health), "a later run has delivered more"
