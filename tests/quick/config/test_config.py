@@ -177,11 +177,6 @@ class TestSinks:
         assert "did you mean 'shelf'?" in problem
         assert "type: found nothing" in refused(write({"prod": {"crm": {}}}))[0]
 
-    def test_a_type_of_an_earlier_build_leads_to_its_new_name(self, write: Callable[[Any], Path], shelf: None) -> None:
-        (problem,) = refused(write({"prod": {"crm": {"type": "sqlalchemy", "url": "duckdb:///crm.duckdb"}}}))
-        assert "found 'sqlalchemy'; expected one of" in problem
-        assert "it is type duckdb or type postgres now." in problem
-
     @pytest.mark.guarantee("Configuration")
     def test_two_distributions_that_claim_one_name_are_an_error(
         self, write: Callable[[Any], Path], shelf: None, install: Install
