@@ -21,7 +21,7 @@ from dbt_reverse_etl.config.manifest import changelogs
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left
 from dbt_reverse_etl.report.key_reading import head_of, read_keys
-from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync, worst_first
+from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync
 from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.wide.picture import pictures
 
@@ -83,7 +83,7 @@ def read(
         target=asked.target,
         made_at=datetime.now(timezone.utc),
         version=VERSION,
-        syncs=worst_first(found),
+        syncs=found,
         changelogs=[
             Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-newest:])
             for unique_id, one in shown.items()
