@@ -30,13 +30,11 @@ class WaveResult:
     Attributes:
         failures: by row number of the wave's table; a row that is not listed was delivered.
         counts: of the rows that the engine was given.
-        requests: how many `deliver` calls were made.
         stop: why the sync must stop here, or None.
     """
 
     failures: Mapping[int, RowFailure]
     counts: Counts
-    requests: int
     stop: Stop | None
 
     @property
@@ -120,7 +118,7 @@ class Engine:
             lost.rows = wave.begun()
             raise
         failures, counts = wave.close()
-        return WaveResult(failures, counts, wave.requests, wave.stopped_by)
+        return WaveResult(failures, counts, wave.stopped_by)
 
     def _deliver_all(self, wave: Wave, rows: Prepared) -> None:
         if self._workers == 1 or len(rows.parts) <= 1:

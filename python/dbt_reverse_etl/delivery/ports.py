@@ -160,7 +160,6 @@ class RunResult:
     counts: Counts = NO_COUNTS
     planned: PerOperation = NO_ROWS
     message: str = ""
-    requests: int = 0
     given_up: bool = False
     state: State = field(default_factory=State)
     left: str = ""

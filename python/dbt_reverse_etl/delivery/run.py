@@ -83,7 +83,7 @@ class _Run:
         self._known = {claim.id for claim in state.claims}
         self._sent: Claim | None = None  # a request may be under way or unrecorded
         self._unrecorded: WaveAcknowledged | None = None  # of the last wave: it is recorded with the end of the run
-        self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
+        self._counts, self._counted_to = NO_COUNTS, 0
         self._plan: Plan | None = None
         self._given_up = False
 
@@ -301,7 +301,6 @@ class _Run:
     def _count(self, claim: Claim, sent: Sent) -> None:
         self._counts += sent.counts
         self._counted_to = claim.hi
-        self._requests += sent.requests
         self._ports.progress(Number.COUNTED, self._counts.planned.total)
 
     def _acknowledgement(self, claim: Claim, sent: Sent, following: Claim | None) -> WaveAcknowledged:
@@ -377,7 +376,7 @@ class _Run:
         return self._result(status, counts, message)
 
     def _result(self, status: str, counts: Counts, message: str) -> RunResult:
-        facts = (self._histogram.total, message, self._requests, self._given_up, self._recorded, self._left())
+        facts = (self._histogram.total, message, self._given_up, self._recorded, self._left())
         return RunResult(status, self._fence, counts, *facts)
 
     def _record(self, *facts: Fact) -> None:

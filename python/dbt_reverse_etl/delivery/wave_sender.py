@@ -110,7 +110,7 @@ class WaveSender:
         planned = self._plan.histogram.total
         reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
         stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
-        return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
+        return Sent(Counts(planned=planned, failed=planned), (), nothing_applied=True, stop=stop)
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()
