@@ -7,16 +7,17 @@
         ) }}
     {%- elif start == 0 -%}
         {#- Before the first snapshot nothing stands, and the oldest rows may be a checkpoint: the image itself is the answer. -#}
-        {{ reverse_etl._net_changes_from_nothing(relation, to_snapshot, key, columns) }}
+        {{ reverse_etl._changes_from_nothing("'insert' as _change", relation, to_snapshot, key, columns) }}
     {%- else -%}
         {{ reverse_etl._net_changes_between(relation, from_snapshot, to_snapshot, key, columns) }}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro _net_changes_from_nothing(relation, to_snapshot, key, columns) -%}
+{# The image itself, with a first column. #}
+{% macro _changes_from_nothing(change, relation, to_snapshot, key, columns) -%}
 (
-    select 'insert' as _change, *
+    select {{ change }}, *
     from {% if to_snapshot is none -%}
         {{ reverse_etl.current(relation, key, columns) }}
     {%- else -%}

@@ -5,14 +5,7 @@
 {% macro signed_changes(relation, from_snapshot=0, to_snapshot=none, key=none, columns=none) -%}
 {%- if reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') | int == 0 -%}
 {#- Before the first snapshot nothing stands, and pruning may have removed the oldest changes: the image itself is the answer. -#}
-(
-    select 1 as _sign, *
-    from {% if to_snapshot is none -%}
-        {{ reverse_etl.current(relation, key, columns) }}
-    {%- else -%}
-        {{ reverse_etl.as_of(relation, snapshot=to_snapshot, key=key, columns=columns) }}
-    {%- endif %}
-)
+{{ reverse_etl._changes_from_nothing('1 as _sign', relation, to_snapshot, key, columns) }}
 {%- else -%}
 (
     select if(_change in ('insert', 'update_postimage'), 1, -1) as _sign, {{ reverse_etl._view_columns(columns) }}

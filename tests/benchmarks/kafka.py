@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import SNAPSHOT, Mode, SinkTask
@@ -98,7 +98,7 @@ class Work:
 
     def by_us(self) -> float:
         """The engine and the sink: encoding included, every row acknowledged."""
-        engine = Engine(self.sink, self.task, Policy(), SystemClock(), lambda: True)
+        engine = Engine(self.sink, self.task, Policy(), Clock(), lambda: True)
         began = time.perf_counter()
         result = engine.deliver_wave("claim", self.table)
         taken = time.perf_counter() - began

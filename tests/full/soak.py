@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.scene import HttpPlace, MysqlPlace, Place, PostgresPlace, Scene, SqlitePlace
 from tests.support.delivery.troubles import ApiTrouble, DatabaseTrouble, ServerTrouble, Trouble
 from tests.support.delivery.victim import KEYS

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import make_msgid
+from html import escape
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -131,9 +132,7 @@ class Slack(_Channel):
 
 def _escaped(text: str) -> str:
     """As Slack takes what is no markup."""
-    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, name)
-    return text
+    return escape(text, quote=False)
 
 
 def _fitting(texts: Sequence[str], most: int) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.place import Place
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, unexpected
-from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.redaction import message_of, redact
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync, early_task
 from dbt_reverse_etl.sinks.base import Sink, close_quietly
 
@@ -89,7 +89,7 @@ def _checked(destination: Destination, syncs: Sequence[ResolvedSync], project_di
         sink.check()
         checked = tuple(_checked_sync(sink, one, project_dir) for one in syncs)
     except Exception as error:
-        return CheckedDestination(destination.name, destination.type, _said(error, destination.name))
+        return CheckedDestination(destination.name, destination.type, message_of(error, destination.name))
     finally:
         close_quietly(sink)
     return CheckedDestination(destination.name, destination.type, syncs=checked)
@@ -100,10 +100,6 @@ def _checked_sync(sink: Sink, resolved: ResolvedSync, project_dir: Path) -> Chec
     try:
         rights = sink.rights(task)
     except Exception as error:
-        return CheckedSync(resolved.sync.name, resolved.label, (_said(error, resolved.sync.name),))
+        return CheckedSync(resolved.sync.name, resolved.label, (message_of(error, resolved.sync.name),))
     missing = tuple(redact(str(problem)) for problem in rights.missing)
     return CheckedSync(resolved.sync.name, resolved.label, missing, rights.untried)
-
-
-def _said(error: Exception, where: str) -> str:
-    return redact(str(error)) if isinstance(error, ReverseEtlError) else str(unexpected(error, where))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dbt_reverse_etl.alerts.channels import Channel, collect_channels
 from dbt_reverse_etl.app.versions import other_macros
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config.destinations import (
     Destination,
     PlanOnly,
@@ -20,7 +20,6 @@ from dbt_reverse_etl.config.destinations import (
 from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of, target_of
 from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.config.settings import Sync
-from dbt_reverse_etl.config.validation import raise_if_any
 
 
 class Configuration(NamedTuple):

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.config.destinations import ResolvedSync
-from dbt_reverse_etl.delivery.clock import Clock, SystemClock
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.progress import Watch, Watches
+from dbt_reverse_etl.delivery.progress import Step, Watch, Watches, no_step
 from dbt_reverse_etl.warehouse.head import Head, read_head
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
 
@@ -59,7 +58,7 @@ class PushContext:
     spark: SparkSession
     ledger: DeltaLedger
     policy: Policy = field(default_factory=Policy)
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     invocation_id: str = ""
     overrides: Sequence[str] = ()
     known: Mapping[str, HeadOfModel] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked, Problem
+from dbt_reverse_etl.base.errors import GuardBlocked, Problem, raise_if_any
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, closest, described
 from dbt_reverse_etl.delivery.counts import PerOperation
@@ -33,8 +33,7 @@ def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
             expected = f"one of a sync: {', '.join(sorted(syncs)) or 'there is none'}"
             next_step = f"{closest(match[1], sorted(syncs))}Correct or remove it"
             problems.append(Problem("override", shown, expected, next_step))
-    if problems:
-        raise ConfigurationError(*problems)
+    raise_if_any(problems)
 
 
 def check_guards(  # noqa: PLR0913  (each is a fact about the plan)

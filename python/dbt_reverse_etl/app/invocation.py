@@ -28,7 +28,7 @@ from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, is
 from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
@@ -56,13 +56,10 @@ def asked_of(
     return ([], push + plan) if switch == PLAN else (push, plan)
 
 
-def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
+def due(asked_for: tuple[list[Sync], list[Sync]], configuration: Configuration) -> Due:
     """The same with their destinations; there are none where the target says `plan`."""
     resolved = {one.sync.unique_id: one for one in configuration.resolved}
-    push, plan = (
-        [resolved[sync.unique_id] for sync in some if sync.unique_id in resolved]
-        for some in asked_of(invocation, configuration, selectors, switch)
-    )
+    push, plan = ([resolved[sync.unique_id] for sync in some if sync.unique_id in resolved] for some in asked_for)
     return Due(push, plan)
 
 
@@ -96,8 +93,9 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     if ask not in (Ask.PUSH, Ask.RETRY):
         captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
         _say_excluded([sync for sync in invocation.excluded if sync.changelog.unique_id in captured], display.say)
-    wanted = due(invocation, configuration, selectors, project.switch)
-    configuration.refuse_unset(*asked_of(invocation, configuration, selectors, project.switch))
+    asked_for = asked_of(invocation, configuration, selectors, project.switch)
+    configuration.refuse_unset(*asked_for)
+    wanted = due(asked_for, configuration)
     # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
     is_told = wanted.push or wanted.plan or invocation.failed_tests or invocation.passed_tests
     if ask.is_from_artifacts and not is_told:
@@ -127,9 +125,8 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
         wanted, overtaken = replace(wanted, push=left.push), left.overtaken
     elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
-    with watched(pusher, display, captured=None if ask is Ask.RETRY else invocation):
-        reports = _execute(wanted, pusher, overview, display)
-    _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
+    before = None if ask is Ask.RETRY else invocation
+    reports = _carried_out(wanted, pusher, overview, configuration, project, display, before)
     return reports + overtaken
 
 
@@ -210,33 +207,32 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     if isinstance(configuration.destinations, PlanOnly):
         _say_plan_only(invocation, project.target, display.say)
         return []
-    configuration.refuse_unset(*asked_of(invocation, configuration, (), project.switch))
+    asked_for = asked_of(invocation, configuration, (), project.switch)
+    configuration.refuse_unset(*asked_for)
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
-    overrides = overrides_of(configuration, project.env)
     pusher = Pusher(
         spark,
         ledger,
         invocation_id=invocation.invocation_id,
-        overrides=overrides,
+        overrides=overrides_of(configuration, project.env),
         resolved=configuration.resolved,
         reached=overview.reached,
         project_dir=project.folder,
     )
-    wanted = due(invocation, configuration, (), project.switch)
-    with watched(pusher, display):
-        reports = _execute(wanted, pusher, overview, display)
-    _tell(_of_pushes(reports, wanted), overview, pusher, configuration, project.target, display.say)
-    return reports
+    return _carried_out(due(asked_for, configuration), pusher, overview, configuration, project, display)
 
 
-def _of_pushes(reports: Sequence[Report], wanted: Due) -> list[Report]:
-    """Without plans: these move nothing, and do not change how a sync is."""
-    pushed = {one.sync.name for one in wanted.push}
-    return [report for report in reports if report.sync in pushed]
-
-
-def _execute(wanted: Due, pusher: Pusher, overview: Overview, display: Display) -> list[Report]:
+def _carried_out(  # noqa: PLR0913, PLR0917  (each is a fact of the command)
+    wanted: Due,
+    pusher: Pusher,
+    overview: Overview,
+    configuration: Configuration,
+    project: Project,
+    display: Display,
+    captured: Invocation | None = None,
+) -> list[Report]:
+    """Push and plan, and let the alerts know how the pushes ended; `captured` as in `watched`."""
     reports: list[Report] = []
     total = len(wanted.push) + len(wanted.plan)
 
@@ -244,21 +240,19 @@ def _execute(wanted: Due, pusher: Pusher, overview: Overview, display: Display) 
         reports.append(report)
         display.tell(report, len(reports), total)
 
-    push_all(pusher, wanted.push, overview, ended, display.glance)
-    if not pusher.interrupt.is_set():
-        for one in wanted.plan:
-            ended(pusher.plan(one, overview, rows=0))
-    return reports
-
-
-def _tell(  # noqa: PLR0913, PLR0917  (as alerts.tell)
-    pushes: Sequence[Report], overview: Overview, pusher: Pusher, configuration: Configuration, target: str, say: Say
-) -> None:
-    tell = partial(alerts.tell, pushes, overview, pusher, configuration.alerts, target, say)
+    with watched(pusher, display, captured=captured):
+        push_all(pusher, wanted.push, overview, ended, display.glance)
+        if not pusher.interrupt.is_set():
+            for one in wanted.plan:
+                ended(pusher.plan(one, overview, rows=0))
+    pushed = {one.sync.name for one in wanted.push}  # plans move nothing, and do not change how a sync is
+    pushes = [report for report in reports if report.sync in pushed]
+    tell = partial(alerts.tell, pushes, overview, pusher, configuration.alerts, project.target, display.say)
     if pusher.interrupt.is_set():  # some had ended before the signal
         in_time(tell, _LAST_WORDS)
     else:
         tell()
+    return reports
 
 
 @contextmanager
@@ -364,7 +358,7 @@ def _with_tests(
     failing = _failing(overview.failing, invocation, manifest)
     changed = {relation: tests for relation, tests in failing.items() if tests != overview.failing.get(relation, ())}
     if changed:
-        ledger.record_tests(changed, invocation.invocation_id, SystemClock().now())
+        ledger.record_tests(changed, invocation.invocation_id, Clock().now())
     return replace(overview, failing=failing)
 
 

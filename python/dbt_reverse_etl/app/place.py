@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dbt_reverse_etl.base.dbt_options import told
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.dbt_options import project_settings, told
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config import validation
-from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
+from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.manifest import profile_of, target_of
-from dbt_reverse_etl.config.profiles import read_profile
+from dbt_reverse_etl.config.profiles import profile_directories, read_profile
 from dbt_reverse_etl.config.rendering import render
 
 _SETTINGS = "dbt_project.yml"
@@ -80,8 +78,7 @@ class Place:
             )
         wanted = {name: output.get(name) for name in ("type", "method")}
         rendered = render({**wanted, "conf": output.get("server_side_parameters") or {}}, self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
+        raise_if_any(rendered.problems)
         kind, method, conf = (rendered.value[name] for name in ("type", "method", "conf"))
         if (kind, method) != ("spark", "session"):
             found = f"type {kind}, method {method}"
@@ -104,8 +101,7 @@ class Place:
     def _default_target(self) -> str:
         place, profile = self._profile()
         rendered = render(profile.get("target", "default"), self.env, place)
-        if rendered.problems:
-            raise ConfigurationError(*rendered.problems)
+        raise_if_any(rendered.problems)
         return str(rendered.value)
 
 
@@ -118,20 +114,8 @@ def artifacts_folder(project: Path, target_path: Path | None, env: Mapping[str, 
 
 def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
     """What dbt_project.yml says."""
-    file = project / _SETTINGS
-    if not file.is_file():
-        raise ConfigurationError(
-            Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-        )
-    try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        read = None
-    if not isinstance(read, Mapping):
-        raise ConfigurationError(Problem(str(file), "no mapping in YAML", "a dbt project", "dbt parse says more"))
-    rendered = render(read.get(name), env, validation.Place(_SETTINGS, (name,)))
-    if rendered.problems:
-        raise ConfigurationError(*rendered.problems)
+    rendered = render(project_settings(project).get(name), env, validation.Place(_SETTINGS, (name,)))
+    raise_if_any(rendered.problems)
     return rendered.value
 
 

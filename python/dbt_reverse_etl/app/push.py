@@ -14,18 +14,9 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import (
-    ExitCode,
-    GuardBlocked,
-    PositionLost,
-    Problem,
-    Renamed,
-    ReverseEtlError,
-    SyncBusy,
-    unexpected,
-)
+from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
-from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.redaction import message_of, redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
@@ -87,15 +78,12 @@ class Pusher(PushContext):
         return replace(report, sync_id=sync_id, relation=resolved.sync.changelog.relation_name, fence=fence)
 
     def _stopped(self, resolved: ResolvedSync, overview: Overview, one: SyncPush | None, error: Exception) -> Report:
+        status, code = Status.FAILED, ExitCode.FAILED
         if isinstance(error, ReverseEtlError):
-            status, code, message = _status_of(error), error.exit_code, redact(str(error))
-            is_interrupted = status == Status.FAILED and self.interrupt.is_set()
-        else:  # the text of a foreign exception may hold row values
-            is_interrupted = self.interrupt.is_set()  # a query that was cancelled
-            status, code = Status.FAILED, ExitCode.FAILED
-            message = "" if is_interrupted else str(unexpected(error, resolved.sync.name))
-        if is_interrupted:
+            status, code = error.status, error.exit_code
+        if status == Status.FAILED and self.interrupt.is_set():  # it may be a query that was cancelled
             return one.interrupted() if one else self.left(resolved, overview, begun=False)
+        message = message_of(error, resolved.sync.name)
         if one is not None:
             return one.stopped(status, code, message)
         here = Standing(Health.FAILING, reason=f"{status}: {message}")
@@ -140,10 +128,9 @@ class Pusher(PushContext):
         began, rows = time.monotonic(), 0
         try:
             found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
-        except ReverseEtlError as error:
-            differences, message, code = None, redact(str(error)), error.exit_code
-        except Exception as error:  # whose text may hold row values
-            differences, message, code = None, str(unexpected(error, resolved.sync.name)), ExitCode.FAILED
+        except Exception as error:
+            differences, message = None, message_of(error, resolved.sync.name)
+            code = error.exit_code if isinstance(error, ReverseEtlError) else ExitCode.FAILED
         else:
             differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
             if found.lost or found.left:
@@ -159,13 +146,3 @@ class Pusher(PushContext):
             message = redact("; ".join(filter(None, notes)))
         seconds = time.monotonic() - began
         return Reconciled(resolved.sync.name, resolved.label, code, differences, seconds, message, rows)
-
-
-def _status_of(error: ReverseEtlError) -> str:
-    if isinstance(error, GuardBlocked):
-        return "blocked"
-    if isinstance(error, SyncBusy):
-        return "busy"
-    if isinstance(error, Renamed):
-        return "renamed"
-    return error.status if isinstance(error, PositionLost) else Status.FAILED

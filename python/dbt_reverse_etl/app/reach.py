@@ -6,8 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterable
 
-from dbt_reverse_etl.base.errors import ReverseEtlError, unexpected
-from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.redaction import message_of
 from dbt_reverse_etl.config.destinations import Destination
 from dbt_reverse_etl.sinks.base import SparkSink, close_quietly
 
@@ -33,5 +32,5 @@ def _try(destination: Destination, warn: Callable[[str], None]) -> None:
         finally:
             close_quietly(sink)
     except Exception as error:  # whatever it is: it is told, and the push finds out by itself
-        why = redact(str(error)) if isinstance(error, ReverseEtlError) else str(unexpected(error, destination.name))
+        why = message_of(error, destination.name)
         warn(f"dbt-reverse-etl: destination {destination.name} cannot be reached now, the push will try again. {why}")

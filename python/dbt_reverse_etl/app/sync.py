@@ -57,7 +57,7 @@ class OneSync:
         """See `Pusher.is_behind`."""
         head, state = self._shared.head(self._resolved.sync.changelog.relation_name), self.state
         if head is None:
-            return self._position > 0
+            return self.state.position > 0
         is_at_head = state.changelog == head.changelog and {one.snapshot for one in state.positions} == {head.snapshot}
         is_as_given = all(one.given == given_spec(self._settings) for one in self._earlier)
         return not (is_at_head and is_as_given and self.health().is_well)
@@ -74,7 +74,7 @@ class OneSync:
             "mode": self._settings.mode.value,
             "health": here.health.value,
             "reason": here.reason,
-            "position": self._position,
+            "position": self.state.position,
             "head": head.snapshot if head else 0,
             "lag": self._lag(head),
             "undelivered": here.undelivered,
@@ -161,7 +161,7 @@ class OneSync:
         return self._standing(self.state, 0 if refused else self._allowed(self.state), refused=refused, lag=lag)
 
     def _lag(self, head: Head | None) -> int:
-        return max(0, head.snapshot - self._position) if head else 0
+        return max(0, head.snapshot - self.state.position) if head else 0
 
     def _standing(self, state: State, allowed: int | None, **more: Any) -> Standing:
         return standing(state, allowed, self._shared.clock.now(), park_doubt=self._policy.park_doubt, **more)
@@ -185,10 +185,6 @@ class OneSync:
         if not where:
             return head.live_rows
         return visible_rows(self._shared.spark, self._resolved.sync.changelog.relation_name, head, where)
-
-    @property
-    def _position(self) -> int:
-        return self.state.position
 
     def _known(self) -> HeadOfModel | None:
         changelog = self._resolved.sync.changelog

@@ -32,12 +32,11 @@ from dbt_reverse_etl.delivery.progress import Bound
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
-from dbt_reverse_etl.warehouse.head import Head, full_image, read_head
+from dbt_reverse_etl.warehouse.head import Head, full_image, name_ledger, read_head
 from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
-from dbt_reverse_etl.warehouse.marks import name_ledger
+from dbt_reverse_etl.warehouse.ledger import Prefetched
 from dbt_reverse_etl.warehouse.overview import Request
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
-from dbt_reverse_etl.warehouse.prefetched import Prefetched
 from dbt_reverse_etl.warehouse.spec import Spec
 from dbt_reverse_etl.warehouse.whole_push import WholePush
 
@@ -98,13 +97,13 @@ class SyncPush(OneSync):
             exit_code=ExitCode.OTHER_CHANGELOG if result.left and at_head else exit_code(result.status, here.health),
             counts=self._replayed + result.counts,
             planned=self._replayed.planned + result.planned,
-            position=known.snapshot if at_head else self._position,
+            position=known.snapshot if at_head else self.state.position,
             message="; ".join(redact(note) for note in [said, *self._notes] if note),
             standing=here,
         )
 
     def _report(self, status: str, known: HeadOfModel, **told: Any) -> Report:
-        told = {"head": known.snapshot, "position": self._position, **told}
+        told = {"head": known.snapshot, "position": self.state.position, **told}
         return Report(self._resolved.sync.name, self.label, status, **told)
 
     def _former(self, known: HeadOfModel, requests: Iterable[Request]) -> Former | None:
@@ -150,7 +149,7 @@ class SyncPush(OneSync):
 
     def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
         """Send nothing: it would put older values over newer ones. The exit code counts what the later run left."""
-        if self._position < known.snapshot:
+        if self.state.position < known.snapshot:
             return self._superseded(known, "a later run has delivered a part of a newer snapshot")
         here = self._standing(self.state, self._allowed(self.state))
         code, message = exit_code(Status.IDLE, here.health), "a later run has delivered more"
@@ -329,7 +328,8 @@ class SyncPush(OneSync):
             Claim("mode", place.lo, place.hi, place.snapshot, place.spec, everything=True, ordered=True)
             for place in self._unsure(state, spec)
         )
-        kept = self._kept_rows(head, spec) if self._kept_places(state, spec) else None
+        stayed = spec.mode.deletes and any(not one.mode.deletes for _, one in _earlier(state))
+        kept = self._kept_rows(head, spec) if stayed else None
         shared_by = self._others(head).filters if spec.mode.deletes else ()
         mirrored_by = mirrors(self._shared.spark, self._resolved, self._shared.resolved, head.columns)
         state = replace(state, claims=state.claims + unsure)
@@ -363,11 +363,6 @@ class SyncPush(OneSync):
     def _unsure(state: State, spec: Spec) -> list[Range]:
         """Ranges where nobody knows what this sync left at the destination."""
         return [place for place, one in _earlier(state) if spec.sends_all_after(one)]
-
-    @staticmethod
-    def _kept_places(state: State, spec: Spec) -> list[Range]:
-        """Ranges in which rows stayed that left the model: the mode did not delete."""
-        return [place for place, one in _earlier(state) if spec.mode.deletes and not one.mode.deletes]
 
     def _guard(self, tried: PerOperation, refused: PerOperation, state: State, *, of_one_row: bool = False) -> str:
         """Counts say nothing of one row that the operator named, nor of `refused` ones; a failed test may be about these very rows."""

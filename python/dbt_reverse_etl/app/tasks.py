@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.warehouse.spec import Spec, resolve
@@ -49,5 +49,4 @@ def refuse_unfit(
             )
         except ConfigurationError as error:
             problems.extend(error.problems)
-    if problems:
-        raise ConfigurationError(*problems)
+    raise_if_any(problems)

@@ -6,59 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 
-_COMMANDS = frozenset(
-    [
-        "build",
-        "clean",
-        "clone",
-        "compile",
-        "debug",
-        "deps",
-        "docs",
-        "init",
-        "list",
-        "ls",
-        "parse",
-        "retry",
-        "run",
-        "run-operation",
-        "seed",
-        "show",
-        "snapshot",
-        "source",
-        "test",
-    ]
-)
+_COMMANDS = frozenset([
+    "build", "clean", "clone", "compile", "debug", "deps", "docs", "init", "list", "ls", "parse", "retry",
+    "run", "run-operation", "seed", "show", "snapshot", "source", "test",
+])  # fmt: skip
 # Before a command they take a value, which may be `debug` or `test`.
-_WITH_VALUE = frozenset(
-    [
-        "--defer-state",
-        "--deprecated-state",
-        "--indirect-selection",
-        "--log-file-max-bytes",
-        "--log-format",
-        "--log-format-file",
-        "--log-level",
-        "--log-level-file",
-        "--log-path",
-        "--partial-parse-file-path",
-        "--printer-width",
-        "--profile",
-        "--profiles-dir",
-        "--project-dir",
-        "--record-timing-info",
-        "--state",
-        "--target",
-        "--target-path",
-        "--threads",
-        "--vars",
-        "--warn-error-options",
-        "-r",
-        "-t",
-    ]
-)
+_WITH_VALUE = frozenset([
+    "--defer-state", "--deprecated-state", "--indirect-selection", "--log-file-max-bytes", "--log-format",
+    "--log-format-file", "--log-level", "--log-level-file", "--log-path", "--partial-parse-file-path",
+    "--printer-width", "--profile", "--profiles-dir", "--project-dir", "--record-timing-info", "--state",
+    "--target", "--target-path", "--threads", "--vars", "--warn-error-options", "-r", "-t",
+])  # fmt: skip
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -80,6 +42,26 @@ def told(option: str, env: Mapping[str, str]) -> str:
 def nearest_project(folder: Path) -> Path:
     """The folder or the nearest one above it with a dbt_project.yml; itself, if none has one."""
     return next((one for one in (folder, *folder.parents) if (one / "dbt_project.yml").is_file()), folder)
+
+
+def project_settings(folder: Path) -> Mapping[str, Any]:
+    """What the dbt_project.yml of a folder says, Jinja as it is written.
+
+    Raises:
+        ConfigurationError: there is none, or it is no mapping in YAML.
+    """
+    file = folder / "dbt_project.yml"
+    if not file.is_file():
+        found, next_step = "no such file", "cd into it, or name it: --project-dir"
+        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        read = None
+    if not isinstance(read, Mapping):
+        found, next_step = "no mapping in YAML", "correct it until `dbt debug` reads it"
+        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+    return read
 
 
 def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:

@@ -50,9 +50,14 @@ class Problem:
 
 
 class ReverseEtlError(Exception):
-    """A failure that a user can act on; it is shown without a traceback, and with lines that say more."""
+    """A failure that a user can act on; it is shown without a traceback, and with lines that say more.
+
+    Attributes:
+        status: of the push that it stops.
+    """
 
     exit_code = ExitCode.FAILED
+    status: ClassVar[str] = "failed"
 
     def __init__(self, *problems: Problem, more: Sequence[str] = ()) -> None:
         super().__init__("\n".join([*map(str, problems), *more]))
@@ -65,6 +70,12 @@ class ConfigurationError(ReverseEtlError):
     exit_code = ExitCode.USAGE
 
 
+def raise_if_any(problems: Sequence[Problem]) -> None:
+    """Raise ConfigurationError with all of them, each once."""
+    if problems:
+        raise ConfigurationError(*dict.fromkeys(problems))
+
+
 class DestinationError(ReverseEtlError):
     """The destination or its configuration stops the whole sync (outcome `fatal`)."""
 
@@ -73,25 +84,25 @@ class GuardBlocked(ReverseEtlError):
     """A guard refused the push before the first send."""
 
     exit_code = ExitCode.BLOCKED
+    status = "blocked"
 
 
 class SyncBusy(ReverseEtlError):
     """Another run holds the sync."""
 
     exit_code = ExitCode.BUSY
+    status = "busy"
 
 
 class PositionLost(ReverseEtlError):
     """The positions of the ledger do not say what the destination holds.
 
     Attributes:
-        status: of the push that it stops.
-        reason: the same in a few words, for the ledger.
+        reason: its status in a few words, for the ledger.
         fence: the newest that the destination knows; runs of this ledger have to come after it.
     """
 
     exit_code = ExitCode.OTHER_CHANGELOG
-    status: ClassVar[str]
 
     def __init__(self, problem: Problem, reason: str, fence: int = 0) -> None:
         super().__init__(problem)
@@ -120,6 +131,7 @@ class Renamed(ReverseEtlError):
     """The sync's position stands under a name that it had before."""
 
     exit_code = ExitCode.OTHER_CHANGELOG
+    status = "renamed"
 
 
 def unexpected(error: BaseException, where: str) -> Problem:

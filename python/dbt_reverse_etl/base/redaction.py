@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 from weakref import WeakKeyDictionary
 
+from dbt_reverse_etl.base.errors import ReverseEtlError, unexpected
+
 MASK = "***"
 
 _SECRET_NAME = re.compile(
@@ -137,6 +139,11 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 _REGISTERED = Redactor()
 register_secret = _REGISTERED.register
 redact = _REGISTERED.redact
+
+
+def message_of(error: BaseException, where: str) -> str:
+    """What may be shown of an error: the text of one that is not ours may hold row values."""
+    return redact(str(error)) if isinstance(error, ReverseEtlError) else str(unexpected(error, where))
 
 
 def names_a_secret(name: str) -> bool:

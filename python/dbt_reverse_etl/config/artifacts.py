@@ -7,22 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError, raise_if_any
 from dbt_reverse_etl.config.manifest import Node, syncs
 from dbt_reverse_etl.config.settings import Sync
-from dbt_reverse_etl.config.validation import closest, raise_if_any
-
-__all__ = [
-    "FAILED",
-    "ChangelogResult",
-    "ForeignResults",
-    "Invocation",
-    "asked",
-    "is_excluded",
-    "run",
-    "select",
-    "syncs",
-]
+from dbt_reverse_etl.config.validation import closest
 
 PUSHING_COMMANDS = frozenset({"run", "build"})
 
@@ -63,7 +51,6 @@ class Invocation:
     Attributes:
         invocation_id: dbt's.
         command: `run`, `build`, `test` ...; for `dbt retry` the command that was retried.
-        empty, sample: under these flags the models do not hold the real rows.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed, or were skipped.
         passed_tests: unique ids of all tests that passed. A command over some of the rows, or none, says of no test how it ended.
@@ -74,8 +61,6 @@ class Invocation:
 
     invocation_id: str
     command: str
-    empty: bool
-    sample: bool
     changelogs: Mapping[str, ChangelogResult]
     failed_tests: Mapping[str, tuple[str, ...]]
     passed_tests: frozenset[str] = frozenset()
@@ -105,12 +90,10 @@ def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     invocation = Invocation(
         invocation_id=metadata["invocation_id"],
         command=str(args.get("which", "")),
-        empty=bool(args.get("empty")),
-        sample=bool(args.get("sample")),
         changelogs=_changelog_results(results, manifest),
         failed_tests={},
     )
-    if invocation.empty or invocation.sample:
+    if args.get("empty") or args.get("sample"):  # the models do not hold the real rows
         return invocation
     passed = frozenset(unique_id for unique_id, result in results.items() if result["status"] in _PASSED)
     invocation = replace(invocation, failed_tests=failed_tests(results, manifest), passed_tests=passed)
@@ -123,7 +106,7 @@ def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
 
 def asked(invocation_id: str, command: str, found: Sequence[Sync]) -> Invocation:
     """A command that asks for all of these syncs, of whose results nothing is known here."""
-    return _decided(Invocation(invocation_id, command, False, False, {}, {}), found)
+    return _decided(Invocation(invocation_id, command, {}, {}), found)
 
 
 def _decided(invocation: Invocation, due: Sequence[Sync]) -> Invocation:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.base.redaction import names_a_secret, redact, register_secret, text_leaves
+from dbt_reverse_etl.base.redaction import names_a_secret, register_secret, text_leaves
 from dbt_reverse_etl.config.guards import Guards
-from dbt_reverse_etl.config.profiles import ANY_PROJECT, DbtProject, profile_directories, read_target
+from dbt_reverse_etl.config.profiles import DbtProject, read_target
 from dbt_reverse_etl.config.rendering import UNSET, Rendered, render_lazily
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.config.sink_types import sink_of
@@ -23,23 +23,11 @@ from dbt_reverse_etl.config.validation import (
     closest,
     is_unlisted,
     mapping_of,
-    raise_if_any,
     secret_mappings,
     secret_names,
     validate,
 )
 from dbt_reverse_etl.sinks.base import Mode, Options, Settings, Sink, SinkTask
-
-__all__ = [
-    "Destination",
-    "PlanOnly",
-    "ResolvedSync",
-    "load_destinations",
-    "profile_directories",
-    "redact",
-    "register_secret",
-    "resolve",
-]
 
 _OWN_KEYS = ("type", "guards")
 _LOGIN = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
@@ -99,9 +87,9 @@ class Loaded:
     unset: dict[str, list[Problem]]
 
 
-def load_destinations(
-    directories: Sequence[Path], target: str, env: Mapping[str, str]
-) -> PlanOnly | dict[str, Destination]:
+def collect_destinations(
+    directories: Sequence[Path], target: str, env: Mapping[str, str], project: DbtProject
+) -> PlanOnly | Loaded:
     """The destinations of one dbt target; to be asked only where the project has syncs.
 
     Values that come from the environment into secret settings are registered for `redact`.
@@ -110,21 +98,11 @@ def load_destinations(
         directories: where profiles.yml may stand, see `profile_directories`.
         target: the name of the dbt target.
         env: environment variables.
+        project: to whose folder relative paths are relative.
 
     Raises:
-        ConfigurationError: with every problem of every destination.
+        ConfigurationError: no block for this target. Problems of single destinations are returned.
     """
-    loaded = collect_destinations(directories, target, env)
-    if isinstance(loaded, PlanOnly):
-        return loaded
-    raise_if_any([*loaded.problems, *(problem for some in loaded.unset.values() for problem in some)])
-    return loaded.destinations
-
-
-def collect_destinations(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], project: DbtProject = ANY_PROJECT
-) -> PlanOnly | Loaded:
-    """As `load_destinations`, but problems of single destinations are returned, and relative paths are those of the project."""
     place, written = read_target(directories, target, project)
     if written == "plan":
         return PlanOnly(target)
@@ -226,19 +204,6 @@ def hides_of(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPat
     return hides
 
 
-def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
-    """Join each sync with its destination.
-
-    Raises:
-        ConfigurationError: with every problem: unknown destinations, modes that the sink cannot carry out, options that
-            it does not know, and two syncs that both delete in one object.
-    """
-    problems: list[Problem] = []
-    resolved = collect_resolved(syncs, destinations, frozenset(), problems)
-    raise_if_any(problems)
-    return resolved
-
-
 def collect_resolved(
     syncs: Iterable[Sync],
     destinations: Mapping[str, Destination],
@@ -246,7 +211,11 @@ def collect_resolved(
     problems: list[Problem],
     project_dir: Path | None = None,
 ) -> list[ResolvedSync]:
-    """As `resolve`, but problems are appended; syncs of a `broken` destination are left out, for it has its own."""
+    """Join each sync with its destination; syncs of a `broken` destination are left out, for it has its own problems.
+
+    Appended to `problems`: unknown destinations, modes that the sink cannot carry out, options that it does not know, and two
+    syncs that both delete in one object.
+    """
     wanted = [sync for sync in syncs if sync.settings.destination not in broken]
     joined = [_resolved(sync, destinations, problems) for sync in wanted]
     resolved = [one for one in joined if one]

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.base.redaction import literal_secrets
 from dbt_reverse_etl.config.destinations import refuse_two_owners
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
-from dbt_reverse_etl.config.validation import Place, described, hides_all, raise_if_any, shows_all, validate
+from dbt_reverse_etl.config.validation import Place, described, validate
 from dbt_reverse_etl.sinks.base import Settings
 
 Node = Mapping[str, Any]
@@ -165,7 +165,7 @@ def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> 
                 "move it to the destination in profiles.yml, as \"{{ env_var('NAME') }}\", and change the secret",
             )
         )
-    return validate(model, given, Place(place.file, place.keys, hides_all if secrets else shows_all), problems)
+    return validate(model, given, Place(place.file, place.keys, lambda _: bool(secrets)), problems)
 
 
 def _changelogs(manifest: Node, problems: list[Problem]) -> dict[str, Changelog | None]:
@@ -185,10 +185,10 @@ def _changelog(node: Node, problems: list[Problem]) -> Changelog | None:
         problems.append(Problem(where, "nothing", "a column or a list of columns", "add unique_key='...' to config()"))
     if not key or settings is None:
         return None
-    alias = node.get("alias") or node["name"]
     version = node.get("version")
+    relation = node.get("relation_name") or node.get("alias") or node["name"]
     name = node["name"] if version is None else f"{node['name']}.v{version}"
-    return Changelog(node["unique_id"], name, alias, node.get("relation_name") or alias, key, settings)
+    return Changelog(node["unique_id"], name, relation, key, settings)
 
 
 def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:

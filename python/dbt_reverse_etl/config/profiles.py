@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.dbt_options import told
+from dbt_reverse_etl.base.dbt_options import project_settings, told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.blocks import read_block
 from dbt_reverse_etl.config.validation import Place, described
@@ -36,16 +36,9 @@ class DbtProject:
     @property
     def own_profile(self) -> str:
         """What its dbt_project.yml says, Jinja as it is written; empty: not known."""
-        try:
-            read = (
-                yaml.safe_load((self.folder / "dbt_project.yml").read_text(encoding="utf-8")) if self.folder else None
-            )
-        except (OSError, yaml.YAMLError, ValueError, RecursionError):
-            return ""
-        return str(read.get("profile") or "") if isinstance(read, Mapping) else ""
-
-
-ANY_PROJECT = DbtProject()
+        with suppress(ConfigurationError):
+            return str(project_settings(self.folder).get("profile") or "") if self.folder else ""
+        return ""
 
 
 def profile_directories(
@@ -63,7 +56,7 @@ def profile_directories(
     return list(dict.fromkeys([Path.cwd(), *([home / ".dbt"] if home else []), project_dir]))
 
 
-def read_target(directories: Sequence[Path], target: str, project: DbtProject = ANY_PROJECT) -> tuple[Place, object]:
+def read_target(directories: Sequence[Path], target: str, project: DbtProject) -> tuple[Place, object]:
     """What `outputs` says of a target in the first profiles.yml that is there, texts not yet rendered.
 
     Raises:

@@ -304,7 +304,6 @@ class Changelog:
     Attributes:
         unique_id: dbt's.
         name: the model's name.
-        alias: the name of its relation.
         relation_name: as dbt renders it into SQL.
         key: the columns of `unique_key`, in order.
         settings: its `meta.reverse_etl`.
@@ -312,7 +311,6 @@ class Changelog:
 
     unique_id: str
     name: str
-    alias: str
     relation_name: str
     key: tuple[str, ...]
     settings: ChangelogSettings

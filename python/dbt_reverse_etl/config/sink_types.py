@@ -13,7 +13,6 @@ from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, des
 from dbt_reverse_etl.sinks.base import Sink
 
 ENTRY_POINTS = "dbt_reverse_etl.sinks"
-_FORMER_TYPES = {"sqlalchemy": "it is type duckdb or type postgres now. "}
 
 
 def sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
@@ -23,7 +22,7 @@ def sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Si
     if not isinstance(type_name, str) or type_name not in offered:
         shown = isinstance(type_name, str) and len(type_name) <= LONGEST_SHOWN and not place.hides(("type",))
         found = repr(type_name) if shown else described(type_name)
-        hint = _FORMER_TYPES.get(type_name) or closest(type_name, list(offered)) if isinstance(type_name, str) else ""
+        hint = closest(type_name, list(offered)) if isinstance(type_name, str) else ""
         known = f"one of {', '.join(sorted(offered))}" if offered else "an installed sink, and there is none"
         problems.append(Problem(where, found, known, f"{hint}Correct it, or install the package that brings it"))
         return None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.base.redaction import MASK, SHORTEST, redact, text_leaves
 from dbt_reverse_etl.sinks.paths import PROJECT_DIR
 
@@ -24,16 +24,6 @@ _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
 LONGEST_SHOWN = 40
 # What a validator says in three parts.
 _PARTS = re.compile(r"found (?P<found>.*?); expected (?P<expected>.*); next: (?P<next_step>.*)", re.DOTALL)
-
-
-def shows_all(_path: Path) -> bool:
-    """Hides nothing."""
-    return False
-
-
-def hides_all(_path: Path) -> bool:
-    """Shows nothing."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ class Place:
 
     file: str
     keys: Path
-    hides: Callable[[Path], bool] = shows_all
+    hides: Callable[[Path], bool] = lambda _: False
     also: tuple[str, ...] = ()
     project_dir: Folder | None = None
 
@@ -68,12 +58,6 @@ def validate(model: type[M], given: Mapping[str, Any], place: Place, problems: l
         found = (_problem(dict(detail), model, given, place) for detail in error.errors(include_url=False))
         problems.extend(dict.fromkeys(found))
         return None
-
-
-def raise_if_any(problems: Sequence[Problem]) -> None:
-    """Raise ConfigurationError with all of them, each once."""
-    if problems:
-        raise ConfigurationError(*dict.fromkeys(problems))
 
 
 def described(value: object) -> str:

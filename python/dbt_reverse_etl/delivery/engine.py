@@ -13,17 +13,14 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import Gate, LeaseLost, Permits, Repeat, Stop, StopKind, jitter, never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.prepared import Prepared
-from dbt_reverse_etl.delivery.progress import Number, Progress, no_progress
+from dbt_reverse_etl.delivery.progress import Number, Progress, Step, no_progress, no_step
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave, WavePart
 from dbt_reverse_etl.delivery.waves import anywhere
 from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns
 from dbt_reverse_etl.sinks.buckets import Buckets
-
-__all__ = ["Engine", "LeaseLost", "RowFailure", "Stop", "StopKind", "WaveResult"]
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,11 @@ class WaveResult:
     Attributes:
         failures: by row number of the wave's table; a row that is not listed was delivered.
         counts: of the rows that the engine was given.
-        requests: how many `deliver` calls were made.
         stop: why the sync must stop here, or None.
     """
 
     failures: Mapping[int, RowFailure]
     counts: Counts
-    requests: int
     stop: Stop | None
 
     @property
@@ -123,7 +118,7 @@ class Engine:
             lost.rows = wave.begun()
             raise
         failures, counts = wave.close()
-        return WaveResult(failures, counts, wave.requests, wave.stopped_by)
+        return WaveResult(failures, counts, wave.stopped_by)
 
     def _deliver_all(self, wave: Wave, rows: Prepared) -> None:
         if self._workers == 1 or len(rows.parts) <= 1:

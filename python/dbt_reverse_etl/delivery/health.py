@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 from itertools import groupby
 
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.times import minute
 from dbt_reverse_etl.delivery.facts import NOT_WELL, PARKED, Undelivered
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
@@ -157,7 +158,7 @@ def _reason(state: State, word: Health, allowed: int | None, lag: int, undeliver
     if word is Health.FAILING:
         return _why_failing(state, allowed, undelivered)
     if word is Health.UNSETTLED:
-        began = f"the run that began at {_minute(state.started_at)} UTC" if state.started_at else "the newest run"
+        began = f"the run that began at {minute(state.started_at)} UTC" if state.started_at else "the newest run"
         if ended(state):
             return "in doubt: some rows may not be there, or older than they were; the next push sends them again"
         if state.finished:
@@ -190,7 +191,7 @@ def next_attempt(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
     """When a row is tried again: `next run`, a time in UTC, `on a change` of the row or the mapping, or `by retry`."""
     again = _again(row, now, park_doubt=park_doubt)
     if again == AT_A_TIME and row.next_attempt_at is not None:
-        return _minute(row.next_attempt_at)
+        return minute(row.next_attempt_at)
     return {ON_CHANGE: "on a change", ON_RETRY: "by retry"}.get(again, "next run")
 
 
@@ -234,9 +235,5 @@ def when(left: Left) -> str:
             ON_CHANGE: "tried again when the row or the mapping changes, or by dbt-reverse-etl retry",
             ON_RETRY: "tried again by dbt-reverse-etl retry alone",
         }[left.again]
-    first, last = _minute(left.first), _minute(left.last)
+    first, last = minute(left.first), minute(left.last)
     return f"tried again after {first} UTC" if first == last else f"tried again from {first} to {last} UTC"
-
-
-def _minute(at: datetime) -> str:
-    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M}"

@@ -12,10 +12,9 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter, never
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.progress import Progress, no_progress
+from dbt_reverse_etl.delivery.progress import Progress, Step, no_progress, no_step
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Sink, SinkTask
@@ -118,51 +117,32 @@ class Job:
     only: OneRow | None = None
 
 
-def assume_alive(owner: str) -> bool:  # noqa: ARG001  (the port's shape)
-    """Where nothing is known about a process, only its lease ends it."""
-    return True
-
-
-def only_changes(source: Source, state: State) -> Source | None:  # noqa: ARG001  (the port's shape)
-    """A sync that does not own its object."""
-    return None
-
-
-def unguarded(planned: PerOperation, refused: PerOperation, state: State) -> str:  # noqa: ARG001  (the port's shape)
-    """Every plan passes."""
-    return ""
-
-
-def none_allowed(state: State) -> int | None:  # noqa: ARG001  (the port's shape)
-    """A sync is well only with no undelivered row."""
-    return 0
-
-
 @dataclass(frozen=True)
 class Ports:
     """What the run reaches the world through.
 
     Attributes:
-        guard: of the rows to attempt, and of those among them that the destination has refused before: raises GuardBlocked, or returns the override that let the plan pass, for the ledger.
+        owner_alive: whether a process lives; where nothing is known about it, only its lease ends it.
+        guard: of the rows to attempt, and of those among them that the destination has refused before: raises GuardBlocked, or returns the override that let the plan pass, for the ledger. By default every plan passes.
         interrupted: asked between two requests.
         executors: for pushes from `Policy.executors_from` rows on; None where the sink or Spark cannot.
-        allowed: see `RunFinished`.
-        full_load: in place of the changes, all rows of the head as inserts, for a sink with `full_loads`; None: the changes.
+        allowed: see `RunFinished`; by default, a sync is well only with no undelivered row.
+        full_load: in place of the changes, all rows of the head as inserts, for a sink with `full_loads`; None: the changes, as of a sync that does not own its object.
     """
 
     ledger: LedgerPort
     source_for: Callable[[State], Source]
     sink: Sink
     clock: Clock
-    owner_alive: Callable[[str], bool] = assume_alive
+    owner_alive: Callable[[str], bool] = lambda _: True
     step: Step = no_step
     random: Callable[[], float] = jitter
-    guard: Callable[[PerOperation, PerOperation, State], str] = unguarded
+    guard: Callable[[PerOperation, PerOperation, State], str] = lambda *_: ""
     interrupted: Callable[[], bool] = never
     executors: Callable[[Source], Remote] | None = None
-    full_load: Callable[[Source, State], Source | None] = only_changes
+    full_load: Callable[[Source, State], Source | None] = lambda *_: None
     progress: Progress = no_progress
-    allowed: Callable[[State], int | None] = none_allowed
+    allowed: Callable[[State], int | None] = lambda _: 0
 
 
 @dataclass(frozen=True)
@@ -180,7 +160,6 @@ class RunResult:
     counts: Counts = NO_COUNTS
     planned: PerOperation = NO_ROWS
     message: str = ""
-    requests: int = 0
     given_up: bool = False
     state: State = field(default_factory=State)
     left: str = ""

@@ -27,7 +27,6 @@ from itertools import groupby, pairwise
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
-    PARKED,
     Abandoned,
     Claim,
     ClaimsSettled,
@@ -41,31 +40,6 @@ from dbt_reverse_etl.delivery.facts import (
     WaveAcknowledged,
 )
 from dbt_reverse_etl.sinks.ranges import Ranges, minus, union
-
-__all__ = [
-    "BUCKETS",
-    "PARKED",
-    "Abandoned",
-    "Claim",
-    "ClaimsSettled",
-    "DoubtRecorded",
-    "Fact",
-    "Heartbeat",
-    "Range",
-    "RunFinished",
-    "RunStarted",
-    "State",
-    "Undelivered",
-    "WaveAcknowledged",
-    "abandoned_by",
-    "apply",
-    "close",
-    "fold",
-    "move",
-    "normalise",
-    "oldest_needed",
-    "outside",
-]
 
 
 @dataclass(frozen=True)

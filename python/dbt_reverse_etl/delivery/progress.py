@@ -1,4 +1,4 @@
-"""The numbers that leave a run while it is under way, for whoever looks on; nothing in the run depends on them."""
+"""What a run says while it is under way: numbers for whoever looks on, and steps between which a test may stop it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ Progress = Callable[[Number, float], None]  # called from any thread; must retur
 
 def no_progress(number: Number, value: float) -> None:
     """Nobody looks on."""
+
+
+Step = Callable[[str], None]  # called with the name of the step that is over
+
+
+def no_step(name: str) -> None:
+    """In production nothing happens between two steps."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.admission import refuse, rests
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts
-from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
+from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     Claim,
@@ -30,14 +30,13 @@ from dbt_reverse_etl.delivery.facts import (
     RunFinished,
     WaveAcknowledged,
 )
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
-from dbt_reverse_etl.delivery.gate import INTERRUPT
+from dbt_reverse_etl.delivery.gate import INTERRUPT, LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.health import ended, reached_its_end, reasons
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.lost import not_started, remaining
 from dbt_reverse_etl.delivery.planning import Plan, as_full_load, plan
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.ports import Job, LedgerPort, Ports, RunResult, Source, Status
+from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State, abandoned_by, apply
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.sending import Sent
@@ -47,8 +46,6 @@ from dbt_reverse_etl.delivery.wave_sender import WaveSender
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import close_quietly
 from dbt_reverse_etl.sinks.ranges import coarse, singles
-
-__all__ = ["FAULT_POINTS", "Job", "LedgerPort", "Ports", "RunResult", "Source", "Status", "run"]
 
 _NOTHING = Histogram((NO_ROWS,))
 _OVERTAKEN = "another run sent rows of a newer snapshot meanwhile: the next push sends the rest"
@@ -86,7 +83,7 @@ class _Run:
         self._known = {claim.id for claim in state.claims}
         self._sent: Claim | None = None  # a request may be under way or unrecorded
         self._unrecorded: WaveAcknowledged | None = None  # of the last wave: it is recorded with the end of the run
-        self._counts, self._counted_to, self._requests = NO_COUNTS, 0, 0
+        self._counts, self._counted_to = NO_COUNTS, 0
         self._plan: Plan | None = None
         self._given_up = False
 
@@ -304,7 +301,6 @@ class _Run:
     def _count(self, claim: Claim, sent: Sent) -> None:
         self._counts += sent.counts
         self._counted_to = claim.hi
-        self._requests += sent.requests
         self._ports.progress(Number.COUNTED, self._counts.planned.total)
 
     def _acknowledgement(self, claim: Claim, sent: Sent, following: Claim | None) -> WaveAcknowledged:
@@ -380,7 +376,7 @@ class _Run:
         return self._result(status, counts, message)
 
     def _result(self, status: str, counts: Counts, message: str) -> RunResult:
-        facts = (self._histogram.total, message, self._requests, self._given_up, self._recorded, self._left())
+        facts = (self._histogram.total, message, self._given_up, self._recorded, self._left())
         return RunResult(status, self._fence, counts, *facts)
 
     def _record(self, *facts: Fact) -> None:

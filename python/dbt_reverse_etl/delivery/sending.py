@@ -64,7 +64,6 @@ class Sent:
     Attributes:
         counts: of all rows that the source gave; those that wait are skipped, or without a match as before.
         undelivered: an entry for each row that was not delivered, attempted or not.
-        requests: how many `deliver` calls were made.
         nothing_applied: surely no row reached the destination, and none was rejected.
         stop: why the sync must stop here, or None.
         any_unknown: the destination did not say of some rows whether it applied them.
@@ -72,7 +71,6 @@ class Sent:
 
     counts: Counts = NO_COUNTS
     undelivered: tuple[Undelivered, ...] = ()
-    requests: int = 0
     nothing_applied: bool = True
     stop: Stop | None = None
     any_unknown: bool = False
@@ -81,7 +79,6 @@ class Sent:
         return Sent(
             self.counts + other.counts,
             self.undelivered + other.undelivered,
-            self.requests + other.requests,
             self.nothing_applied and other.nothing_applied,
             self.stop or other.stop,
             self.any_unknown or other.any_unknown,
@@ -157,8 +154,7 @@ def _sent(engine: Engine, order: Order, rows: pa.Table, stop: Stop | None, **par
         lost.buckets = _buckets(rows.take(pa.array(lost.rows, pa.int64())))
         raise
     failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections, order.in_doubt)
-    counts, requests, nothing_applied = result.counts, result.requests, result.nothing_applied
-    return Sent(counts, tuple(failed), requests, nothing_applied, result.stop, result.any_unknown)
+    return Sent(result.counts, tuple(failed), result.nothing_applied, result.stop, result.any_unknown)
 
 
 def _numbers(ranges: Ranges) -> list[int]:

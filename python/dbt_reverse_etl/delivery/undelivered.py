@@ -121,7 +121,7 @@ def still_waiting(
     rows = _placed_rows(table, known, in_doubt).to_pylist()
     listed = [(row, known.get(row[KEY])) for row in rows]
     return [
-        _placed(row, entry) if entry is not None and entry.after_hash == row[AFTER] else new(row, now)
+        replace(entry, **_place(row)) if entry is not None and entry.after_hash == row[AFTER] else new(row, now)
         for row, entry in listed
     ]
 
@@ -143,7 +143,7 @@ def not_delivered(  # noqa: PLR0913, PLR0917  (each is a part of the order)
 
 
 def _placed_rows(table: pa.Table, known: Mapping[str, Undelivered], in_doubt: InDoubt) -> pa.Table:
-    """What an entry says of where its row is."""
+    """The columns that `_place` reads."""
     return table.select(_POSITION).append_column(IN_FLIGHT, _may_have_arrived(table, known, in_doubt))
 
 
@@ -152,17 +152,6 @@ def in_mode(mode: Mode, entry: Undelivered) -> Undelivered:
     if mode is Mode.UPDATE_ONLY or entry.outcome != Outcome.NO_MATCH:
         return entry
     return replace(entry, outcome=Outcome.RETRYABLE.value, attempts=0, next_attempt_at=None)
-
-
-def _placed(row: Mapping[str, Any], entry: Undelivered) -> Undelivered:
-    return _entry(
-        row,
-        outcome=entry.outcome,
-        reason=entry.reason,
-        attempts=entry.attempts,
-        first_failed_at=entry.first_failed_at,
-        next_attempt_at=entry.next_attempt_at,
-    )
 
 
 def left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
@@ -186,7 +175,7 @@ def _failed(
     same = before if before is not None and before.after_hash == row[AFTER] else None
     was_unknown = same is not None and same.outcome == Outcome.UNKNOWN
     if same is not None and same.attempts and not was_unknown and not failure.attempts:
-        return _placed(row, same)
+        return replace(same, **_place(row))
     unknown = failure.outcome is Outcome.UNKNOWN
     in_doubt = unknown or failure.in_part
     first = same.first_failed_at if same else now
@@ -215,19 +204,12 @@ def _failed(
 
 
 def _entry(row: Mapping[str, Any], **changes: Any) -> Undelivered:
-    place = {
-        "key": row[KEY],
-        "bucket": row[BUCKET],
-        "before_hash": row[BEFORE],
-        "after_hash": row[AFTER],
-        "maybe": row[MAYBE],
-        "doubt": row[DOUBT],
-        "changed": row[CHANGED],
-        "operation": row["_operation"],
-        "asked_by": row[ASKED_BY],
-        "in_flight": row[IN_FLIGHT],
-    }
-    return Undelivered(**{**place, **changes})
+    return Undelivered(**{**_place(row), **changes})
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry says of where its row is."""
+    return {name.removeprefix("_"): row[name] for name in (*_POSITION, IN_FLIGHT)}
 
 
 def _backoff(attempts: int, policy: Rejections) -> timedelta:

@@ -66,7 +66,6 @@ class Wave:
     def __init__(self, part: WavePart, policy: Policy, interrupted: Callable[[], bool] = never) -> None:
         rows = part.rows.num_rows
         self._part = part
-        self.requests = 0
         self.stopped_by: Stop | None = None
         self._marks = bytearray(rows)
         self._failures: dict[int, RowFailure] = {}
@@ -141,7 +140,6 @@ class Wave:
     def begin(self, rows: Sequence[int]) -> None:
         """A request with these rows is under way."""
         with self._lock:
-            self.requests += 1
             self._mark(rows, UNDER_WAY)
 
     def read(self, delivery: Delivery) -> Delivery:

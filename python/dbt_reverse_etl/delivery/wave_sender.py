@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
-from dbt_reverse_etl.delivery.engine import Engine, LeaseLost, Stop, StopKind
+from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Claim
+from dbt_reverse_etl.delivery.gate import LeaseLost, Stop, StopKind
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.planning import Plan
 from dbt_reverse_etl.delivery.policy import Policy
@@ -109,7 +110,7 @@ class WaveSender:
         planned = self._plan.histogram.total
         reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
         stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
-        return Sent(Counts(planned=planned, failed=planned), (), sent.requests, nothing_applied=True, stop=stop)
+        return Sent(Counts(planned=planned, failed=planned), (), nothing_applied=True, stop=stop)
 
     def _send_from_executors(self, remote: Remote, order: Order) -> Sent:
         self._look_at_lease()

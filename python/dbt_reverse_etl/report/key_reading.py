@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timezone
 from typing import Any
 
 from pyspark.sql import Row
@@ -14,6 +13,7 @@ from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.report.model import Delivery, KeyChange, KeyHistory
 from dbt_reverse_etl.warehouse.head import Head
@@ -72,7 +72,7 @@ def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
     was, now = (json.loads(one._row) if one else {} for one in (old, new))
     return KeyChange(
         snapshot=row._snapshot_id,
-        captured_at=row._captured_at.astimezone(timezone.utc),
+        captured_at=utc(row._captured_at),
         change=row._change.partition("_")[0],
         columns=tuple(name for name in now if was and was.get(name) != now[name]),
         before_hash=old._row_hash if old else None,
@@ -111,7 +111,7 @@ def _deliveries(pusher: Pusher, names: Mapping[str, str], changelog: str, stored
         Delivery(
             names[row.sync_id],
             row.fence,
-            row.recorded_at.astimezone(timezone.utc),
+            utc(row.recorded_at),
             row.snapshot,
             row.reason and redact(row.reason),
             row.outcome,

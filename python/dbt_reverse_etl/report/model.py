@@ -160,7 +160,7 @@ class Report:
     """Everything that the page shows.
 
     Attributes:
-        syncs: the worst first.
+        syncs: in any order; the page has the worst first.
         pictures: SVG text by the name of a model.
         shows_values: row values of `keys` were asked for.
     """

@@ -7,13 +7,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dbt_reverse_etl.base.times import minute
 from dbt_reverse_etl.delivery.health import Health, when
 from dbt_reverse_etl.report.model import Report, Sync, worst_first
 
@@ -54,7 +55,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=_number, moment=_moment, ago=_ago, duration=_duration, image=_image, when=when)
+    environment.filters.update(number=_number, moment=minute, ago=_ago, duration=_duration, image=_image, when=when)
     return environment
 
 
@@ -87,10 +88,6 @@ def _image(svg: str) -> str:
 
 def _number(value: int) -> str:
     return f"{value:,}"
-
-
-def _moment(value: datetime) -> str:
-    return value.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
 def _ago(value: datetime, now: datetime) -> str:

@@ -13,6 +13,7 @@ from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config import settings as config
 from dbt_reverse_etl.config.destinations import ResolvedSync
@@ -20,12 +21,12 @@ from dbt_reverse_etl.config.manifest import changelogs
 from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.delivery.health import Health, Left
 from dbt_reverse_etl.report.key_reading import head_of, read_keys
-from dbt_reverse_etl.report.lineage import upstream
-from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync, worst_first
+from dbt_reverse_etl.report.model import Changelog, Report, Run, Snapshot, Sync
 from dbt_reverse_etl.warehouse.overview import Overview
 from dbt_reverse_etl.wide.picture import pictures
 
 _OUTCOMES = ("planned", "delivered", "rejected", "failed", "skipped", "no_match")
+_LEVELS = 3  # more does not fit a screen; dbt docs has the whole graph
 
 Status = Mapping[str, Any]
 
@@ -82,7 +83,7 @@ def read(
         target=asked.target,
         made_at=datetime.now(timezone.utc),
         version=VERSION,
-        syncs=worst_first(found),
+        syncs=found,
         changelogs=[
             Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-newest:])
             for unique_id, one in shown.items()
@@ -99,6 +100,29 @@ def changelogs_shown(
     """Those of the syncs, and of the whole project also those without a sync: by unique id."""
     known = changelogs(manifest) if whole else [one.sync.changelog for one in syncs]
     return {one.unique_id: one for one in known}
+
+
+def upstream(unique_id: str, manifest: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Names by distance from a changelog, the farthest level first; each stands where it is nearest."""
+    nodes = {**manifest.get("nodes", {}), **manifest.get("sources", {})}
+    seen, level, levels = {unique_id}, [unique_id], []
+    for _ in range(_LEVELS):
+        level = sorted({one for child in level for one in _parents(nodes, child) if one not in seen})
+        if not level:
+            break
+        seen.update(level)
+        levels.append(tuple(_name(nodes.get(one, {}), one) for one in level))
+    return tuple(reversed(levels))
+
+
+def _parents(nodes: Mapping[str, Any], unique_id: str) -> list[str]:
+    found: list[str] = nodes.get(unique_id, {}).get("depends_on", {}).get("nodes", [])
+    return found
+
+
+def _name(node: Mapping[str, Any], unique_id: str) -> str:
+    name = str(node.get("name") or unique_id.rpartition(".")[2])
+    return f"{node['source_name']}.{name}" if node.get("resource_type") == "source" else name
 
 
 def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:
@@ -124,7 +148,7 @@ def _sync(
         reason=status["reason"],
         left=[Left(**one) for one in status["left"]],
         no_match=status["no_match"],
-        last_success_at=_utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
+        last_success_at=utc(own[-1].last_success_at) if own and own[-1].last_success_at else None,
         runs=[_run(row) for row in own],
     )
 
@@ -156,9 +180,9 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
 
 def _run(row: Row) -> Run:
     counted = [PerOperation(*(row[f"{outcome}_{word}s"] for word in ("insert", "update", "delete"))) for outcome in _OUTCOMES]  # fmt: skip
-    ended = _utc(row.finished_at) if row.finished_at else None
+    ended = utc(row.finished_at) if row.finished_at else None
     message = redact(row.message or "")
-    return Run(row.fence, _utc(row.started_at), ended, row.status, row.snapshot_id, message, Counts(*counted))
+    return Run(row.fence, utc(row.started_at), ended, row.status, row.snapshot_id, message, Counts(*counted))
 
 
 def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest: int) -> list[Snapshot]:
@@ -173,7 +197,7 @@ def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest
         where snapshot_id > {int(head.snapshot) - int(newest)} or snapshot_id in ({wanted}) order by snapshot_id
     """  # noqa: S608
     return [
-        Snapshot(row[0], _utc(row[1]), row[2], row[3], *(count or 0 for count in row[4:]))
+        Snapshot(row[0], utc(row[1]), row[2], row[3], *(count or 0 for count in row[4:]))
         for row in pusher.spark.sql(query).collect()
     ]
 
@@ -184,8 +208,3 @@ def _collected(spark: SparkSession, query: str, names: Mapping[str, str]) -> lis
 
 def _literals(texts: Iterable[str]) -> str:
     return ", ".join(sql.render("_string", text) for text in texts)
-
-
-def _utc(value: datetime) -> datetime:
-    """Spark gives local times without a zone."""
-    return value.astimezone(timezone.utc)

@@ -14,8 +14,8 @@ from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.config.artifacts import run as invocation_of
 from dbt_reverse_etl.config.manifest import LEDGER_NODE, syncs
-from dbt_reverse_etl.delivery.fault_points import Step as FaultPoint
-from dbt_reverse_etl.delivery.fault_points import no_step
+from dbt_reverse_etl.delivery.progress import Step as FaultPoint
+from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
 from dbt_reverse_etl.serve.event import SUCCESS
 from dbt_reverse_etl.serve.position import Run

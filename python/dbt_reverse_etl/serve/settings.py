@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config.destinations import hides_of, register_values
 from dbt_reverse_etl.config.profiles import read_serve
 from dbt_reverse_etl.config.rendering import render
-from dbt_reverse_etl.config.validation import Place, described, mapping_of, raise_if_any, secret_names, validate
+from dbt_reverse_etl.config.validation import Place, described, mapping_of, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.http.settings import HttpSettings, SecretHeader, Timeout
 from dbt_reverse_etl.sinks.lines import SecretLine

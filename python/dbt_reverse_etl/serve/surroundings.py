@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.profiles import profile_directories
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import jitter
+from dbt_reverse_etl.delivery.progress import Step, no_step
 from dbt_reverse_etl.serve.position import Run, Trouble
 
 # Tries that failed alike, and seconds since the first of them: a run is given up when both are spent.

@@ -16,7 +16,7 @@ from typing import Literal, cast
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, SinkTask, SparkSink
@@ -133,8 +133,7 @@ class DeltaSink(SparkSink):
         if self._settings.path and (".." in parts or task.object.startswith("/") or "`" in task.object):
             found = f"the object '{task.object}'"
             problems.append(Problem(f"sync {task.sync}", found, f"a folder below {self._settings.path}", "correct it"))
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
 
     def check(self) -> None:
         """Read the list of tables, where a session of Spark is there already."""

@@ -13,7 +13,7 @@ from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.health import explained, next_attempt, reached_its_end
 from dbt_reverse_etl.delivery.ports import Status
@@ -189,7 +189,7 @@ def checked_as_json(results: Iterable[CheckedDestination], source: str) -> dict[
 
 def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
     """The rows of a sync that its destination does not have, as plain values, by key."""
-    rows, now = overview.states.get(id_of(one), State()).undelivered, SystemClock().now()
+    rows, now = overview.states.get(id_of(one), State()).undelivered, Clock().now()
     park_doubt = one.sync.settings.on_unknown == "park"
     return [
         {

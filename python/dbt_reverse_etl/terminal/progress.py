@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.progress import Bound, Number, Progress
 
 _WINDOW = 60.0  # seconds over which rows/s is measured
@@ -78,7 +78,7 @@ class Board:
     """`delivery.progress.Watch` that keeps the last numbers; thread-safe."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._ids: dict[str, dict[str, Any]] = {}

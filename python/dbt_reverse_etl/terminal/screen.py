@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
-from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.terminal import under_way
 from dbt_reverse_etl.terminal.progress import Board, Look
 
@@ -33,7 +33,7 @@ class Screen:
 
     def __init__(self, write: Write, *, verbose: bool = False, clock: Clock | None = None) -> None:
         self._write, self._verbose = write, verbose
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self.board = Board(self._clock)
         self._told: dict[str, float] = {}  # run id -> when its last line was written
 

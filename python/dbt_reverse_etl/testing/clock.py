@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timedelta, timezone
 
+from dbt_reverse_etl.delivery.clock import Clock
 
-class FakeClock:
-    """A clock for `dbt_reverse_etl.delivery.clock.Clock`: only `sleep` moves it."""
+
+class FakeClock(Clock):
+    """A clock that only `sleep` moves."""
 
     def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=timezone.utc)) -> None:
         self._start = start

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 
 _SAID = re.compile(r"fence ([0-9]+) of (\S+)(?:, begun by (\S+))?")
@@ -24,11 +25,6 @@ def said(sync_id: str, fence: int, *facts: Fact) -> str:
     """What a commit of the ledger says of itself, as Delta's `userMetadata`."""
     begun = [fact.run_id for fact in facts if isinstance(fact, RunStarted)]
     return f"fence {fence} of {sync_id}" + (f", begun by {begun[0]}" if begun else "")
-
-
-def _utc(row: Row) -> datetime:
-    at: datetime = row.timestamp
-    return at.astimezone(timezone.utc)
 
 
 @dataclass
@@ -67,8 +63,8 @@ class Commits:
 
     def restored_at(self, since: datetime) -> datetime | None:
         """See `DeltaLedger.restored_at`."""
-        rows = self._back_to(lambda oldest: _utc(oldest) < since)
-        found = [_utc(row) for row in rows if row.operation == "RESTORE"]
+        rows = self._back_to(lambda oldest: utc(oldest.timestamp) < since)
+        found = [utc(row.timestamp) for row in rows if row.operation == "RESTORE"]
         return max((at for at in found if at >= since), default=None)
 
     def _read_on(self) -> bool:

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.delivery.clock import Clock, SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Undelivered
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.progress import Step, no_step
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send, without_applied
 from dbt_reverse_etl.delivery.streams import Stripes, TaskStream
 from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask, close_quietly
@@ -134,7 +134,7 @@ class Work:
     limits: Limits
     policy: Policy
     until: datetime
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     step: Step = no_step
     stripes: Stripes | None = None
 

@@ -37,7 +37,6 @@ class Head:
     live_rows: int
     key: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    target: str
     package_version: str
     marks: dict[str, str] = field(default_factory=dict)
     newest_mark: int = 0
@@ -94,7 +93,6 @@ def read_head(
         live_rows=header["live_rows"],
         key=tuple(header["key_columns"]),
         columns=tuple((column["name"], column["type"]) for column in header["columns"]),
-        target=header["target_name"],
         package_version=header["package_version"],
         marks={row["label"]: row["capture_uuid"] for row in marks},
         newest_mark=marks[-1]["base"] if marks else 0,
@@ -140,3 +138,24 @@ def full_image(spark: SparkSession, relation: str, at: int) -> int:
             )
         )
     return int(found)
+
+
+def name_ledger(spark: SparkSession, relation: str, head: Head, sync_id: str, mark: str) -> str:
+    """Name in a changelog the ledger that holds the positions of a sync, once in its life. A warning if that cannot be written."""
+    if head.marks.get(sync_id) == mark:
+        return ""
+    try:
+        _write_mark(spark, relation, head, sync_id, mark)
+        head.marks[sync_id] = mark
+    except Exception as error:  # who may only read the changelog shall push all the same
+        return f"the changelog cannot be written ({type(error).__name__}), so a ledger that is lost will not be noticed"
+    return ""
+
+
+def _write_mark(spark: SparkSession, relation: str, head: Head, sync_id: str, mark: str) -> None:
+    """An append of one row: no other commit conflicts with it, as one would with a change of the table's properties."""
+    form = spark.table(relation).schema["_header"].dataType.simpleString()
+    number = head.newest_mark + 1
+    said = {"changelog_uuid": head.changelog, "kind": "ledger", "label": sync_id, "capture_uuid": mark, "base": number}
+    row = spark.sql(sql.render("mark", json.dumps(said), form))
+    row.writeTo(relation).append()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql.utils import is_remote
 from dbt_reverse_etl.base import sql
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
+from dbt_reverse_etl.base.times import utc
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
@@ -207,7 +208,10 @@ class DeltaLedger:
             _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
-            {row.sync: Refusal(**known, at=_utc(row)) for row, known in _of_target(rows, REFUSED, Refusal, places)},
+            {
+                row.sync: Refusal(**known, at=utc(row.recorded_at))
+                for row, known in _of_target(rows, REFUSED, Refusal, places)
+            },
             {row.sync: Heard(**known) for row, known in _of_target(rows, ALERT, Heard, places)},
             frozenset(configured),
             aliases,
@@ -261,6 +265,30 @@ class DeltaLedger:
         return whole.select(*_SCHEMA.names)
 
 
+class Prefetched:
+    """The ledger, but for the first read, which one query answered for all syncs. A run that started since then holds the next
+    fence, so that this one cannot start. `begins` is called before each start, `began` after it.
+    """
+
+    def __init__(
+        self, ledger: DeltaLedger, state: State, begins: Callable[[], None], began: Callable[[RunStarted], None]
+    ) -> None:
+        self._ledger, self._state, self._begins, self._began = ledger, state, begins, began
+        self.append, self.fence, self.restored_at = ledger.append, ledger.fence, ledger.restored_at
+
+    def start(self, started: RunStarted) -> State | None:
+        """As the ledger's."""
+        self._begins()
+        before = self._ledger.start(started, self._state)
+        if before is not None:
+            self._began(started)
+        return before
+
+    def read(self, sync_id: str, fence: int | None = None) -> State:
+        """As the ledger's."""
+        return self._state if fence is None else self._ledger.read(sync_id, fence)
+
+
 def parts_of(rows: Iterable[Mapping[str, Any]], size: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows with their bodies in parts of `size` characters."""
     size = size or _PART
@@ -273,11 +301,12 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     """By the name of the sync, oldest first, what no run has carried out."""
     over = {request for row in rows for request in row.carried_out}
     found: dict[str, list[Request]] = {}
-    for row in sorted((row for row in rows if row.fact == REQUEST and row.run_id not in over), key=_utc):
+    left = [row for row in rows if row.fact == REQUEST and row.run_id not in over]
+    for row in sorted(left, key=lambda row: utc(row.recorded_at)):
         said = json.loads(row.body)
         kept = ("changelog", "snapshot", "exposure", "relation", "destination", "object")
         more = {name: said[name] for name in kept if name in said}
-        request = Request(row.run_id, row.sync, said["operation"], _utc(row), **more)
+        request = Request(row.run_id, row.sync, said["operation"], utc(row.recorded_at), **more)
         found.setdefault(row.sync, []).append(request)
     return found
 
@@ -295,11 +324,6 @@ def _of_target(
         of = sql.plain_relation(known.get("relation", ""))
         if of in ("", sql.plain_relation(relations.get(row.sync, ""))):
             yield row, {name: value for name, value in known.items() if name in kind.__dataclass_fields__}
-
-
-def _utc(row: Row) -> datetime:
-    at: datetime = row.recorded_at
-    return at.astimezone(timezone.utc)
 
 
 def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, Row]:

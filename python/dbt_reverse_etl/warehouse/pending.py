@@ -58,35 +58,31 @@ class Pending:
 
     def sql(self, undelivered: str | None) -> str:
         """SQL of the pending rows; `undelivered` is the relation of the undelivered rows, if there are any."""
+        common = {
+            "relation": self.relation,
+            "key": self.head.key,
+            "head": self.head.snapshot,
+            **self.spec.projection,
+            "mode": self.spec.mode.value,
+            "sync_id": self.sync_id,
+            "spec_id": self.spec_id,
+            "places": self.places,
+            "extra": list(self.extra),
+            "buckets": self._buckets,
+            "begun_by": self.state.mark if self.state.known_from else None,
+        }
         if self._is_first_load:
-            return sql.render(
-                "first_load",
-                relation=self.relation,
-                key=self.head.key,
-                columns=[name for name, _ in self.head.columns],
-                base=self.head.base,
-                head=self.head.snapshot,
-                **self.spec.projection,
-                sync_id=self.sync_id,
-                spec_id=self.spec_id,
-                mode=self.spec.mode.value,
-                places=self.places,
-                extra=list(self.extra),
-                buckets=self._buckets,
-                begun_by=self._begun_by,
-            )
+            columns = [name for name, _ in self.head.columns]
+            return sql.render("first_load", **common, columns=columns, base=self.head.base)
         low, base = self._range
         then = {(one.spec, one.snapshot): self._projection(one.spec, one.snapshot) for one in self.state.positions}
         specs: list[dict[str, Any]] = []
         specs.extend(spec for spec in then.values() if spec not in specs)
         return sql.render(
             "pending",
-            relation=self.relation,
-            key=self.head.key,
+            **common,
             low=low,
-            head=self.head.snapshot,
             base=base,
-            **self.spec.projection,
             segments=[
                 {"hi": place.hi, "snapshot": place.snapshot, "spec": specs.index(then[place.spec, place.snapshot])}
                 for place in self.state.positions
@@ -98,18 +94,7 @@ class Pending:
             kept=self.kept,
             shared_by=list(self.shared_by),
             mirrored_by=list(self.mirrored_by),
-            mode=self.spec.mode.value,
-            sync_id=self.sync_id,
-            spec_id=self.spec_id,
-            places=self.places,
-            extra=list(self.extra),
-            buckets=self._buckets,
-            begun_by=self._begun_by,
         )
-
-    @property
-    def _begun_by(self) -> str | None:
-        return self.state.mark if self.state.known_from else None
 
     @property
     def _is_first_load(self) -> bool:

@@ -48,7 +48,7 @@ class WholePush:
         if wrong is not None:
             delivery = Delivery(stop=f"the sink answered with {wrong}, not a Delivery")
         if not delivery.results and not delivery.refused_whole and delivery.stop is None:
-            return Sent(Counts(planned=planned, delivered=planned), (), 1, nothing_applied=False)
+            return Sent(Counts(planned=planned, delivered=planned), (), nothing_applied=False)
         outcome, reason = _outcome_of(delivery)
         if outcome is Outcome.REJECTED and not task.full_load:
             return self._batch_by_batch(order, task, until())
@@ -56,7 +56,7 @@ class WholePush:
             next_step = "push again: what arrived is looked up first"
             raise DestinationError(Problem(task.sync, reason, "an answer of the destination", next_step))
         kind = _STOPS.get(outcome, StopKind.UNAVAILABLE)
-        return Sent(Counts(planned=planned, failed=planned), (), 1, nothing_applied=True, stop=Stop(kind, reason))
+        return Sent(Counts(planned=planned, failed=planned), (), nothing_applied=True, stop=Stop(kind, reason))
 
     def _batch_by_batch(self, order: Order, task: SinkTask, until: datetime) -> Sent:
         """The engine finds the rows at fault."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
 from dbt_reverse_etl.base.sql import quoted, render, value_of
 from dbt_reverse_etl.wide.added import merged, problems_of_added
 from dbt_reverse_etl.wide.inputs import Inputs
@@ -86,8 +86,7 @@ def chain(inputs: Inputs, plan: Plan, wanted: Wanted) -> list[ChainModel]:
     """
     problems = [*_problems_of_tree(inputs.model, plan), *_problems_of_wish(inputs.model, plan, wanted)]
     problems += problems_of_added(inputs.model, plan["chain"], changelogs=wanted.changelogs)
-    if problems:
-        raise ConfigurationError(*problems)
+    raise_if_any(problems)
     return _Chain(inputs, plan, wanted).build()
 
 
@@ -144,8 +143,7 @@ class _Chain:
         if joined:
             part = self._join(group[0], part, [(node, self._branch(node)) for node in joined], self._last)
         self._wide(part)
-        if self._problems:
-            raise ConfigurationError(*self._problems)
+        raise_if_any(self._problems)
         return self._models
 
     def _branch(self, node: Node) -> _Part:

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.dbt_options import model_paths
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.dbt_options import model_paths, project_settings
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
 from dbt_reverse_etl.wide.chain import ChainModel
 
 FOLDER = "wide_tables"
@@ -41,13 +41,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
     Raises:
         ConfigurationError: no dbt project, Jinja in its model paths, or models of these names elsewhere in it.
     """
-    file = project_dir / "dbt_project.yml"
-    if not file.is_file():
-        raise ConfigurationError(
-            Problem(str(file), "no such file", "a dbt project", "cd into it, or use --project-dir")
-        )
-    settings = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    folder = model_paths(project_dir, settings)[0] / FOLDER
+    folder = model_paths(project_dir, project_settings(project_dir))[0] / FOLDER
     names, project = {model.name for model in models}, manifest["metadata"]["project_name"]
     problems = []
     for node in manifest["nodes"].values():
@@ -56,8 +50,7 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
             if place.parent.resolve() != folder.resolve():
                 expected = f"no model of this name: it belongs to the chain, in {folder.name}/"
                 problems.append(Problem(node["original_file_path"], f"the model {node['name']}", expected, "rename it"))
-    if problems:
-        raise ConfigurationError(*problems)
+    raise_if_any(problems)
     return folder
 
 
@@ -69,9 +62,7 @@ def write(folder: Path, models: Sequence[ChainModel]) -> Written:
     """
     properties = folder / PROPERTIES
     texts = {folder / f"{model.name}.sql": _marked("--", model.sql + "\n") for model in models}
-    changed = [path for path in [*texts, properties] if path.exists() and _generated(path) is None]
-    if changed:
-        raise ConfigurationError(*map(_changed, changed))
+    raise_if_any([_changed(path) for path in [*texts, properties] if path.exists() and _generated(path) is None])
     texts[properties] = _marked("#", _properties(folder, models))
     written = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     folder.mkdir(parents=True, exist_ok=True)

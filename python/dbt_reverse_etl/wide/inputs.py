@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.trees import declared
 
@@ -98,8 +98,7 @@ class Inputs:
             problems.append(
                 Problem(f"{self.model}.wide_table", f"joins of {found}", expected, "cast one in a model that it reads")
             )
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
         return casts
 
     def _type(self, table: str, column: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.base.sql import value_of
 
 
@@ -90,8 +90,7 @@ def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str,
         raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
     node = known[found[0]]
     plan = value_of("_wide_plan", _declaration(node))
-    if plan["problems"]:
-        raise ConfigurationError(*(_problem(node, text) for text in plan["problems"]))
+    raise_if_any([_problem(node, text) for text in plan["problems"]])
     return node, plan
 
 

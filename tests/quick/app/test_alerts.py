@@ -19,7 +19,6 @@ from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts
 from dbt_reverse_etl.delivery.facts import RunStarted
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.health import Health, Left, Standing, exit_code, standing
 from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
@@ -27,6 +26,7 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal
 from tests.support.delivery.desk import POLICY, Desk
+from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.pushers import sync
 from tests.support.delivery.world import FakeClock, Killed

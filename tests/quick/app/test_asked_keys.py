@@ -18,8 +18,8 @@ from dbt_reverse_etl.report import key_reading, reading
 from dbt_reverse_etl.report.key_reading import read_keys
 from dbt_reverse_etl.report.model import KeyHistory
 
-PEOPLE = Changelog("model.shop.people", "people", "people", "people", ("id",), ChangelogSettings())
-LINES = Changelog("model.shop.lines", "lines", "lines", "lines", ("shop", "id"), ChangelogSettings())
+PEOPLE = Changelog("model.shop.people", "people", "people", ("id",), ChangelogSettings())
+LINES = Changelog("model.shop.lines", "lines", "lines", ("shop", "id"), ChangelogSettings())
 
 
 @pytest.mark.parametrize(

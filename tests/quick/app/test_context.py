@@ -16,7 +16,7 @@ def test_what_one_sync_has_written_of_its_ledger_holds_for_each_head_that_was_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def read(_spark: Any, _relation: str, snapshot: int | None, _about: Any) -> Head:
-        return Head(snapshot or 5, "c", 1, 1, ("id",), (("id", "int"),), "dev", "0", {"a": "old"})
+        return Head(snapshot or 5, "c", 1, 1, ("id",), (("id", "int"),), "0", {"a": "old"})
 
     monkeypatch.setattr(context, "read_head", read)
     shared: Any = context.PushContext(None, None)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ def test_syncs_that_are_pushed_at_once_read_one_head_once(monkeypatch: pytest.Mo
     def read(_spark: Any, relation: str, snapshot: int | None, _about: Any) -> Head:
         reads.append(relation)
         time.sleep(0.05)
-        return Head(snapshot or 5, "c", 1, 1, ("id",), (("id", "int"),), "dev", "0", {})
+        return Head(snapshot or 5, "c", 1, 1, ("id",), (("id", "int"),), "0", {})
 
     monkeypatch.setattr(context, "read_head", read)
     shared: Any = context.PushContext(None, None)  # type: ignore[arg-type]

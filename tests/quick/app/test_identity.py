@@ -10,10 +10,10 @@ import pytest
 
 from dbt_reverse_etl.app.identity import former_of, id_of, left_elsewhere, renamed, written_name
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.config.destinations import resolve
 from dbt_reverse_etl.delivery.facts import BUCKETS, Range, RunStarted
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.overview import Overview
+from tests.support.config.loaded import resolve
 from tests.support.config.written import Written
 from tests.support.effort import scaled
 

@@ -14,8 +14,8 @@ from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import OtherLedger, SyncBusy
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import RunStarted
-from dbt_reverse_etl.delivery.fault_points import no_step
-from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.warehouse.ledger import _requests
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 from tests.support.delivery.desk import Desk

@@ -28,7 +28,7 @@ from tests.support.delivery.pushers import at, pusher, sync
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-RUN = Invocation("inv-1", "run", False, False, {}, {})
+RUN = Invocation("inv-1", "run", {}, {})
 
 
 A, B, C = sync("a", "orders"), sync("b", "orders"), sync("c", "customers")
@@ -159,9 +159,9 @@ def test_a_push_that_a_later_run_has_overtaken_ends_with_a_code_of_its_own(monke
         "overrides_of": lambda *_: (),
         "Pusher": lambda *_, **__: pusher(orders=6),
         "watched": lambda *_, **__: nullcontext(),
-        "_tell": lambda *_: None,
     }.items():
         monkeypatch.setattr(invocation, name, value)
+    monkeypatch.setattr("dbt_reverse_etl.app.alerts.tell", lambda *_: None)
     monkeypatch.setattr("dbt_reverse_etl.app.reach.try_early", lambda *_: None)
     monkeypatch.setattr(invocation, "push_all", lambda *_: None)
     place: Any = SimpleNamespace(session=lambda _: lambda: None)

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.base.redaction import MASK, Redactor, literal_secrets, names_a_secret
-from dbt_reverse_etl.config.destinations import redact, register_secret
+from dbt_reverse_etl.base.redaction import MASK, Redactor, literal_secrets, names_a_secret, redact, register_secret
 
 _COMPILE = re.compile
 

@@ -17,21 +17,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
-from dbt_reverse_etl.base.redaction import MASK
-from dbt_reverse_etl.config.destinations import (
-    Destination,
-    PlanOnly,
-    load_destinations,
-    redact,
-    refuse_two_owners,
-    resolve,
-)
+from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config.destinations import Destination, PlanOnly, refuse_two_owners
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
 from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Place
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
+from tests.support.config.loaded import load_destinations, resolve
 
 CANARY = "canary-Zq7/x+9"
 
@@ -137,7 +131,7 @@ def loaded(directory: Path, env: Mapping[str, str] | None = None) -> dict[str, D
 
 
 def sync(name: str = "contacts", model: str = "c", **settings: Any) -> Sync:
-    changelog = Changelog(f"model.shop.{model}", model, model, f"shop.{model}", ("id",), ChangelogSettings())
+    changelog = Changelog(f"model.shop.{model}", model, f"shop.{model}", ("id",), ChangelogSettings())
     chosen = SyncSettings.model_validate({"destination": "crm", "object": "contacts"} | settings)
     return Sync(f"exposure.shop.{name}", name, (), True, changelog, chosen, "models/exposures.yml")
 
@@ -196,11 +190,6 @@ class TestSinks:
         assert "prod.crm.type: found 'shelve'; expected one of" in problem
         assert "did you mean 'shelf'?" in problem
         assert "type: found nothing" in refused(write({"prod": {"crm": {}}}))[0]
-
-    def test_a_type_of_an_earlier_build_leads_to_its_new_name(self, write: Callable[[Any], Path], shelf: None) -> None:
-        (problem,) = refused(write({"prod": {"crm": {"type": "sqlalchemy", "url": "duckdb:///crm.duckdb"}}}))
-        assert "found 'sqlalchemy'; expected one of" in problem
-        assert "it is type duckdb or type postgres now." in problem
 
     @pytest.mark.guarantee("Configuration")
     def test_two_distributions_that_claim_one_name_are_an_error(

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import configure
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
-from dbt_reverse_etl.config.destinations import PlanOnly, load_destinations, profile_directories
+from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
-from dbt_reverse_etl.config.profiles import DbtProject, read_target
+from dbt_reverse_etl.config.profiles import DbtProject, profile_directories, read_target
 from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place
+from tests.support.config.loaded import load_destinations
 from tests.support.config.manifest import manifest
 
 CANARY = "canary-Zq7/x+9"

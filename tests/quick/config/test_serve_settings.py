@@ -11,9 +11,9 @@ import yaml
 
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.redaction import redact
-from dbt_reverse_etl.config.destinations import load_destinations
 from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
 from tests.support import ROOT
+from tests.support.config.loaded import load_destinations
 
 ENV = {"TOKEN": "dbtc-canary-of-a-token", "SECRET": "canary-secret-of-a-webhook"}
 GOOD: dict[str, Any] = {

@@ -29,4 +29,4 @@ def test_time_in_which_the_machine_sleeps_counts(
     monkeypatch.setattr(time, "clock_gettime", lambda number: {counts_by: 5.0}[number], raising=False)
     monkeypatch.setattr(time, "monotonic", lambda: 5.0 if counts_by is None else 0.0)
     monkeypatch.setattr(sys, "platform", system)
-    assert runpy.run_path(clock.__file__)["SystemClock"]().monotonic() == 5.0
+    assert runpy.run_path(clock.__file__)["Clock"]().monotonic() == 5.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.engine import LeaseLost, StopKind
+from dbt_reverse_etl.delivery.gate import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.sinks.base import Batch, Limits
 from tests.support.delivery.engine_bench import Bench, OrderedSink, ScriptedSink, delivered, outcomes, refusing, some
@@ -24,7 +24,7 @@ def test_a_batch_holds_the_operation_the_event_id_and_the_fields_and_nothing_of_
     bench = Bench(delivered)
     result = bench.wave(3)
     assert bench.sink.batches[0].rows.column_names == ["_operation", "_event_id", "id"]
-    assert (result.failures, result.stop, result.requests) == ({}, None, 1)
+    assert (result.failures, result.stop, len(bench.sink.requests)) == ({}, None, 1)
     assert result.counts.delivered == result.counts.planned == PerOperation(1, 1, 1)
 
 
@@ -89,12 +89,13 @@ def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> No
     def answer(ids: list[int], number: int) -> Delivery:
         raise ValueError("alice@example.com")
 
-    result = Bench(answer).wave(20)
+    bench = Bench(answer)
+    result = bench.wave(20)
     assert outcomes(result)[0] is Outcome.UNKNOWN
     assert "ValueError" in result.failures[0].reason
     assert "alice" not in repr(result)
     assert result.stop is not None
-    assert result.requests == 1
+    assert len(bench.sink.requests) == 1
 
 
 @pytest.mark.guarantee("Refusals and outages")

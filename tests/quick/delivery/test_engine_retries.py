@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.delivery.engine import StopKind
-from dbt_reverse_etl.delivery.gate import Permits
+from dbt_reverse_etl.delivery.gate import Permits, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.base import Limits
 from tests.support.delivery.engine_bench import Bench, outcomes, some

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.delivery import lease
-from dbt_reverse_etl.delivery.facts import Heartbeat
+from dbt_reverse_etl.delivery.facts import Heartbeat, RunStarted
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.ports import RunResult, Status
-from dbt_reverse_etl.delivery.position import RunStarted
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import Histogram

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dbt_reverse_etl.delivery import position, run
 from dbt_reverse_etl.delivery.facts import WaveAcknowledged
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
 from dbt_reverse_etl.delivery.gate import INTERRUPT
+from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.histories import DEADLY, KEYS, Bias, history, settle
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink, TransactionalSink
 from tests.support.delivery.reference import Spec

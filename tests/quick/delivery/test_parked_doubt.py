@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.delivery.fault_points import no_step
-from dbt_reverse_etl.delivery.ports import OneRow
-from dbt_reverse_etl.delivery.position import Claim, Range, State, Undelivered
-from dbt_reverse_etl.delivery.run import Status, run
+from dbt_reverse_etl.delivery.facts import Claim, Range, Undelivered
+from dbt_reverse_etl.delivery.ports import OneRow, Status
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import no_step
+from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode
 from tests.support.delivery.desk import POLICY, Desk

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.position import (
+from dbt_reverse_etl.delivery.facts import (
     BUCKETS,
     Abandoned,
     Claim,
@@ -22,15 +22,10 @@ from dbt_reverse_etl.delivery.position import (
     Range,
     RunFinished,
     RunStarted,
-    State,
     Undelivered,
     WaveAcknowledged,
-    close,
-    fold,
-    move,
-    normalise,
-    oldest_needed,
 )
+from dbt_reverse_etl.delivery.position import State, close, fold, move, normalise, oldest_needed
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 LATER = NOW + timedelta(minutes=10)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.delivery.engine import StopKind
+from dbt_reverse_etl.delivery.gate import StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.prepared import ROWS_AT_ONCE, Prepared
 from dbt_reverse_etl.sinks.base import Batch, Limits

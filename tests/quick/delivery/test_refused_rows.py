@@ -12,7 +12,7 @@ import pytest
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.facts import PARKED
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.sinks.base import Batch
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink

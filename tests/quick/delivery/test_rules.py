@@ -36,7 +36,7 @@ real_apply, real_decide, real_failures, real_needed, real_said_of = (
 )
 
 
-def no_claims(state: position.State, fact: position.Fact) -> position.State:
+def no_claims(state: position.State, fact: Fact) -> position.State:
     return replace(real_apply(state, fact), claims=())
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.base.errors import DestinationError, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.facts import Fact, RunFinished, RunStarted
-from dbt_reverse_etl.delivery.run import Status
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.warehouse.ledger import decode, encode

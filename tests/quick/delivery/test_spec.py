@@ -13,7 +13,8 @@ import pytest
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ConfigurationError
-from dbt_reverse_etl.delivery.position import BUCKETS, Range, State
+from dbt_reverse_etl.delivery.facts import BUCKETS, Range
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from tests.support.delivery.pushers import sync as a_sync

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.position import BUCKETS
+from dbt_reverse_etl.delivery.facts import BUCKETS
 from dbt_reverse_etl.delivery.waves import Histogram, Waves, WaveSize, batches
 from dbt_reverse_etl.sinks.base import Limits
 

@@ -28,7 +28,7 @@ STRUCT = "struct<a:int>"
 def head(former: Mapping[str, str] = MappingProxyType({}), **types: str) -> Head:
     """A head at snapshot 9 of a table that has these columns of former types beside those of the model."""
     present = TYPES | types
-    return Head(9, "uuid", 1, 1, ("id",), (*present.items(),), "dev", "0", present=lambda: {**present, **former})
+    return Head(9, "uuid", 1, 1, ("id",), (*present.items(),), "0", present=lambda: {**present, **former})
 
 
 def seen(head: Head, snapshot: int, spec: Spec = OLD) -> tuple[list[Any], str | None]:
@@ -87,7 +87,7 @@ def test_a_wider_type_puts_nothing_aside_and_a_text_of_limited_length_is_a_text(
 
 
 def test_a_capture_that_was_killed_after_it_put_a_column_aside_has_the_number_after_the_head() -> None:
-    gone = Head(8, "uuid", 1, 1, ("id",), (("id", "int"),), "dev", "0", captures={9: "empty"})
+    gone = Head(8, "uuid", 1, 1, ("id",), (("id", "int"),), "0", captures={9: "empty"})
     killed = replace(gone, present=lambda: {"id": "int", "profile": "string", "profile_before_10": STRUCT})
     assert seen(killed, 4)[0] == ["id", "profile_before_10"]
 
@@ -109,7 +109,7 @@ def test_the_newest_snapshot_is_asked_only_where_a_column_may_have_been_put_asid
 
 
 def test_reading_a_head_asks_for_no_columns_and_using_it_asks_once() -> None:
-    header = dict.fromkeys(("changelog_uuid", "target_name", "package_version", "capture_uuid"), "x")
+    header = dict.fromkeys(("changelog_uuid", "package_version", "capture_uuid"), "x")
     header |= {"base": 1, "live_rows": 0, "key_columns": ["id"], "columns": [{"name": "id", "type": "int"}]}
     spark = Mock()
     spark.sql.return_value.collect.return_value = [(9, json.dumps(header))]
@@ -123,7 +123,7 @@ def test_reading_a_head_asks_for_no_columns_and_using_it_asks_once() -> None:
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_head_knows_the_capture_that_made_it_also_where_later_ones_changed_nothing(pruned: bool) -> None:
-    common = dict.fromkeys(("changelog_uuid", "target_name", "package_version"), "x")
+    common = dict.fromkeys(("changelog_uuid", "package_version"), "x")
     common |= {"base": 1, "live_rows": 0, "key_columns": ["id"], "columns": [{"name": "id", "type": "int"}]}
     headers = {8: {**common, "changed": 7, "capture_uuid": "eighth"}, 7: {**common, "capture_uuid": "seventh"}}
     if pruned:

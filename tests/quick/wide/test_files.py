@@ -29,6 +29,13 @@ def test_their_folder_is_not_guessed_from_what_dbt_renders(tmp_path: Path) -> No
         folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
 
 
+@pytest.mark.parametrize("text", [b"", b"name: [shop", b"shop", b"name: \xff"])
+def test_a_project_file_that_is_no_mapping_in_yaml_is_refused_in_three_parts(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "dbt_project.yml").write_bytes(text)
+    with pytest.raises(ConfigurationError, match=r"dbt_project\.yml: found no mapping in YAML"):
+        folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
+
+
 @pytest.mark.parametrize("paths", ["models", "{a: b}", "[1]"])
 def test_model_paths_that_are_no_list_of_texts_are_refused(tmp_path: Path, paths: str) -> None:
     (tmp_path / "dbt_project.yml").write_text(f"model-paths: {paths}")

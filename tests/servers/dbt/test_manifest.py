@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ConfigurationError
-from dbt_reverse_etl.config.artifacts import syncs
+from dbt_reverse_etl.config.manifest import syncs
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support.dbt.artifacts import CANARY, CONTACTS, CRM, MAIL, ORDERS, PAUSED, Json, good_project, wrong_project
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.app import scaffold
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.sql import package_root
-from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
+from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations
 from dbt_reverse_etl.config.manifest import syncs
 from dbt_reverse_etl.config.profiles import DbtProject
 from tests.support import ROOT
+from tests.support.config.loaded import load_destinations
 from tests.support.servers import forks
 
 MODEL = "select 1 as customer_id, 'a' as email"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.scene import FIRST, SECOND, Place, Scene
 from tests.support.delivery.victim import KEYS, WAVE_ROWS, WAVES
 

@@ -132,7 +132,7 @@ def test_after_a_prune_every_ledger_plans_what_the_reference_plans_first_loads_t
             },
         )
         for base in (BASE, SNAPSHOTS):  # of the head: the oldest one, and one that is newer than positions
-            head = Head(SNAPSHOTS, "c", base, 10, ("case", "key"), columns, "dev", "0")
+            head = Head(SNAPSHOTS, "c", base, 10, ("case", "key"), columns, "0")
             asked = Pending(pruned, head, "abc", spec, SPECS[spec], state)
             if base == SNAPSHOTS and asked._needs_images and asked.needs_base is None:
                 continue  # reads a full image that these histories do not hold
@@ -158,7 +158,7 @@ def test_a_push_from_a_pruned_position_fails_and_plans_nothing(
     ranges = tuple(Range(lo, lo + BUCKETS // 2, at, "all") for lo, at in zip((0, BUCKETS // 2), positions, strict=True))
     state = State(1, "c", ranges, specs={"all": SPECS["all"].text})
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", BASE, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", BASE, 10, ("case", "key"), columns, "0")
     asked = Pending(pruned, head, "abc", "all", SPECS["all"], state)
     with pytest.raises(Exception, match=r"was pruned|, pruned"):
         plan(spark, asked)
@@ -167,7 +167,7 @@ def test_a_push_from_a_pruned_position_fails_and_plans_nothing(
 def test_a_first_load_whose_snapshot_was_pruned_meanwhile_fails_and_loads_nothing(
     spark: SparkSession, pruned: str
 ) -> None:
-    head = Head(2, "c", 1, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "dev", "0")
+    head = Head(2, "c", 1, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "0")
     state = State().for_spec("all", SPECS["all"].text)
     with pytest.raises(Exception, match="was pruned"):
         plan(spark, Pending(pruned, head, "abc", "all", SPECS["all"], state))

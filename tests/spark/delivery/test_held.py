@@ -41,7 +41,7 @@ def test_a_row_is_held_because_of_a_sync_exactly_if_it_put_it_there_or_may_have_
     ledger.create()
     played = {f"sync{n}": Deliveries(SEED + n, f"sync{n}", images, places) for n in ledgers}
     ledger.append(*(fact for one in played.values() for fact in one.play(10)))
-    head = Head(SNAPSHOTS, "uuid", 3, 10, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "dev", "0")
+    head = Head(SNAPSHOTS, "uuid", 3, 10, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "0")
     fields = [{"column": c, "field": f, "type": kind} for c, f, kind in FIELDS]
     every = {(*key, image[key]) for image in images for key in image}
     hashed = spark.createDataFrame(sorted(every, key=str), "case int, key string, value int").selectExpr(
@@ -82,7 +82,7 @@ def steps_of(spark: SparkSession, pushes: Sequence[tuple[int, tuple[Undelivered,
             WaveAcknowledged("s", fence, 1, BEGAN, 0, BUCKETS, snapshot, spec.id, NO_COUNTS, left, (), (), BEGAN),
         ]
     ledger.append(*facts)
-    head = Head(3, "uuid", 1, 0, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "dev", "0")
+    head = Head(3, "uuid", 1, 0, ("case", "key"), tuple((c, kind) for c, _, kind in FIELDS), "0")
     held = History(spark, ledger, "held_long.changelog", head, "s", 0).held(spec)
     steps, _, _ = held.rpartition("select v._key, any_value")
     return sorted((row.fence, row.is_put) for row in spark.sql(f"{steps} select fence, is_put from steps").collect())

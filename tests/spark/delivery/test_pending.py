@@ -73,9 +73,7 @@ def test_the_sql_plans_what_the_reference_plans_for_any_ledger(
 ) -> None:
     truth = Truth(images, hashes)
     places = bucket_of(spark, sorted({key for image in images for key in image}))
-    head = Head(
-        SNAPSHOTS, "c", 3, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "dev", "0"
-    )
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "0")
     planned_any = listed_any = 0
     for spec, state in states(random.Random(SEED), truth, places):
         source = PendingRows(spark, Pending(relation, head, "abc", spec, SPECS[spec], state))
@@ -115,9 +113,7 @@ def test_a_first_load_sends_every_visible_row_of_the_head_as_an_insert(
 ) -> None:
     truth = Truth(images, hashes)
     places = bucket_of(spark, sorted({key for image in images for key in image}))
-    head = Head(
-        SNAPSHOTS, "c", 3, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "dev", "0"
-    )
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), (("case", "int"), ("key", "string"), ("value", "int")), "0")
     state = State().for_spec("filtered", SPECS["filtered"].text)
     source = PendingRows(spark, Pending(relation, head, "abc", "filtered", SPECS["filtered"], state))
     try:
@@ -136,7 +132,7 @@ def test_each_mode_plans_only_what_it_may_do(
     truth = Truth(images, hashes)
     places = bucket_of(spark, sorted({key for image in images for key in image}))
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     spec = Spec(FIELDS, None, mode)
     state = State(1, "c", (Range(0, BUCKETS, 2, "all"),), specs={"all": spec.text})
     source = PendingRows(spark, Pending(relation, head, "abc", "all", spec, state))
@@ -160,7 +156,7 @@ def test_a_resync_plans_every_row_in_each_mode(
 ) -> None:
     places = bucket_of(spark, sorted({key for image in images for key in image}))
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     spec = Spec(FIELDS, None, mode)
     asked = Claim("resync-1", 0, BUCKETS, SNAPSHOTS, "all", everything=True, ordered=True)
     state = State(1, "c", (Range(0, BUCKETS, SNAPSHOTS, "all"),), (asked,), specs={"all": spec.text})
@@ -179,7 +175,7 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
     spark: SparkSession, relation: str, images: list[Image]
 ) -> None:
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     specs = {"all": SPECS["all"].text}
 
     def ids(
@@ -228,7 +224,7 @@ def test_a_row_of_a_resync_that_was_refused_is_inserted_by_a_later_run_also_wher
 ) -> None:
     places = bucket_of(spark, sorted({key for image in images for key in image}))
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     spec = Spec(FIELDS, None, Mode.INSERT_ONLY)
     key = next(key for key in images[SNAPSHOTS] if images[SNAPSHOTS - 1].get(key) != images[SNAPSHOTS][key])
     name, bucket = places[key]
@@ -291,7 +287,7 @@ def rows_of_push(spark: SparkSession, table: str, snapshot: int, spec: Spec, sta
     unsure = SyncPush._unsure(state, spec)
     claims = tuple(Claim("unsure", one.lo, one.hi, one.snapshot, one.spec, everything=True) for one in unsure)
     columns = (("case", "int"), ("key", "string"), ("value", "int"), ("a", "int"), ("b", "int"))
-    head = Head(snapshot, "c", 1, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(snapshot, "c", 1, 10, ("case", "key"), columns, "0")
     source = PendingRows(spark, Pending(table, head, "abc", spec.id, spec, replace(state, claims=claims)))
     try:
         return {row["_key"]: row for row in source.wave(0, BUCKETS).to_pylist()}
@@ -314,7 +310,7 @@ def test_a_row_that_a_mirror_of_the_object_may_have_deleted_meanwhile_is_inserte
 ) -> None:
     truth, places = Truth(images, hashes), bucket_of(spark, sorted({key for image in images for key in image}))
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     returned = 0
     for position, own, below in itertools.product(range(1, SNAPSHOTS), ("all", "filtered"), (3, 9)):
         state = State(1, "c", (Range(0, BUCKETS, position, own),), specs={own: SPECS[own].text})
@@ -346,7 +342,7 @@ def test_a_row_that_a_mirror_made_again_is_updated_though_it_is_as_it_was(
 ) -> None:
     truth, places = Truth(images, hashes), bucket_of(spark, sorted({key for image in images for key in image}))
     columns = (("case", "int"), ("key", "string"), ("value", "int"))
-    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "dev", "0")
+    head = Head(SNAPSHOTS, "c", 3, 10, ("case", "key"), columns, "0")
     returned = 0
     for position, own, below in itertools.product(range(1, SNAPSHOTS), ("all", "filtered"), (3, 9)):
         state = State(1, "c", (Range(0, BUCKETS, position, own),), specs={own: SPECS[own].text})

@@ -25,7 +25,7 @@ class Written:
 
     @property
     def resolved(self) -> ResolvedSync:
-        model = Changelog("model.shop.c", "c", "c", "c", ("id",), ChangelogSettings())
+        model = Changelog("model.shop.c", "c", "c", ("id",), ChangelogSettings())
         settings = SyncSettings(destination=self.entry, object=self.object, renamed_from=self.renamed_from)
         sync = Sync(f"exposure.{self.project}.{self.name}", self.name, (), True, model, settings, "models/e.yml")
         destination = Destination(

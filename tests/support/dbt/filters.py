@@ -88,7 +88,7 @@ def told_otherwise(spark: SparkSession) -> dict[str, str]:
 
 def told_of(spark: SparkSession, more: Mapping[str, Any], columns: Mapping[str, str]) -> str:
     """What is said of the settings of a sync; an empty text: nothing."""
-    changelog = Changelog("model.shop.people", "people", "people", "no.such_table", ("id",), ChangelogSettings())
+    changelog = Changelog("model.shop.people", "people", "no.such_table", ("id",), ChangelogSettings())
     # What the text alone tells is refused before: here Spark is asked.
     settings = SyncSettings.model_validate({"destination": "crm", "object": "people"}).model_copy(update=dict(more))
     sync = Sync("exposure.shop.crm", "crm", (), True, changelog, settings, "models/crm.yml")

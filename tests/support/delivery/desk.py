@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from dbt_reverse_etl.app.operations import carry_out
-from dbt_reverse_etl.delivery.fault_points import Step, no_step
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Source
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.progress import Step, no_step
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.warehouse.overview import Request

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dbt_reverse_etl.delivery.facts import LONGEST_WAIT, PARKED
-from dbt_reverse_etl.delivery.fault_points import FAULT_POINTS
+from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.memory_sinks import FAULTS, PlainSink
 from tests.support.delivery.reference import Spec
 from tests.support.delivery.world import CHANGED, Plan, World

@@ -22,7 +22,7 @@ from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
 
 def sync(name: str, changelog: str, **more: Any) -> ResolvedSync:
-    model = Changelog(changelog, changelog, changelog, changelog, ("id",), ChangelogSettings())
+    model = Changelog(changelog, changelog, changelog, ("id",), ChangelogSettings())
     settings = SyncSettings(destination="crm", object=name, **more)
     file = SqliteSink.settings_model(path="crm.db")
     destination = Destination("crm", "sqlite", SqliteSink, file, Guards())
@@ -35,7 +35,7 @@ def pusher(**heads: int) -> Pusher:
     """The results know snapshot 5 of each changelog; the warehouse is at `heads`."""
     none: Any = None
     known = {name: HeadOfModel(5, "uuid") for name in heads}
-    asked = {name: Head(at, "uuid", 1, 1, ("id",), (), "prod", VERSION) for name, at in heads.items()}
+    asked = {name: Head(at, "uuid", 1, 1, ("id",), (), VERSION) for name, at in heads.items()}
     return Pusher(none, none, known=known, _heads=_heads(asked))
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dbt_reverse_etl.delivery.counts import PerOperation
-from dbt_reverse_etl.delivery.facts import Claim
-from dbt_reverse_etl.delivery.position import BUCKETS, State, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Undelivered
+from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import Histogram
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.policy import Policy, Retries
+from dbt_reverse_etl.delivery.ports import Job, Ports, Source
 from dbt_reverse_etl.delivery.position import State, fold
-from dbt_reverse_etl.delivery.run import Job, Ports, Source, run
+from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
@@ -181,7 +182,7 @@ def _stop_before_the_first_request(name: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class _SkippingClock(SystemClock):
+class _SkippingClock(Clock):
     """A lease runs out without anybody waiting for it, however slow the machine is."""
 
     def __init__(self, leases: int) -> None:

@@ -15,10 +15,13 @@ from dbt_reverse_etl.app.reconcile import Differences, undelivered_of
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import Claim, Fact, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.delivery.position import Claim, Fact, RunFinished, RunStarted, State, WaveAcknowledged
-from dbt_reverse_etl.delivery.run import Job, Ports, RunResult, Source, run
+from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Source
+from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
 from dbt_reverse_etl.delivery.streams import Stripes
 from dbt_reverse_etl.delivery.waves import WaveSize
@@ -33,7 +36,7 @@ FOREIGN = -1  # the value of a row that somebody else put into the destination
 CHANGED = -2  # the value that somebody else gives a row of ours
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time that passes when somebody sleeps, and never otherwise; thread-safe."""
 
     def __init__(self) -> None:

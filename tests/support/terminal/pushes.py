@@ -9,7 +9,7 @@ import uuid
 from functools import partial
 
 from dbt_reverse_etl.app.overlap import Overlap
-from dbt_reverse_etl.delivery.clock import SystemClock
+from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Ports
 from dbt_reverse_etl.delivery.progress import Bound, Watch
@@ -55,7 +55,7 @@ def push(sync: str, watch: Watch) -> tuple[str, int]:
             MemoryLedger(),
             lambda state: DictSource(changelog, state, changelog.head, spec, {spec.id: spec}),
             HttpSink(HttpSink.settings_model(url=server.url, concurrency=2)),
-            SystemClock(),
+            Clock(),
             progress=watch.begin(bound),
         )
         waves = WaveSize(ROWS // 2, grow_below=-1)

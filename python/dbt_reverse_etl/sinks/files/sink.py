@@ -18,7 +18,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
@@ -101,8 +101,7 @@ class FilesSink(Sink):
             for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))
         ]
         found += problems(task, _options(task).partition_by)
-        if found:
-            raise ConfigurationError(*found)
+        raise_if_any(found)
 
     def check(self) -> None:
         """Look for the directory, or for one in which it can be made; nothing is made."""

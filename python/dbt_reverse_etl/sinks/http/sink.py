@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.http.answer import Answer, is_web_page, judge, meaning
@@ -76,8 +76,7 @@ class HttpSink(Sink):
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
         _plan, problems = self._planned(task, tries=True)
         problems += self._auth_problems()
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
 
     def check(self) -> None:
         """Connect, with TLS where the URL says so; with `check.path`, send a GET that must be answered with 2xx."""

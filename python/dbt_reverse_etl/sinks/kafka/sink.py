@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.kafka.messages import (
@@ -93,8 +93,7 @@ class KafkaSink(Sink):
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
         problems = task_problems(task, self._settings)
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
 
     def check(self) -> None:
         """Log in, nothing else."""

@@ -22,7 +22,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
@@ -68,8 +68,7 @@ class SingerSink(Sink):
     def validate(self, task: SinkTask) -> None:
         """Refuse what no target could be told: modes, types and names."""
         problems = [*unmapped_key(task), *self._delete_problems(task), *_field_problems(task)]
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
 
     def check(self) -> None:
         """Look for the program and a place for its log; nothing is started or made."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
@@ -78,8 +78,7 @@ class SqlSink(Sink):
     def validate(self, task: SinkTask) -> None:
         """Refuse names that the database does not take, keys that are not mapped, and types without an exact form."""
         problems = task_problems(task, self._dialect)
-        if problems:
-            raise ConfigurationError(*problems)
+        raise_if_any(problems)
 
     def check(self) -> None:
         """Log in and read, nothing else; a file that is not there is made by the first push."""

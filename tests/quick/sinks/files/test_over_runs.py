@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.delivery.fault_points import no_step
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.ports import OneRow, Status
+from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.files.run import FilesRun

@@ -18,7 +18,8 @@ import pytest
 import trustme
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.delivery.engine import Engine, StopKind
+from dbt_reverse_etl.delivery.engine import Engine
+from dbt_reverse_etl.delivery.gate import StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import connection

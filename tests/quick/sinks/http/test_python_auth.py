@@ -32,10 +32,12 @@ from requests.auth import AuthBase
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.redaction import MASK, redact
-from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations, load_destinations
+from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations
+from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.transport import BODY_CAP
 from dbt_reverse_etl.testing import batch_of
+from tests.support.config.loaded import load_destinations
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server
 from tests.support.sinks.http_sending import (
     BATCH,
@@ -118,7 +120,7 @@ class TestAwsSigV4:
         (tmp_path / "profiles.yml").write_text(
             yaml.safe_dump({"dbt_reverse_etl": {"outputs": {"prod": {"aws": block}}}})
         )
-        found = collect_destinations([tmp_path], "prod", {})
+        found = collect_destinations([tmp_path], "prod", {}, DbtProject())
         assert not isinstance(found, PlanOnly)
         assert [*found.destinations] == ["aws"]
 

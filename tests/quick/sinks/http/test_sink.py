@@ -21,13 +21,13 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.redaction import MASK, redact
-from dbt_reverse_etl.config.destinations import load_destinations
 from dbt_reverse_etl.sinks.base import Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import ReadBack, SinkContract, Trouble
 from dbt_reverse_etl.values.encoding import encode_values
+from tests.support.config.loaded import load_destinations
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
 from tests.support.sinks.http_sending import BATCH, CANARY, settings_of, task_of

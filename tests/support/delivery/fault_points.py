@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-Step = Callable[[str], None]
-
 FAULT_POINTS = (
     "state.read",
     "run.planned",
@@ -25,7 +21,3 @@ FAULT_POINTS = (
     "lease.lost",
     "doubt.recorded",
 )
-
-
-def no_step(name: str) -> None:
-    """In production nothing happens between two steps."""

@@ -1,0 +1,34 @@
+"""The destinations of profiles.yml and the syncs that go there, or every problem of them as one error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
+from dbt_reverse_etl.config.destinations import (
+    Destination,
+    PlanOnly,
+    ResolvedSync,
+    collect_destinations,
+    collect_resolved,
+)
+from dbt_reverse_etl.config.profiles import DbtProject
+from dbt_reverse_etl.config.settings import Sync
+
+
+def load_destinations(
+    directories: Sequence[Path], target: str, env: Mapping[str, str]
+) -> PlanOnly | dict[str, Destination]:
+    loaded = collect_destinations(directories, target, env, DbtProject())
+    if isinstance(loaded, PlanOnly):
+        return loaded
+    raise_if_any([*loaded.problems, *(problem for some in loaded.unset.values() for problem in some)])
+    return loaded.destinations
+
+
+def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
+    problems: list[Problem] = []
+    resolved = collect_resolved(syncs, destinations, frozenset(), problems)
+    raise_if_any(problems)
+    return resolved
