@@ -51,3 +51,10 @@ def test_another_session_makes_a_strategy_compare_everything_where_that_of_the_l
 
     assert why("UTC", "Asia/Tokyo, ANSI") == "the session has other settings: Asia/Tokyo, ANSI; before: UTC"
     assert [why("UTC", "UTC"), why(None, "UTC"), why("UTC", None)] == [None] * 3
+
+
+def test_no_text_of_ours_is_in_double_quotes_because_a_session_may_take_it_for_a_name() -> None:
+    shown = Macros()._json("struct(at)")
+    assert shown.split("(", 1)[0].strip() == "to_json"
+    assert '"' not in shown
+    assert r"'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX'" in shown
