@@ -24,7 +24,11 @@ def setting(project: Project, name: str, value: str) -> Iterator[None]:
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_other_times_or_texts_are_refused_before_the_first_capture_and_before_a_later_one(project: Project) -> None:
-    others = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.parser.escapedStringLiterals": "true"}
+    others = {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.parser.escapedStringLiterals": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    }
     project.table("source", "select id, current_timestamp() as at from range(2)")
     project.changelog("log", f"select * from {project.schema}.source", settings={"compare": "except"})
     for captured in (False, True):
