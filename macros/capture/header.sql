@@ -78,8 +78,17 @@
     {{ return(session[2]) }}
 {% endmacro %}
 
+{# The setting under which a table keeps no microseconds, and a hash or a key is another one than that of what it keeps; empty: another value. No expression shows it. #}
+{% macro _cut_times() %}
+    {%- for row in (run_query('set').rows if target.type == 'spark' else []) -%}
+        {%- if row[0] == 'spark.sql.parquet.outputTimestampType' and row[1] | upper == 'TIMESTAMP_MILLIS' -%}{{ return(row[0] ~ ': TIMESTAMP_MILLIS') }}{%- endif -%}
+    {%- endfor -%}
+    {{ return('') }}
+{% endmacro %}
+
+
 {% macro _check_session(target, time, length, made=[]) %}
-    {%- set other = 'spark.sql.timestampType: TIMESTAMP_NTZ' if time != 'timestamp' else 'spark.sql.parser.escapedStringLiterals: true' if length | int != 1 else '' -%}
+    {%- set other = 'spark.sql.timestampType: TIMESTAMP_NTZ' if time != 'timestamp' else 'spark.sql.parser.escapedStringLiterals: true' if length | int != 1 else reverse_etl._cut_times() -%}
     {%- if other -%}
         {%- for relation in made -%}{%- do adapter.drop_relation(relation) -%}{%- endfor -%}
         {{ exceptions.raise_compiler_error(

@@ -216,6 +216,13 @@
 {% endmacro %}
 
 
+{# {name: text}: for a type whose feature Delta turns on by itself only where it makes a table, not where it changes or replaces one. #}
+{% macro _type_properties(columns) %}
+    {%- for column in columns if modules.re.search('(^|[<:,])timestamp_ntz($|[>,])', column.type) -%}{{ return({'delta.feature.timestampNtz': 'supported'}) }}{%- endfor -%}
+    {{ return({}) }}
+{% endmacro %}
+
+
 {# Delta renames a column where columns have names of their own in the files. #}
 {% macro _alter_columns(target, changes) %}
     {%- if changes.aside or reverse_etl._naming_properties(changes.added | map(attribute='name')) -%}
@@ -226,6 +233,9 @@
         {%- for column in changes.aside -%}{%- do run_query('alter table ' ~ target ~ ' rename column ' ~ reverse_etl._quote(column.name) ~ ' to ' ~ reverse_etl._quote(column.to)) -%}{%- endfor -%}
     {%- endif -%}
     {%- if changes.added -%}
+        {%- for name, value in reverse_etl._type_properties(changes.added).items() if reverse_etl._table_properties(target).get(name) != value -%}
+            {%- do run_query('alter table ' ~ target ~ " set tblproperties ('" ~ name ~ "' = '" ~ value ~ "')") -%}
+        {%- endfor -%}
         {%- call statement('add_columns') -%}
             alter table {{ target }} add columns ({% for column in changes.added %}{{ reverse_etl._quote(column.name) }} {{ column.type }}{{ ', ' if not loop.last }}{% endfor %})
         {%- endcall -%}

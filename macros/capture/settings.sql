@@ -96,12 +96,38 @@
     {%- if capture.get('full_compare_every') and not (capture.full_compare_every is integer and capture.full_compare_every > 0) -%}
         {%- do problems.append("meta.reverse_etl.capture.full_compare_every: found '" ~ capture.full_compare_every ~ "'; expected a number of captures, 1 or more") -%}
     {%- endif -%}
+    {%- set share = capture.get('full_above', 0.25) -%}
+    {%- if share is boolean or share is not number or not 0 < share <= 1 -%}
+        {%- do problems.append("meta.reverse_etl.capture.full_above: found '" ~ share ~ "'; expected a number, more than 0 and at most 1; correct it") -%}
+    {%- endif -%}
+    {%- set read_again = capture.get('overlap', 1000 if strategy == 'change_table' else none) -%}
+    {%- if strategy == 'change_table' and not (read_again is integer and read_again >= 0) -%}
+        {%- do problems.append("meta.reverse_etl.capture.overlap: found '" ~ read_again ~ "'; expected a whole number of values of the sequence, 0 or more; correct it") -%}
+    {%- endif -%}
+    {%- if strategy == 'feed' -%}{%- do problems.extend(reverse_etl._operations_problems(capture.get('operations'))) -%}{%- endif -%}
     {%- set together = capture.get('recapture_by') -%}
     {%- do capture.update({
-        'strategy': strategy, 'full_above': capture.get('full_above', 0.25), 'recapture_by': [together] if together is string else together,
-        'overlap': capture.get('overlap', 1000 if strategy == 'change_table' else none),
+        'strategy': strategy, 'full_above': share, 'recapture_by': [together] if together is string else together,
+        'overlap': read_again,
     }) -%}
     {{ return(capture) }}
+{% endmacro %}
+
+
+{# Of a word in no list that counts, a delete would become an upsert. #}
+{% macro _operations_problems(given) %}
+    {%- set problems, where = [], 'meta.reverse_etl.capture.operations' -%}
+    {%- if given is not none and given is not mapping -%}
+        {%- do problems.append(where ~ ": found '" ~ given ~ "'; expected {upsert: [...], delete: [...], ignore: [...]}; correct it") -%}
+    {%- endif -%}
+    {%- for name, values in (given.items() if given is mapping else []) -%}
+        {%- if name not in ['upsert', 'delete', 'ignore'] -%}
+            {%- do problems.append(where ~ ": found '" ~ name ~ "'; expected one of upsert, delete, ignore; correct it") -%}
+        {%- elif values is string or values is mapping or values is not sequence -%}
+            {%- do problems.append(where ~ '.' ~ name ~ ": found '" ~ values ~ "'; expected a list of values of the operation; write it in [ ]") -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(problems) }}
 {% endmacro %}
 
 

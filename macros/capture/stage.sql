@@ -86,9 +86,11 @@
         {%- if existing is not none -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
         {{ return([]) }}
     {%- endif -%}
+    {%- set properties = reverse_etl._naming_properties(columns.names) -%}
+    {%- do properties.update(reverse_etl._type_properties(columns.model)) -%}
     {%- call statement('bad_keys') -%}
         create or replace table {{ bad_keys }} using delta
-        {%- for name, value in reverse_etl._naming_properties(columns.names).items() %} tblproperties ('{{ name }}' = '{{ value }}'){% endfor %} as
+        {%- if properties %} tblproperties ({% for name, value in properties.items() %}'{{ name }}' = '{{ value }}'{{ ', ' if not loop.last }}{% endfor %}){% endif %} as
         {%- if settings.on_bad_key == 'quarantine' %}
         select _stage as _reason, {{ reverse_etl._columns(columns.names) }} from {{ stage }} where _stage in ('null_key', 'duplicate_key')
         {%- else %}

@@ -14,8 +14,9 @@
     to_json({{ expression }}, {{ reverse_etl._json_options() }})
 {%- endmacro %}
 
+{#- In single quotes: a session may take what is in double ones for a name. #}
 {% macro _json_options() -%}
-    map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
+    map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', 'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX', 'timestampNTZFormat', 'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS')
 {%- endmacro %}
 
 {# The form of a column that xxhash64 tells apart: it refuses maps and does not see where a nested array ends. #}

@@ -51,8 +51,9 @@ def location_of(spark: SparkSession, name: str) -> str | None:
 
 
 def properties_of(spark: SparkSession, name: str) -> dict[str, str]:
-    """The properties of a Delta table."""
-    return dict(spark.sql(f"describe detail {name}").collect()[0].properties)
+    """The properties of a Delta table, its features among them."""
+    (detail,) = spark.sql(f"describe detail {name}").collect()
+    return {**detail.properties, **{f"delta.feature.{feature}": "supported" for feature in detail.tableFeatures}}
 
 
 def newest_version(spark: SparkSession, location: str, app: str) -> int | None:

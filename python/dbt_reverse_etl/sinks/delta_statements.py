@@ -9,6 +9,8 @@ from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 
 _MAPPED = "tblproperties ('delta.columnMapping.mode' = 'name')"
+# Delta turns it on by itself only where it makes a table.
+_LOCAL_TIMES = "tblproperties ('delta.feature.timestampNtz' = 'supported')"
 
 
 def create(target: str, names: Iterable[str], columns: str) -> str:
@@ -21,7 +23,10 @@ def add(target: str, names: Iterable[str], columns: str, properties: Mapping[str
     # Delta refuses another mode where a table is mapped by `id`.
     is_mapped = properties.get("delta.columnMapping.mode", "none").lower() != "none"
     mapped = [f"alter table {target} set {_MAPPED}"] if _needs_mapping(names) and not is_mapped else []
-    return [*mapped, f"alter table {target} add columns ({columns})"]
+    has_feature = "delta.feature.timestampNtz" in properties
+    types = re.sub(r"`[^`]*`", "", columns)
+    featured = [f"alter table {target} set {_LOCAL_TIMES}"] if "timestamp_ntz" in types and not has_feature else []
+    return [*mapped, *featured, f"alter table {target} add columns ({columns})"]
 
 
 def _needs_mapping(names: Iterable[str]) -> bool:

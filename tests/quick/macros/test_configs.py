@@ -87,6 +87,54 @@ def test_a_block_without_a_value_says_nothing(config: dict[str, Any]) -> None:
     assert macros._publish_step({"node": node}, None) == []
 
 
+def capture_problems(**capture: Any) -> list[str]:
+    """What is wrong with the options of a strategy."""
+    found: list[str] = []
+    Macros()._capture_settings(capture, found)
+    return found
+
+
+FEED = {"strategy": "feed", "operation": "op", "sequence": "n"}
+LOG = {"strategy": "change_table", "table": "app.log", "sequence": "n"}
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ({"upsert": ["I"], "deletes": ["D"]}, ".operations: found 'deletes'; expected one of upsert, delete, ignore; "),
+        ({"upsert": ["I"], "delete": "removed"}, ".operations.delete: found 'removed'; expected a list of "),
+        ({"ignore": {"-U": None}}, ".operations.ignore: found '{'-U': None}'; expected a list of "),
+        ({"delete": None}, ".operations.delete: found 'None'; expected a list of "),
+        (["D"], ".operations: found '['D']'; expected {upsert: [...], delete: [...], ignore: [...]}; "),
+    ],
+)
+def test_operations_under_a_misspelt_word_or_in_no_list_are_refused_because_a_delete_would_be_an_upsert(
+    operations: Any, found: str
+) -> None:
+    (problem,) = capture_problems(**FEED, operations=operations)
+    assert problem.startswith(f"meta.reverse_etl.capture{found}")
+    assert capture_problems(**FEED, operations={"upsert": ["I", "U"], "delete": ["D"]}) == []
+    assert capture_problems(**FEED, operations=None) == capture_problems(**FEED) == []
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("share", ["25%", "0.5", 25, 0, -0.1, True, None])
+def test_a_share_of_the_rows_that_is_none_is_refused(share: Any) -> None:
+    (problem,) = capture_problems(**LOG, full_above=share)
+    assert problem.startswith(f"meta.reverse_etl.capture.full_above: found '{share}'; expected a number, more than 0")
+    assert capture_problems(**LOG, full_above=1) == capture_problems(**LOG, full_above=0.25) == []
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("overlap", ["1 hour", "1000", -1, 0.5, True, None])
+def test_an_overlap_of_a_change_table_that_is_no_whole_number_is_refused(overlap: Any) -> None:
+    (problem,) = capture_problems(**LOG, overlap=overlap)
+    assert problem.startswith(f"meta.reverse_etl.capture.overlap: found '{overlap}'; expected a whole number of values")
+    assert capture_problems(**LOG, overlap=0) == capture_problems(**LOG) == []
+    assert capture_problems(strategy="timestamp", updated_at="at", overlap="1 hour") == []
+
+
 def test_no_macro_reads_the_block_in_another_way() -> None:
     files = sorted((ROOT / "macros").rglob("*.sql"))
     assert [file.name for file in files if "get('meta', {}).get(" in file.read_text(encoding="utf-8")] == []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.dbt.macros import CompilationError, Macros
 
-SETTINGS = SimpleNamespace(key=["id"], compare="hash", capture=SimpleNamespace(recapture_by=None))
+SETTINGS = SimpleNamespace(key=["id"], compare="hash", capture={"recapture_by": None})
 ID = {"name": "id", "type": "int"}
 
 
@@ -89,8 +89,9 @@ def test_a_name_in_which_spark_finds_no_variable_is_taken() -> None:
     assert Macros()._variables_in(["$c", "price (${usd)", "${}", "${a b}", "{a}"]) == []
 
 
-def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
-    rows = [{"name": "id", "type": "int"}, {"name": "${env:HOME}", "type": "string"}]
+def captured_columns(names: list[str], only_captured: list[str], **capture: str) -> list[str]:
+    """The columns of a changelog whose model has these."""
+    rows = [{"name": name, "type": "string"} for name in names]
     macros = Macros(
         lambda sql: rows if sql.startswith("describe table") else [],
         config=SimpleNamespace(get=lambda _: SimpleNamespace(enforced=False)),
@@ -98,6 +99,20 @@ def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
         model=SimpleNamespace(compiled_code="select 1", name="log"),
     )
     macros._macros.update(_is_partial=lambda: False)
-    settings = SimpleNamespace(**vars(SETTINGS), only_captured=["${env:HOME}"])
+    settings = SimpleNamespace(
+        **{**vars(SETTINGS), "capture": {**SETTINGS.capture, **capture}}, only_captured=only_captured
+    )
+    return [column["name"] for column in macros._model_query("uuid", settings)["columns"]]
+
+
+def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
     with pytest.raises(CompilationError, match=r"\n  column .{env:HOME} has a name in which Spark"):
-        macros._model_query("uuid", settings)
+        captured_columns(["id", "${env:HOME}"], ["${env:HOME}"])
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("option", ["operation", "deleted"])
+def test_a_column_that_no_changelog_keeps_is_refused_in_another_case_because_it_would_stay(option: str) -> None:
+    assert captured_columns(["id", "op"], ["op"], **{option: "op"}) == ["id"]
+    with pytest.raises(CompilationError, match=f"{option}: found 'OP'; expected 'op', as the model spells it; correct"):
+        captured_columns(["id", "op"], ["OP"], **{option: "OP"})

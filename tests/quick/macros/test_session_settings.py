@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support.dbt.macros import CompilationError, Macros
 
+Answers = Callable[[str], Sequence[Mapping[str, Any]]]
 PROBE = "typeof(cast(null as timestamp)), length('\\u0041')"
-OTHER = [("timestamp_ntz", 1, "timestampType: TIMESTAMP_NTZ"), ("timestamp", 6, "escapedStringLiterals: true")]
+OTHER = [
+    ("timestamp_ntz", 1, "INT96", "timestampType: TIMESTAMP_NTZ"),
+    ("timestamp", 6, "INT96", "escapedStringLiterals: true"),
+    ("timestamp", 1, "timestamp_millis", "parquet.outputTimestampType: TIMESTAMP_MILLIS"),
+]
+
+
+def session(time: str, length: int, written: str, **header: str) -> Answers:
+    """What a session answers to the questions of a capture."""
+    settings = [("spark.sql.ansi.enabled", "false"), ("spark.sql.parquet.outputTimestampType", written)]
+    rows = [{"key": key, "value": value} for key, value in settings]
+    asked = {**header, "time": time, "length": str(length), "session": "UTC"}
+    return lambda sql: rows if sql == "set" else [asked]
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize(("time", "length", "found"), OTHER)
-def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(time: str, length: int, found: str) -> None:
+@pytest.mark.parametrize(("time", "length", "written", "found"), OTHER)
+def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(
+    time: str, length: int, written: str, found: str
+) -> None:
     dropped: list[str] = []
-    macros = Macros(lambda _: [{"time": time, "length": length}], adapter=SimpleNamespace(drop_relation=dropped.append))
+    macros = Macros(session(time, length, written), adapter=SimpleNamespace(drop_relation=dropped.append))
     macros._macros.update(_feed_inputs=lambda kind: [f"log__{kind}_1"])
     with pytest.raises(
         CompilationError, match=f"found spark.sql.*{found} in .*expected Spark's default; nothing was"
@@ -26,9 +43,28 @@ def test_a_session_in_which_times_or_texts_are_other_ones_is_refused(time: str, 
     assert dropped == ["log__kafka_1", "log__files_1"]
     assert ("cast(... as timestamp_ntz)" in str(refused.value)) == (time != "timestamp")
 
-    macros = Macros(lambda _: [{"header": "{}", "time": time, "length": length}])
+    macros = Macros(session(time, length, written, header="{}"))
     with pytest.raises(CompilationError, match=found):
         macros._header("log", 7)
+
+
+@pytest.mark.parametrize("written", ["INT96", "TIMESTAMP_MICROS"])
+def test_a_session_whose_tables_keep_microseconds_is_taken(written: str) -> None:
+    assert Macros(session("timestamp", 1, written, header="{}"))._header("log", 7)["session"] == "UTC"
+
+
+def test_a_warehouse_of_databricks_is_asked_for_no_settings_because_it_has_none_of_that_kind() -> None:
+    answers = session("timestamp", 1, "TIMESTAMP_MILLIS", header="{}")
+    macros = Macros(answers, target=SimpleNamespace(type="databricks"))
+    assert macros._header("log", 7)["session"] == "UTC"
+    assert "set" not in macros.run
+
+
+def test_no_text_of_ours_is_in_double_quotes_because_a_session_may_take_it_for_a_name() -> None:
+    shown = Macros()._json("struct(at)")
+    assert shown.split("(", 1)[0].strip() == "to_json"
+    assert '"' not in shown
+    assert r"'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX'" in shown
 
 
 def test_a_header_is_read_without_its_nulls_whatever_the_session_does_with_them() -> None:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Generator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,23 @@ def test_reordered_added_and_dropped_columns_follow_the_policy(project: Project)
     other_type = yield from capture("select id, 1 as name, id as n from range(3)")
     assert "name is int in the model and string in the changelog" in other_type
     assert "captured by id" in (yield from capture(plain.format(""), "n", on_column_change="sync_all_columns"))
+
+
+@pytest.mark.guarantee("Capture")
+@together
+def test_times_without_a_zone_are_added_to_a_changelog_and_to_its_bad_keys(project: Project) -> Story:
+    """Delta turns the feature on by itself only where it makes a table."""
+    settings = {"on_bad_key": "quarantine"}
+    project.changelog("visits", "select * from values (1), (2), (2) as t (id)", settings=settings)
+    assert (yield).messages["visits"].startswith("+1 ~0 -0, snapshot 1 (1 keys quarantined")
+    at = "timestamp_ntz'2024-01-01 10:00:00.123456'"
+    timed = f"select *, {at} as at, array(struct({at} as since)) as more from values (1), (2), (2) as t (id)"
+    project.changelog("visits", timed, settings=settings)
+    assert (yield).messages["visits"].startswith("+0 ~1 -0, snapshot 2 (1 keys quarantined")
+    ((_, one, (more,)),) = project.image("visits", "id, at, more")
+    assert one == more.since == datetime(2024, 1, 1, 10, 0, 0, 123456)
+    bad = project.rows("select at from {s}.visits__bad_keys")
+    assert [row.at for row in bad] == [one, one]
 
 
 @pytest.mark.full

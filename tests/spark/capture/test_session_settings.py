@@ -12,17 +12,23 @@ from tests.support.dbt.project import Project
 
 @contextmanager
 def setting(project: Project, name: str, value: str) -> Iterator[None]:
-    project.spark.conf.set(name, value)
+    conf = project.spark.conf
+    before = conf.get(name, None)
+    conf.set(name, value)
     try:
         yield
     finally:
-        project.spark.conf.unset(name)
+        conf.unset(name) if before is None else conf.set(name, before)
 
 
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_other_times_or_texts_are_refused_before_the_first_capture_and_before_a_later_one(project: Project) -> None:
-    others = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.parser.escapedStringLiterals": "true"}
+    others = {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.parser.escapedStringLiterals": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    }
     project.table("source", "select id, current_timestamp() as at from range(2)")
     project.changelog("log", f"select * from {project.schema}.source", settings={"compare": "except"})
     for captured in (False, True):
@@ -63,3 +69,16 @@ def test_a_label_is_rolled_back_where_the_session_writes_nulls_into_json(project
             back = project.dbt("run-operation", "rollback", "--args", "{model: log, label: '2024-01-01'}")
             assert back.success, back.text
     assert project.image("log", "id, day") == [(0, "2024-01-01"), (1, "2024-01-01")]
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_session_may_take_what_is_in_double_quotes_for_a_name(project: Project) -> None:
+    project.changelog("log", "select id, array(named_struct('at', timestamp'2024-01-01')) as seen from range(2)")
+    project.sync("log_sent", "log", mode="mirror", object="sent", fields=["id"])
+    with (
+        setting(project, "spark.sql.ansi.enabled", "true"),
+        setting(project, "spark.sql.ansi.doubleQuotedIdentifiers", "true"),
+    ):
+        done = project.run()
+    assert done.success, done.text
+    assert project.crm("select count(*) from sent") == [(2,)]

@@ -17,7 +17,7 @@ from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.sinks import delta
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
-from dbt_reverse_etl.sinks.delta_log import sized_as
+from dbt_reverse_etl.sinks.delta_log import properties_of, sized_as
 from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.dbt.command import call, found_by
 from tests.support.dbt.project import Project
@@ -327,3 +327,17 @@ def test_a_table_that_is_mapped_by_id_is_widened_and_stays_so(shop: Project) -> 
     assert found == shop.rows("select id, name from {s}.source order by id")
     (detail,) = shop.spark.sql(f"describe detail {table}").collect()
     assert detail.properties["delta.columnMapping.mode"] == "id"
+
+
+@pytest.mark.full
+def test_a_table_without_times_that_have_no_zone_is_widened_by_some(shop: Project) -> None:
+    """Delta turns the feature on by itself only where it makes a table."""
+    shop.destinations["lake"]["on_new_column"] = "add"
+    query = "select id, timestamp_ntz'2024-01-01 10:00:00' as at, array(timestamp_ntz'2024-01-01 11:00:00') as more from range(2)"
+    shop.changelog("visits", query)
+    for fields in ("id", "id at more"):
+        shop.sync("visited", "visits", destination="lake", object="visited", mode="mirror", fields=fields.split())
+        done = shop.run()
+        assert done.success, done.text
+    assert shop.rows("select * from {s}_lake.visited order by id") == shop.rows(f"{query} order by id")
+    assert properties_of(shop.spark, f"{shop.schema}_lake.visited")["delta.feature.timestampNtz"] == "supported"
