@@ -23,15 +23,7 @@ from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode,
 from dbt_reverse_etl.sinks.delta_statements import add, create, merge, overwrite
 from dbt_reverse_etl.sinks.fence import refuse_newer
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.sinks.refusals import (
-    LOST_RECORD,
-    OTHER_RUN,
-    inexact_types,
-    null_keys,
-    refused_deletes,
-    rejections,
-    unmapped_key,
-)
+from dbt_reverse_etl.sinks.refusals import LOST_RECORD, OTHER_RUN, null_keys, refused_deletes, rejections, unmapped_key
 
 try:
     from pyspark.errors import PySparkException
@@ -119,8 +111,8 @@ class DeltaSink(SparkSink):
         return Limits(rows=500_000, bytes=256 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse what names no table, paths that leave the folder, keys that are not mapped, types that Spark has not."""
-        problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
+        """Refuse what names no table, paths that leave the folder, keys that are not mapped."""
+        problems = unmapped_key(task)
         # What its commits record is asked of a JVM of this process. No fault of the configuration: other syncs are pushed.
         if task.known == "types" and (is_remote() or has_no_log(session())):
             found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
@@ -357,15 +349,6 @@ class DeltaSink(SparkSink):
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))
-
-
-def is_supported(arrow_type: pa.DataType) -> bool:
-    """Whether Spark has the type."""
-    try:
-        spark_type(arrow_type)
-    except TypeError:
-        return False
-    return True
 
 
 def _path(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,16 +30,6 @@ def unmapped_key(task: SinkTask) -> list[Problem]:
     if task.key and set(task.key) <= set(names):
         return []
     return [Problem(f"sync {task.sync}, key", str(list(task.key)), f"fields among {names}", "map the key columns")]
-
-
-def inexact_types(task: SinkTask, database: str, is_supported: Callable[[pa.DataType], bool]) -> list[Problem]:
-    """Fields of a type without an exact form."""
-    expected, next_step = f"a type that {database} can hold exactly", "cast the column in the model"
-    return [
-        Problem(f"sync {task.sync}, field {field.name}", f"the type {field.type}", expected, next_step)
-        for field in task.schema
-        if not is_supported(field.type)
-    ]
 
 
 def one_array(column: pa.ChunkedArray) -> Any:

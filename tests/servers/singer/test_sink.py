@@ -503,12 +503,12 @@ def test_deletes_need_a_word_of_the_user_and_a_target_that_keeps_the_mark() -> N
 
 def test_fields_that_no_target_could_hold_are_refused_all_at_once() -> None:
     fields = [("id", pa.int64()), ("Name", pa.string()), ("name", pa.string()), ("_sdc_x", pa.string())]
-    schema = pa.schema([*fields, ("span", pa.month_day_nano_interval())])
+    schema = pa.schema(fields)
     with pytest.raises(ConfigurationError) as caught:
         SingerSink(SingerSettings.model_validate({"command": "target-x"})).validate(
             task_of(schema=schema, options=SingerOptions(), key=("uid",))
         )
-    assert len(caught.value.problems) == 5
+    assert len(caught.value.problems) == 4
 
 
 def test_a_row_that_json_cannot_hold_or_without_a_key_is_refused_alone(tmp_path: Path) -> None:

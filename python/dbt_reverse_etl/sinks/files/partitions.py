@@ -18,7 +18,7 @@ from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
 from dbt_reverse_etl.sinks.sql.values import date_text
-from dbt_reverse_etl.values.arrow import is_text, plain_array, plain_type
+from dbt_reverse_etl.values.arrow import is_text
 
 MOST_FOLDERS = 10_000  # of one batch
 # What a file system takes as a name, and what leaves room for the rest of a key of S3, which has 1024 bytes.
@@ -59,7 +59,7 @@ def problems(task: SinkTask, fields: Sequence[str]) -> list[Problem]:
         Problem(where, f"field {name} of type {task.schema.field(name).type}",
             "a text, an integer, a boolean or a date", "cast the column in the model")
         for name in fields
-        if name in names and not _has_a_name(plain_type(task.schema.field(name).type))
+        if name in names and not _has_a_name(task.schema.field(name).type)
     ]  # fmt: skip
     if len(set(fields)) < len(fields):
         found.append(Problem(where, "a field twice", "each once", "correct it"))
@@ -74,7 +74,7 @@ def row_numbers(count: int) -> Any:
 
 
 def _has_a_name(kind: pa.DataType) -> bool:
-    return is_text(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_date32(kind)
+    return is_text(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_date(kind)
 
 
 def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], dict[int, str]]:
@@ -108,10 +108,9 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
 
 def _texts(array: Any) -> Any:
     """As `refusals.utf8`."""
-    plain = plain_array(array)
-    if is_text(plain.type):
-        return utf8(plain)
-    return date_text(plain) if pt.is_date32(plain.type) else (plain.cast(pa.string()), [])
+    if is_text(array.type):
+        return utf8(array)
+    return date_text(array) if pt.is_date(array.type) else (array.cast(pa.string()), [])
 
 
 def _folder(values: dict[str, str | None]) -> str:

@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.files.csv import csv_part
 from dbt_reverse_etl.sinks.files.manifest import Part
 from dbt_reverse_etl.sinks.files.partitions import Partition, partitions, row_numbers
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
-from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines, unsupported
+from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines
 
 _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
 
@@ -82,13 +82,6 @@ def is_part(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def not_encodable(schema: pa.Schema, settings: FilesSettings) -> list[str]:
-    """Names of the fields whose type the format has not."""
-    if settings.format != "parquet":
-        return unsupported(schema)
-    return [field.name for field in schema if not _fits_parquet(field)]
-
-
 def _content(
     rows: pa.Table, partition: Partition, refused: Mapping[int, str], settings: FilesSettings, options: FilesOptions
 ) -> tuple[bytes, pa.Table, dict[int, str]]:
@@ -143,13 +136,5 @@ def _is_valid(column: pa.ChunkedArray) -> bool:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _fits_parquet(field: pa.Field) -> bool:
-    try:
-        _parquet(pa.schema([field]).empty_table(), "none")
-    except pa.ArrowException:
         return False
     return True

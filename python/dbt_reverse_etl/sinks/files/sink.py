@@ -26,7 +26,7 @@ from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifest, ManifestFile
 from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
-from dbt_reverse_etl.sinks.files.parts import encoded, not_encodable
+from dbt_reverse_etl.sinks.files.parts import encoded
 from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
 from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, OtherSyncError, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
@@ -86,16 +86,12 @@ class FilesSink(Sink):
         return Limits(rows=100_000, bytes=64 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse objects that are no relative path, and fields that the format or a partition cannot hold."""
+        """Refuse objects that are no relative path, fields with a name of the sink, and those that name no folder."""
         where = f"sync {task.sync}"
         found = []
         if not _OBJECT.fullmatch(task.object):
             expected = "letters, digits, . _ - and spaces, in parts divided by /"
             found.append(Problem(f"{where}: object", "no plain relative path", expected, "rename the object"))
-        for name in not_encodable(task.schema, self._settings):
-            wrong = f"field {name} of type {task.schema.field(name).type}"
-            expected = f"a type that {self._settings.format} can hold"
-            found.append(Problem(where, wrong, expected, "cast the column in the model"))
         found += [
             Problem(where, f"field {name}", "a name that the sink does not use itself", "rename it under fields")
             for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))

@@ -20,8 +20,7 @@ from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION,
 from dbt_reverse_etl.sinks.hosts import is_loopback
 from dbt_reverse_etl.sinks.kafka import avro_types
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
-from dbt_reverse_etl.values.encoding import is_scalar, unsupported
+from dbt_reverse_etl.sinks.refusals import unmapped_key
 
 PATIENCE = 10.0  # seconds for an answer
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -201,7 +200,6 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
         expected = "the name of a topic: at most 249 letters, digits, . _ and -"
         problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
-    problems += inexact_types(task, "JSON", lambda kind: not unsupported(pa.schema([("field", kind)])))
     problems += [
         Problem(f"sync {task.sync}", f"field {name}", "a name that is not one of ours", "rename it under fields")
         for name in sorted({OPERATION, EVENT_ID, SNAPSHOT, CAPTURED_AT, BEFORE} & set(task.schema.names))
@@ -209,7 +207,7 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     is_plain = (
         len(task.key) == 1
         and set(task.key) <= set(task.schema.names)
-        and is_scalar(task.schema.field(task.key[0]).type)
+        and not pa.types.is_nested(task.schema.field(task.key[0]).type)
     )
     if options_of(task).key == "raw" and not is_plain:
         expected = "one key field, of a type that is no list, struct or map"
@@ -237,9 +235,9 @@ def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
         problems.append(Problem(where, "value_format avro, and not all that it needs", "it installed", install))
     if options_of(task).nan != "reject":
         problems.append(Problem(where, "nan, with value_format avro", "none: Avro has NaN and Infinity", "remove it"))
-    expected = "a name of letters, digits and _, and a type that Avro has"
+    expected = "names of letters, digits and _, of the field and within it"
     return problems + [
-        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename or cast it")
+        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename it")
         for name in avro_types.unsupported(task.schema)
     ]
 

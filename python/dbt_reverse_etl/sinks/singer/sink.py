@@ -36,7 +36,7 @@ from dbt_reverse_etl.sinks.singer.messages import (
 )
 from dbt_reverse_etl.sinks.singer.process import Ended, NotStartedError, Program, run
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
-from dbt_reverse_etl.values.encoding import encode_rows, unsupported
+from dbt_reverse_etl.values.encoding import encode_rows
 
 _PROBE = "probe"
 _METADATA = "add_record_metadata"  # with false, targets of the Meltano SDK drop every column `_sdc_*`
@@ -213,17 +213,8 @@ def _fields(task: SinkTask) -> pa.Schema:
 
 def _field_problems(task: SinkTask) -> list[Problem]:
     where, names = f"sync {task.sync}", task.schema.names
-    problems = [
-        Problem(
-            f"{where}, field {name}",
-            f"the type {task.schema.field(name).type}",
-            "a type that JSON can hold",
-            "cast the column in the model",
-        )
-        for name in unsupported(task.schema)
-    ]
     expected, next_step = "a name without the prefix _sdc_, which targets use themselves", "rename it under fields"
-    problems += [
+    problems = [
         Problem(where, f"field {name}", expected, next_step) for name in names if name.lower().startswith("_sdc_")
     ]
     twins = [name for name, count in Counter(map(str.lower, names)).items() if count > 1]

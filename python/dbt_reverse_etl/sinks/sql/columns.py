@@ -14,7 +14,6 @@ from dbt_reverse_etl.sinks.base import OPERATION
 from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.table import Column
-from dbt_reverse_etl.values.arrow import plain_array
 from dbt_reverse_etl.values.encoding import encode_values
 
 
@@ -76,7 +75,7 @@ def columns_of(
     absent: set[int] = set()  # deletes of keys that the table cannot hold: nothing to do
     fields = {}
     for name, column in columns.items():
-        fields[name], wrong, unfit = _written(name, plain_array(one_array(batch.column(name))), column, dialect)
+        fields[name], wrong, unfit = _written(name, one_array(batch.column(name)), column, dialect)
         unheld = wrong | unfit
         if name in key:
             absent |= gone & unheld.keys()
