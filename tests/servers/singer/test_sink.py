@@ -32,8 +32,9 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.singer import process
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.sinks.singer.sink import SingerSink
-from dbt_reverse_etl.testing import FakeClock, ReadBack, Row, SinkContract, batch_of, deliver, opened, outcomes, person
+from dbt_reverse_etl.testing import ReadBack, Row, SinkContract, batch_of, deliver, opened, outcomes, person
 from tests.support import ROOT
+from tests.support.delivery.clock import FakeClock
 from tests.support.effort import scaled
 from tests.support.servers.singer_targets import JSONL, installed
 from tests.support.sinks.json_values import as_json

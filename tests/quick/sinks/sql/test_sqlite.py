@@ -24,7 +24,8 @@ from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sql.rows import Step
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
-from dbt_reverse_etl.testing import PEOPLE, FakeClock, batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
+from tests.support.delivery.clock import FakeClock
 from tests.support.sinks.people import DELIVERED, FATAL, REJECTED, a_task, on_a_shared_file, people, sink_on, table
 
 CANARY = "canary-1618033988"
