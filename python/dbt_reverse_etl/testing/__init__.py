@@ -28,7 +28,7 @@ from dbt_reverse_etl.testing.rows import (
     outcomes,
     person,
 )
-from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, Trouble
+from dbt_reverse_etl.testing.under_test import ReadBack, Trouble
 
 __all__ = [
     "CAPTURED",
@@ -36,8 +36,6 @@ __all__ = [
     "SNAPSHOT_ID",
     "TYPES",
     "Change",
-    "MakeSink",
-    "MakeTask",
     "ReadBack",
     "Row",
     "SinkContract",
