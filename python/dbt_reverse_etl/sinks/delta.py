@@ -15,40 +15,32 @@ from typing import Literal, cast
 
 import pyarrow as pa
 from pydantic import Field, model_validator
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import StructField, StructType
+from pyspark.sql.utils import is_remote
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge
+from dbt_reverse_etl.sinks.delta_log import (
+    has_no_log,
+    location_of,
+    newest_version,
+    numbered,
+    properties_of,
+    session,
+    sized_as,
+    writable_columns,
+)
 from dbt_reverse_etl.sinks.delta_statements import add, create, merge, overwrite
 from dbt_reverse_etl.sinks.fence import refuse_newer
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, OTHER_RUN, null_keys, refused_deletes, rejections, unmapped_key
-
-try:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-    from pyspark.sql.types import StructField, StructType
-    from pyspark.sql.utils import is_remote
-
-    from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge
-    from dbt_reverse_etl.sinks.delta_log import (
-        has_no_log,
-        location_of,
-        newest_version,
-        numbered,
-        properties_of,
-        session,
-        sized_as,
-        writable_columns,
-    )
-    from dbt_reverse_etl.values.spark_types import spark_type
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[spark]'"
-    raise ConfigurationError(
-        Problem("destination of type delta", "no package pyspark", "it installed", next_step)
-    ) from error
+from dbt_reverse_etl.values.spark_types import spark_type
 
 RESYNC = "restore the table, or dbt run-operation resync for this sync"
 _STEPS = 1_000_000  # commits of one run

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
@@ -26,23 +28,9 @@ from dbt_reverse_etl.sinks.kafka.messages import (
     json_of,
     tombstone,
 )
-from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-
-try:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        Problem(
-            "destination of type kafka",
-            "no package confluent-kafka",
-            "it installed",
-            "pip install 'dbt-reverse-etl[kafka]'",
-        )
-    ) from error
-
 from dbt_reverse_etl.sinks.kafka.outcome import Fate, Reports, delivery_of, not_taken, said
 from dbt_reverse_etl.sinks.kafka.reading import JSON, read_rows
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.topic import (
     Cluster,
     NoAnswer,

@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 from pydantic import SecretStr
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
@@ -29,15 +29,6 @@ from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
 from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, timestamp_micros
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
-
-try:
-    import duckdb
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        Problem(
-            "destination of type duckdb", "no package duckdb", "it installed", "pip install 'dbt-reverse-etl[duckdb]'"
-        )
-    ) from error
 
 TABLE = "BASE TABLE"
 WORDS = (

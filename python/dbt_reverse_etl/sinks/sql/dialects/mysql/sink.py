@@ -7,30 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import SSCursor
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
-from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
-from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
-from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
-from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
-
-try:
-    import pymysql
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[mysql]'"
-    raise ConfigurationError(
-        Problem("destination of type mysql", "no package PyMySQL", "it installed", next_step)
-    ) from error
-
-from pymysql.connections import Connection
-from pymysql.cursors import SSCursor
-
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, unfit
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
@@ -45,6 +29,12 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     is_number,
     read_table,
 )
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_MYSQL, OLDEST_MARIADB = (8, 0), (10, 5)
 _KEY_LENGTH = 255  # three such columns fit into an index

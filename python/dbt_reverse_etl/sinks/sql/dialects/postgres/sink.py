@@ -6,28 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Refusal
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, parsed
-from dbt_reverse_etl.sinks.sql.rights import Lack, Need
-from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
-from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
-
-try:
-    import psycopg
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[postgres]'"
-    raise ConfigurationError(
-        Problem("destination of type postgres", "no package psycopg", "it installed", next_step)
-    ) from error
-
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
@@ -41,6 +27,11 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     row_is_at_fault,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
+from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_SERVER = 12
 # What was told as delivered outlives a crash of the server; `remote_apply` and the like stay.
