@@ -15,7 +15,6 @@ from typing import Literal, cast
 
 import pyarrow as pa
 from pydantic import Field, model_validator
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import StructField, StructType
@@ -25,7 +24,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Pr
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, SinkTask, SparkSink
-from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge
+from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge, kind_of
 from dbt_reverse_etl.sinks.delta_log import (
     has_no_log,
     location_of,
@@ -82,8 +81,7 @@ class DeltaSink(SparkSink):
     validates_early = True
     promise = "Exactly-once effect: all rows of a push and their record are one commit."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, DeltaSettings)  # noqa: S101  (the engine validates with settings_model)
+    def __init__(self, settings: DeltaSettings) -> None:
         self._settings = settings
         self._done = 0
 
@@ -329,15 +327,12 @@ class DeltaSink(SparkSink):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Spark's own texts may quote values, so only the kind of an error is told."""
+        """Errors of Spark as problems in three parts."""
         try:
             yield
         except SPARK_ERRORS as error:
-            condition = error.getCondition() if isinstance(error, PySparkException) else None
-            found = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-            raise self._error(
-                found, "a table that can be read and written", "see Spark's log, then push again"
-            ) from None
+            expected, next_step = "a table that can be read and written", "see Spark's log, then push again"
+            raise self._error(kind_of(error), expected, next_step) from None
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))

@@ -13,14 +13,14 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 
 import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
@@ -30,7 +30,7 @@ from dbt_reverse_etl.sinks.files.parts import encoded
 from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
 from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, OtherSyncError, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
-from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
+from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, error_name
 from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
@@ -69,14 +69,12 @@ class FilesSink(Sink):
         "exactly-once listing: manifest.json lists each complete part once, and no part of a claim that was cut off"
     )
 
-    def __init__(self, settings: Settings) -> None:
-        if not isinstance(settings, FilesSettings):
-            raise TypeError("the files sink takes FilesSettings")
+    _run: FilesRun
+
+    def __init__(self, settings: FilesSettings) -> None:
         self._settings = settings
-        self._place: Place = (
-            Bucket(settings.path, settings.storage) if is_remote(settings.path) else Directory(settings.path)
-        )
-        self._run: FilesRun | None = None
+        self._closing = ExitStack()
+        self._place = Bucket(settings.path, settings.storage) if is_remote(settings.path) else Directory(settings.path)
 
     @property
     def identity(self) -> str:
@@ -154,11 +152,12 @@ class FilesSink(Sink):
             run = FilesRun(self._store(task), task)
             run.begin()
         self._run = run
+        self._closing.callback(run.change, Manifest.stopped)
 
     def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
         """See the contract; a claim that was cut off left nothing that a reader could see, so it has no record."""
         with self._explained("a place that can be written"):
-            known = self._opened().change(lambda manifest: manifest.settled(set(claims))).claims
+            known = self._run.change(lambda manifest: manifest.settled(set(claims))).claims
         return {
             claim: (known[claim].closed and known[claim].left_out == 0) if claim in known else None for claim in claims
         }
@@ -167,7 +166,7 @@ class FilesSink(Sink):
         """Write the batch and put it on record; all of it or nothing."""
         if not batch.rows.num_rows and not batch.last:
             return Delivery()
-        run = self._opened()
+        run = self._run
         try:
             keyless = nan_keys(batch.rows, run.task.key, as_null=self.is_nan_null(run.task))
             refused = keyless | refused_deletes(batch.rows, run.task.mode)
@@ -185,29 +184,18 @@ class FilesSink(Sink):
     def swap(self, claim: str) -> None:
         """List what was loaded in place of everything else: one replacement of the manifest."""
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().swap(claim)
+            self._run.swap(claim)
 
     def finish(self, claim: str = "", *, complete: bool = False) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
         days = self._settings.keep_days
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().finish(claim, None if days is None else timedelta(days=days), complete=complete)
+            self._run.finish(claim, None if days is None else timedelta(days=days), complete=complete)
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""
-        if self._run is None:
-            return
-        try:
-            self._run.change(Manifest.stopped)
-        except (OSError, DamagedError, FencedError):
-            pass
-        finally:
-            self._run = None
-
-    def _opened(self) -> FilesRun:
-        if self._run is None:
-            raise RuntimeError("the sink is not open")
-        return self._run
+        with suppress(OSError, DamagedError, FencedError):
+            self._closing.close()
 
     def _store(self, task: SinkTask) -> Store:
         return self._place.store(task.object)

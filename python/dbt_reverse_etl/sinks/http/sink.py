@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask
 from dbt_reverse_etl.sinks.http.answer import Answer, is_web_page, judge, meaning
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -43,12 +44,12 @@ class HttpSink(Sink):
     validates_early = True
     promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
 
-    def __init__(self, settings: Settings) -> None:
-        if not isinstance(settings, HttpSettings):
-            raise TypeError("the http sink takes HttpSettings")
+    _plan: Plan
+    _transport: Transport
+
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._transport: Transport | None = None
-        self._plan: Plan | None = None
+        self._closing = ExitStack()
         self._ids_fit = False
 
     @property
@@ -106,14 +107,15 @@ class HttpSink(Sink):
             raise DestinationError(*problems)
         self._plan, self._ids_fit = plan, False
         self._transport = self._connected()
+        self._closing.callback(self._transport.close)
 
     def prepare(self, rows: pa.Table) -> Sequence[Any]:
         """Body, path and headers of each row: for many at once, Arrow takes a fifth of the time by the row."""
-        return self._opened()[0].prepare(rows)
+        return self._plan.prepare(rows)
 
     def deliver(self, batch: Batch) -> Delivery:
         """One request for each operation of the batch, or for each row; what follows a fatal or retryable one waits."""
-        plan, transport = self._opened()
+        plan, transport = self._plan, self._transport
         requests, refused = plan.requests(plan.prepare(batch.rows) if batch.prepared is None else batch.prepared)
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
         maybe = list[int]()
@@ -138,14 +140,7 @@ class HttpSink(Sink):
         return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop, maybe_applied=(*maybe,))
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
-
-    def _opened(self) -> tuple[Plan, Transport]:
-        if self._plan is None or self._transport is None:
-            raise RuntimeError("prepare and deliver need open first")
-        return self._plan, self._transport
+        self._closing.close()
 
     def _planned(self, task: SinkTask, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
         try:

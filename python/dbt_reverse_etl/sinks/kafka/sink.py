@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, SNAPSHOT, Batch, Limits, Mode, Rights, Sink, SinkTask
 from dbt_reverse_etl.sinks.kafka.messages import (
     Entry,
     Header,
@@ -24,7 +24,6 @@ from dbt_reverse_etl.sinks.kafka.messages import (
     Refused,
     deleted_rows,
     entries_of,
-    extra_columns,
     json_of,
     tombstone,
 )
@@ -60,8 +59,7 @@ class KafkaSink(Sink):
     validates_early = True
     promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, KafkaSettings)  # noqa: S101  (the engine validates with settings_model)
+    def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._producer: Producer | None = None
 
@@ -76,7 +74,7 @@ class KafkaSink(Sink):
 
     def extra_columns(self, task: SinkTask) -> tuple[str, ...]:
         """The snapshot for a header; for events the images before, and the time too."""
-        return extra_columns(task.mode)
+        return (SNAPSHOT, CAPTURED_AT, BEFORE) if task.mode is Mode.CHANGELOG else (SNAPSHOT,)
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""

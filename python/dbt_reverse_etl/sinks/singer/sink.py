@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask
 from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
@@ -52,10 +52,10 @@ class SingerSink(Sink):
     validates_early = True
     promise = "At least once; a repeat is harmless where the target upserts by key."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, SingerSettings)  # noqa: S101  (the engine validates with settings_model)
+    _task: SinkTask
+
+    def __init__(self, settings: SingerSettings) -> None:
         self._settings = settings
-        self._task: SinkTask | None = None
 
     @property
     def identity(self) -> str:
@@ -89,7 +89,6 @@ class SingerSink(Sink):
         self._task, self._now = task, datetime.now(timezone.utc)
         failed = self._told((), _PROBE)
         if failed is not None:
-            self._task = None
             if failed[0] is Outcome.FATAL:
                 raise self._problem(failed[1], "a target that starts", "correct command or log_file")
             expected = "a target that takes the schema, writes STATE back and ends with exit code 0"
@@ -109,16 +108,15 @@ class SingerSink(Sink):
 
     def close(self) -> None:
         """Nothing is open between two batches."""
-        self._task = None
 
     def _told(self, records: Iterable[bytes], claim: str) -> tuple[Outcome, str] | None:
         """None if the target acknowledged the records, else what became of all of them."""
-        task = self._opened()
+        task = self._task
         state = {"bookmarks": {}, "dbt_reverse_etl": {"sync": task.sync_id, "claim": claim, "batch": uuid4().hex}}
         schema = schema_message(task.object, _fields(task), task.key)
         messages = chain([schema], record_messages(task.object, [*records]), [state_message(state)])
         try:
-            ended = run(self._program(), messages)
+            ended = run(self._program(task.project_dir), messages)
         except (NotStartedError, DestinationError) as error:
             reason = str(error) if isinstance(error, NotStartedError) else "it is no longer installed"
             return Outcome.FATAL, f"the target could not be started: {reason}"
@@ -141,7 +139,7 @@ class SingerSink(Sink):
 
     def _records(self, rows: pa.Table) -> tuple[dict[int, bytes], dict[int, str]]:
         """Row -> its JSON, and row -> why it is refused."""
-        task, options = self._opened(), self._options(self._opened())
+        task, options = self._task, self._options(self._task)
         table = rows.drop_columns([OPERATION, EVENT_ID])
         refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
         refused |= refused_deletes(rows, task.mode)
@@ -168,7 +166,7 @@ class SingerSink(Sink):
             return [Problem(f"{where}: options.deletes", found, "true", f"set config.{_METADATA} to true")]
         return []
 
-    def _program(self) -> Program:
+    def _program(self, folder: Path | None = None) -> Program:
         settings = self._settings
         environment = settings.environment
         first, *arguments = settings.command
@@ -180,7 +178,6 @@ class SingerSink(Sink):
             next_step = f"install it in an environment of its own, e.g. pipx install {settings.name}"
             raise self._problem(f"no program {settings.name}", expected, next_step)
         config = settings.config.get_secret_value()
-        folder = self._task.project_dir if self._task else None
         found = str(Path(found).absolute())  # PATH may have a relative folder, and the target runs in the project
         return Program([found, *arguments], config, environment, settings.timeout, settings.log_file, folder)
 
@@ -191,11 +188,6 @@ class SingerSink(Sink):
 
     def _options(self, task: SinkTask) -> SingerOptions:
         return task.options if isinstance(task.options, SingerOptions) else SingerOptions()
-
-    def _opened(self) -> SinkTask:
-        if self._task is None:
-            raise RuntimeError("the sink is not open")
-        return self._task
 
     def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
