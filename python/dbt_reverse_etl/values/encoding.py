@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -87,16 +87,6 @@ def texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Each scalar as it stands in JSON, without quotes and escapes; None for NULL and for what has no exact form."""
     text, _quoted = _Encoder("null").scalar(_one_array(values), "", _same_row)
     return text.to_pylist()  # type: ignore[no-any-return]
-
-
-def json_array(rows: Iterable[bytes]) -> bytes:
-    """Join encoded rows to one JSON array."""
-    return b"[" + b",".join(rows) + b"]"
-
-
-def ndjson(rows: Sequence[bytes]) -> bytes:
-    """Join encoded rows to JSON Lines: each ends with a line feed."""
-    return b"\n".join([*rows, b""])
 
 
 _Rows = Callable[[int], int]  # position in a (nested) column -> row of the table

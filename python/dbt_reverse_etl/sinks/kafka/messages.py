@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.envelope import PREVIOUS, enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of, refused_deletes
@@ -35,11 +35,6 @@ class Refused:
 
 
 Entry = Message | Refused  # of one row
-
-
-def extra_columns(mode: Mode) -> tuple[str, ...]:
-    """What is needed beside the fields."""
-    return (SNAPSHOT, CAPTURED_AT, BEFORE) if mode is Mode.CHANGELOG else (SNAPSHOT,)
 
 
 Encode = Callable[[pa.Table], Encoded]  # rows or events as values
