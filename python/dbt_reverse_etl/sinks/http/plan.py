@@ -135,10 +135,7 @@ def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
     count, is_typed = min(call.rows, 2), task.known == "types"
     rows = samples(pa.schema([task.schema.field(field) for field in fields]), count, options.constants)
     try:
-        if name.startswith(PRESET):  # its bounds are known
-            template.render(rows, alone=call.alone)
-        else:
-            template.try_out(rows, alone=call.alone, whole=is_typed)
+        template.try_out(rows, alone=call.alone, whole=is_typed)
     except BodyError as problem:
         if is_typed or isinstance(problem, UnsafeError):
             next_step = _INSTEAD_OF_A_PRESETS if name.startswith(PRESET) else f"correct {name}"
