@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from uuid import uuid4
 
@@ -24,23 +23,10 @@ from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines
 _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A batch as files.
-
-    Attributes:
-        parts: each with its content.
-        refused: row of the batch -> reason.
-    """
-
-    parts: list[tuple[Part, bytes]]
-    refused: dict[int, str]
-
-
 def encoded(
     batch: Batch, refused: Mapping[int, str], fence: int, settings: FilesSettings, options: FilesOptions
-) -> Encoded:
-    """The parts of a batch; a row of `refused` is in none.
+) -> tuple[list[tuple[Part, bytes]], dict[int, str]]:
+    """The parts of a batch, each with its content, and row -> reason of the rows that are in none: those of `refused`, too.
 
     Raises:
         TooManyFolders: of `partitions`.
@@ -54,7 +40,7 @@ def encoded(
         if content:
             pieces.append((_part(batch.claim, fence, one, rows, content, extension=settings.extension), content))
     events = _digest(batch.rows, refused)
-    return Encoded([(part.model_copy(update={"events": events}), content) for part, content in pieces], refused)
+    return [(part.model_copy(update={"events": events}), content) for part, content in pieces], refused
 
 
 def _part(  # noqa: PLR0913  (what an entry is made of)

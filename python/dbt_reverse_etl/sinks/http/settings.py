@@ -272,7 +272,7 @@ class HttpSettings(Settings):
     def _over_its_preset(cls, written: Any) -> Any:
         """The preset's settings, and over them what is written."""
         name = written.get("preset") if isinstance(written, dict) else None
-        return merged(load_preset(name).settings, written) if isinstance(name, str) else written
+        return merged(load_preset(name)["settings"], written) if isinstance(name, str) else written
 
     @field_validator("verify")
     @classmethod
