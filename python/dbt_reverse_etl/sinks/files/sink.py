@@ -18,9 +18,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
@@ -94,7 +94,7 @@ class FilesSink(Sink):
             Problem(where, f"field {name}", "a name that the sink does not use itself", "rename it under fields")
             for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))
         ]
-        found += problems(task, _options(task).partition_by)
+        found += problems(task, options_of(task, FilesOptions).partition_by)
         if found:
             raise ConfigurationError(*found)
 
@@ -116,7 +116,7 @@ class FilesSink(Sink):
         except OSError as error:
             problem = error_name(error), "a place that can be reached", "look at path and storage"
         if problem:
-            raise self._problem(*problem)
+            raise self.problem(*problem)
 
     def missing(self, task: SinkTask) -> str | None:
         with self._explained("a place that can be read"):
@@ -124,7 +124,7 @@ class FilesSink(Sink):
         if manifest is None:
             return None if task.first else f"{MANIFEST} of object {task.object}"
         if manifest.sync_id != task.sync_id:
-            raise self._problem(*_OTHER_SYNC)
+            raise self.problem(*_OTHER_SYNC)
         refuse_newer(manifest.fence, task)
         refuse_older(manifest.fence, task)
         return None
@@ -139,7 +139,7 @@ class FilesSink(Sink):
 
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`; Parquet keeps them."""
-        return _options(task).nan == "null" and self._settings.format != "parquet"
+        return options_of(task, FilesOptions).nan == "null" and self._settings.format != "parquet"
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
@@ -147,7 +147,7 @@ class FilesSink(Sink):
             is_lost = not task.first and self._store(task).read(MANIFEST) is None
         if is_lost:
             next_step = "bring the directory back, or dbt run-operation resync for this sync"
-            raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
+            raise self.problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
         with self._explained("a place that can be written"):
             run = FilesRun(self._store(task), task)
             run.begin()
@@ -170,12 +170,12 @@ class FilesSink(Sink):
         try:
             keyless = nan_keys(batch.rows, run.task.key, as_null=self.is_nan_null(run.task))
             refused = keyless | refused_deletes(batch.rows, run.task.mode)
-            done = encoded(batch, refused, run.task.fence, self._settings, _options(run.task))
+            parts, refused = encoded(batch, refused, run.task.fence, self._settings, options_of(run.task, FilesOptions))
         except TooManyFolders:
             reason = f"partition_by makes more than {MOST_FOLDERS} folders of one batch"
             return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, reason)
-        failed = _recorded(run, batch, done.parts, len(done.refused))
-        results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in done.refused.items()}
+        failed = _recorded(run, batch, parts, len(refused))
+        results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()}
         if failed is not None:
             outcome, reason = failed
             results = {row: RowResult(row, outcome, reason) for row in range(batch.rows.num_rows)} | results
@@ -206,20 +206,15 @@ class FilesSink(Sink):
         try:
             yield
         except OtherSyncError:
-            raise self._problem(*_OTHER_SYNC) from None
+            raise self.problem(*_OTHER_SYNC) from None
         except FencedError as fenced:
-            raise self._problem(
-                str(fenced), "an object of this run alone", "let the other run end, then push"
-            ) from None
+            raise self.problem(str(fenced), "an object of this run alone", "let the other run end, then push") from None
         except UnreadableError as error:
-            raise self._problem(*error.args) from None
+            raise self.problem(*error.args) from None
         except OSError as error:
-            raise self._problem(error_name(error), expected, "look at path, storage and disk") from None
+            raise self.problem(error_name(error), expected, "look at path, storage and disk") from None
         except DamagedError:
-            raise self._problem(*_DAMAGED) from None
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+            raise self.problem(*_DAMAGED) from None
 
 
 def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) -> tuple[Outcome, str] | None:
@@ -235,10 +230,6 @@ def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) ->
     except DamagedError as error:
         return Outcome.FATAL, str(error)
     return None
-
-
-def _options(task: SinkTask) -> FilesOptions:
-    return task.options if isinstance(task.options, FilesOptions) else FilesOptions()
 
 
 def _is_hopeless(error: OSError) -> bool:

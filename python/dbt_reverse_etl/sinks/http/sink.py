@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.http.answer import Answer, is_web_page, judge, meaning
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -88,7 +88,7 @@ class HttpSink(Sink):
                 expected, next_step = "a connection", "correct url, or start its server"
                 if self._settings.base.scheme == "https":
                     expected, next_step = "a connection that can be trusted", "correct url, or name its CA in verify"
-                raise self._problem(failure.reason, expected, next_step)
+                raise self.problem(failure.reason, expected, next_step)
             if self._settings.check is not None:
                 self._get(transport, self._settings.check.path)
         finally:
@@ -155,11 +155,11 @@ class HttpSink(Sink):
 
     def _options(self, task: SinkTask) -> HttpOptions:
         """The sync's options, over those of the destination's preset."""
-        own = task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})
+        own = options_of(task, HttpOptions)
         if self._settings.preset is None:
             return own
         written = own.model_dump(by_alias=True, exclude_unset=True)
-        return HttpOptions.model_validate(merged(load_preset(self._settings.preset).options, written))
+        return HttpOptions.model_validate(merged(load_preset(self._settings.preset)["options"], written))
 
     def _rows(self, task: SinkTask) -> list[int]:
         """The sizes of its requests: the largest is that of a batch, which is cut for the others."""
@@ -193,7 +193,7 @@ class HttpSink(Sink):
             return Transport(self._settings)
         except OSError:
             found, expected = "a CA file or client certificate that cannot be read", "PEM files"
-            raise self._problem(found, expected, "correct verify or client_certificate") from None
+            raise self.problem(found, expected, "correct verify or client_certificate") from None
 
     def _get(self, transport: Transport, path: str) -> None:
         request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
@@ -201,10 +201,7 @@ class HttpSink(Sink):
         if isinstance(answer, Answer) and 200 <= answer.status < 300:
             return
         found = f"HTTP {answer.status}" if isinstance(answer, Answer) else answer.reason
-        raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self._settings.origin}", found, expected, next_step))
+        raise self.problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
 
 
 def _calls(options: HttpOptions) -> list[OperationOptions]:

@@ -16,7 +16,18 @@ from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, SNAPSHOT, Batch, Limits, Mode, Rights, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import (
+    BEFORE,
+    CAPTURED_AT,
+    SNAPSHOT,
+    Batch,
+    Limits,
+    Mode,
+    Rights,
+    Sink,
+    SinkTask,
+    options_of,
+)
 from dbt_reverse_etl.sinks.kafka.messages import (
     Entry,
     Header,
@@ -36,7 +47,6 @@ from dbt_reverse_etl.sinks.kafka.topic import (
     Topic,
     configs_of,
     name_of,
-    options_of,
     policy_problems,
     task_problems,
     topic_problems,
@@ -89,7 +99,7 @@ class KafkaSink(Sink):
 
     def rights(self, task: SinkTask) -> Rights:
         """What the login may do with the topic, and what that is like."""
-        is_json = options_of(task).value_format == "json"
+        is_json = options_of(task, KafkaOptions).value_format == "json"
         untried = () if is_json else ("the schema registry: a push registers the schema",)
         with self._explained():
             cluster = self._cluster()
@@ -134,7 +144,7 @@ class KafkaSink(Sink):
         problems = [self._no_right(task, absent)] if absent else topic_problems(topic, task)
         if problems:
             raise DestinationError(*problems)
-        self._encode = json_of(options_of(task), task.mode)
+        self._encode = json_of(options_of(task, KafkaOptions), task.mode)
         registered = self._registered(task)
         if registered is not None:
             registered.register()
@@ -143,7 +153,7 @@ class KafkaSink(Sink):
 
     def prepare(self, rows: pa.Table) -> Sequence[Entry]:
         """The messages of the rows."""
-        return entries_of(rows, self._task, options_of(self._task), self._encode)
+        return entries_of(rows, self._task, options_of(self._task, KafkaOptions), self._encode)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Send the messages of one batch and wait until the broker has answered for each."""
@@ -167,14 +177,14 @@ class KafkaSink(Sink):
                 yield from read_rows(self._settings, task, topic.partitions, form)
 
     def key_form(self, task: SinkTask) -> str:
-        return f"options.key: {options_of(task).key}"
+        return f"options.key: {options_of(task, KafkaOptions).key}"
 
     def key_place(self, task: SinkTask) -> str:
-        return f"options.partitions: {options_of(task).partitions}"
+        return f"options.partitions: {options_of(task, KafkaOptions).partitions}"
 
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`."""
-        return options_of(task).nan == "null"
+        return options_of(task, KafkaOptions).nan == "null"
 
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""
@@ -190,7 +200,7 @@ class KafkaSink(Sink):
 
     def _registered(self, task: SinkTask) -> Avro | None:
         """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""
-        if options_of(task).value_format != "avro":
+        if options_of(task, KafkaOptions).value_format != "avro":
             return None
         from dbt_reverse_etl.sinks.kafka.avro import Avro
 
@@ -207,10 +217,12 @@ class KafkaSink(Sink):
             raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
         if not settings.create_object:
             raise DestinationError(self._no_topic(task))
-        return cluster.make(task.object, options_of(task).partitions, settings.replication_factor, configs_of(task))
+        return cluster.make(
+            task.object, options_of(task, KafkaOptions).partitions, settings.replication_factor, configs_of(task)
+        )
 
     def _no_topic(self, task: SinkTask) -> Problem:
-        partitions = options_of(task).partitions
+        partitions = options_of(task, KafkaOptions).partitions
         wanted = f" --partitions {partitions}" if partitions else ""
         configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
         command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
@@ -77,7 +77,7 @@ class SingerSink(Sink):
         log = self._settings.log_file
         if log is not None and not _is_writable(log):
             expected = "a file, or a new one in a folder that exists, which this user may write"
-            raise self._problem("a log_file that cannot be written", expected, "correct log_file, or make its folder")
+            raise self.problem("a log_file that cannot be written", expected, "correct log_file, or make its folder")
 
     def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
         """The target alone knows its destination."""
@@ -90,10 +90,10 @@ class SingerSink(Sink):
         failed = self._told((), _PROBE)
         if failed is not None:
             if failed[0] is Outcome.FATAL:
-                raise self._problem(failed[1], "a target that starts", "correct command or log_file")
+                raise self.problem(failed[1], "a target that starts", "correct command or log_file")
             expected = "a target that takes the schema, writes STATE back and ends with exit code 0"
             next_step = f"{self._where_to_look()}, and correct config"
-            raise self._problem(f"without any row: {failed[1]}", expected, next_step)
+            raise self.problem(f"without any row: {failed[1]}", expected, next_step)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Feed one process of the target with the batch."""
@@ -139,7 +139,7 @@ class SingerSink(Sink):
 
     def _records(self, rows: pa.Table) -> tuple[dict[int, bytes], dict[int, str]]:
         """Row -> its JSON, and row -> why it is refused."""
-        task, options = self._task, self._options(self._task)
+        task, options = self._task, options_of(self._task, SingerOptions)
         table = rows.drop_columns([OPERATION, EVENT_ID])
         refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
         refused |= refused_deletes(rows, task.mode)
@@ -154,7 +154,7 @@ class SingerSink(Sink):
         return kept, refused
 
     def _delete_problems(self, task: SinkTask) -> list[Problem]:
-        where, deletes = f"sync {task.sync}", self._options(task).deletes
+        where, deletes = f"sync {task.sync}", options_of(task, SingerOptions).deletes
         if task.mode is Mode.MIRROR and deletes is None:
             next_step = "set options: {deletes: sdc_deleted_at} if the target keeps that column, or mode: upsert"
             return [Problem(f"{where}: mode", "mirror", "a way to tell the target of deletes", next_step)]
@@ -176,7 +176,7 @@ class SingerSink(Sink):
         if found is None:
             expected = "a program on PATH, or an absolute path"
             next_step = f"install it in an environment of its own, e.g. pipx install {settings.name}"
-            raise self._problem(f"no program {settings.name}", expected, next_step)
+            raise self.problem(f"no program {settings.name}", expected, next_step)
         config = settings.config.get_secret_value()
         found = str(Path(found).absolute())  # PATH may have a relative folder, and the target runs in the project
         return Program([found, *arguments], config, environment, settings.timeout, settings.log_file, folder)
@@ -185,12 +185,6 @@ class SingerSink(Sink):
         if self._settings.log_file is None:
             return "set log_file to see what the target says"
         return "look at log_file"
-
-    def _options(self, task: SinkTask) -> SingerOptions:
-        return task.options if isinstance(task.options, SingerOptions) else SingerOptions()
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
 
 
 def _is_writable(file: Path) -> bool:
