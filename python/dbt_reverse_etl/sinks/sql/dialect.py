@@ -91,14 +91,14 @@ class Dialect(ABC):
     # The place and its sessions
 
     @property
-    @abstractmethod
     def identity(self) -> str:
         """Names the database without its credentials."""
+        return str(self.settings.identity)
 
     @property
     def state_schema(self) -> str | None:
         """Where our two tables stand; None: beside the object."""
-        return None
+        return getattr(self.settings, "state_schema", None)
 
     @property
     def adds_columns(self) -> bool:

@@ -151,10 +151,6 @@ class DuckdbDialect(FileDialect):
         """As a URL."""
         return f"duckdb://{self.path}"
 
-    @property
-    def state_schema(self) -> str | None:
-        return self.settings.state_schema
-
     def connect(self, mode: OpenMode) -> Any:
         config = self.settings.config.items()
         plain: dict[str, Any] = {

@@ -66,10 +66,6 @@ class MysqlDialect(Dialect):
     settings: MysqlSettings
 
     @property
-    def identity(self) -> str:
-        return self.settings.identity
-
-    @property
     def state_schema(self) -> str | None:
         return self.settings.state_database
 

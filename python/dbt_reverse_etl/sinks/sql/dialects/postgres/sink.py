@@ -61,14 +61,6 @@ class PostgresDialect(Dialect):
 
     settings: PostgresSettings
 
-    @property
-    def identity(self) -> str:
-        return self.settings.identity
-
-    @property
-    def state_schema(self) -> str | None:
-        return self.settings.state_schema
-
     def server_problem(self, connection: Connection) -> Wrong | None:
         unfit = _unfit(connection)
         if unfit is None and connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() == (True,):
