@@ -32,12 +32,6 @@ def unmapped_key(task: SinkTask) -> list[Problem]:
     return [Problem(f"sync {task.sync}, key", str(list(task.key)), f"fields among {names}", "map the key columns")]
 
 
-def one_array(column: pa.ChunkedArray) -> Any:
-    """A column in one piece."""
-    array = column.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
-
-
 def positions(mask: Any) -> list[int]:
     """Where a boolean array is true."""
     if not pc.any(mask).as_py():
@@ -66,7 +60,7 @@ def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
     """Row -> reason of each row with NULL in its key."""
     found: dict[int, str] = {}
     for name in key:
-        found |= reasons_of(name, [(one_array(batch.column(name)).is_null(), NULL_KEY)])
+        found |= reasons_of(name, [(batch.column(name).combine_chunks().is_null(), NULL_KEY)])
     return found
 
 
@@ -79,7 +73,7 @@ def refused_deletes(rows: pa.Table, mode: Mode) -> dict[int, str]:
     """Row -> reason of each delete, in a mode that has none."""
     if mode.deletes:
         return {}
-    return dict.fromkeys(positions(pc.equal(one_array(rows.column(OPERATION)), "delete")), NEVER_DELETES)
+    return dict.fromkeys(positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete")), NEVER_DELETES)
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.refusals import reasons_of, utf8
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 from dbt_reverse_etl.values.encoding import Nan, encode_values
 
@@ -23,7 +23,7 @@ def csv_part(rows: pa.Table, nan: Nan, refused: dict[int, str]) -> tuple[bytes, 
     """The file (empty without rows), and the rows that are not in it: those of `refused`, and what has no exact form."""
     columns: list[Any] = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        texts, bad = _texts(one_array(column), name, nan)
+        texts, bad = _texts(column.combine_chunks(), name, nan)
         columns.append(texts)
         refused = bad | refused
     table = pa.table(columns, names=rows.column_names)

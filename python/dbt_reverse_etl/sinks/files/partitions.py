@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.refusals import reasons_of, utf8
 from dbt_reverse_etl.sinks.sql.values import date_text
 from dbt_reverse_etl.values.arrow import is_text
 
@@ -88,7 +88,7 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
         return [Partition("", {}, numbers)], {}
     columns, refused = {}, dict[int, str]()
     for name in fields:
-        columns[name], refusals = _texts(one_array(rows.column(name)))
+        columns[name], refusals = _texts(rows.column(name).combine_chunks())
         refused |= reasons_of(name, refusals)
     groups = pa.table([*columns.values(), numbers], names=[*(f"_{name}" for name in fields), _ROW])
     groups = groups.group_by(groups.column_names[:-1], use_threads=False).aggregate([(_ROW, "list")])
@@ -96,7 +96,7 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
         raise TooManyFolders
     found = []
     texts = zip(*(groups.column(f"_{name}").to_pylist() for name in fields), strict=True)
-    for values, chosen in zip(texts, one_array(groups.column(f"{_ROW}_list")), strict=True):
+    for values, chosen in zip(texts, groups.column(f"{_ROW}_list").combine_chunks(), strict=True):
         named = dict(zip(fields, values, strict=True))
         reason = _unfit(named)
         if reason:
