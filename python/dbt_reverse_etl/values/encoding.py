@@ -89,6 +89,12 @@ def texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
     return text.to_pylist()  # type: ignore[no-any-return]
 
 
+def decimal_texts(array: pa.Array) -> pa.Array:
+    """Each decimal with all digits and never an exponent: Arrow writes small ones as 1E-8."""
+    text = array.cast(TEXT)
+    return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+
+
 _Rows = Callable[[int], int]  # position in a (nested) column -> row of the table
 
 
@@ -189,8 +195,7 @@ class _Encoder:
         return text if damaged is None else self._without(text, damaged, where, NOT_UTF8, rows)
 
     def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
-        text = array.cast(TEXT)
-        return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+        return decimal_texts(array)
 
     def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
         return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], TEXT)

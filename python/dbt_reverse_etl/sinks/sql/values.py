@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
 from dbt_reverse_etl.values.arrow import outside_years
+from dbt_reverse_etl.values.encoding import decimal_texts
 
 YEAR = "a year outside 1 to 9999"
 
@@ -42,11 +42,7 @@ def texts_without_nul(reason: str) -> Convert:
 
 def decimal_text(array: Any) -> Converted:
     """Decimals as text with all digits, never an exponent."""
-    text = array.cast(pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes small values as 1E-8
-        plain = [value if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
-        text = pa.array(plain, pa.string())
-    return text, []
+    return decimal_texts(array), []
 
 
 def timestamp_micros(array: Any) -> Converted:
